@@ -173,7 +173,7 @@ def _jar() -> Check:
 def _log_dir(name: str) -> Check:
     """Check whether this user can read the log directory, and whether a broker runs on it."""
     from mpbroker.reading.errors import OptionError, SourceUnavailable
-    from mpbroker.reading.local import LocalCatalog
+    from mpbroker.reading.local_catalog import LocalCatalog
     from mpbroker.reading.log_dirs import running_broker
 
     title = "log.dir"

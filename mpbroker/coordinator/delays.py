@@ -15,7 +15,8 @@ from typing import Final
 
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import Topic
-from mpbroker.coordinator.waiting import Awaited, Caller, Change, Pending, Token, WaitingCallers
+from mpbroker.coordinator.runtime.requests import Caller
+from mpbroker.coordinator.waiting import Awaited, Change, Pending, Token, WaitingCallers
 from mpbroker.ipc.hangs import Patience
 from mpbroker.ipc.topology import log_worker, name_of
 from mpbroker.protocol.uuids import uuid_text

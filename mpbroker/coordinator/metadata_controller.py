@@ -39,12 +39,13 @@ from mpbroker.coordinator.metadata.metadata_records import (
 )
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
-from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
+from mpbroker.coordinator.runtime.requests import Caller
+from mpbroker.coordinator.waiting import Awaited, Change, Token, WaitingCallers
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import EnsuredTopic, Failed, Message, RemovedTokens, RemoveExpiredTokens
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
-from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
+from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, PartitionSlots
 from mpbroker.ipc.process import FatalError, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, read_partition_surely
 from mpbroker.ipc.topology import COORDINATOR, slots_given
@@ -132,7 +133,7 @@ class TokenSweep:
 
 
 class MetadataController:
-    """Decides calls round by round. `answer` answers a handler's call."""
+    """Decides calls round by round. `answer_handler` answers a handler's call."""
 
     # A round that is not appended yet, and the rest of the work on it.
     _draft: Round | None = None
@@ -151,12 +152,12 @@ class MetadataController:
         cluster_id: str,
         now_ms: Callable[[], int],
         new_id: Callable[[], bytes],
-        answer: Callable[[Caller, Message], bool],
+        answer_handler: Callable[[Caller, Message], bool],
     ) -> None:
         memory, config = context.memory, context.config
         self._context = context
         self._now_ms = now_ms
-        self._answer_handler = answer
+        self._answer_handler = answer_handler
         self.table = memory.table()
         self.link = LogLink(context, lender, self)
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
@@ -180,7 +181,7 @@ class MetadataController:
         # Calls of the state machines in this process, and the receivers of the answers.
         self._our_calls: dict[Caller, Callable[[Message], None]] = {}
         self._our_numbers = itertools.count()
-        self._waiting = WaitingCallers(self.answer)
+        self._waiting = WaitingCallers(self._answer)
         self._delays = Delays(self.link, self._waiting, bulletins.lagging)
         self._to_open: set[bytes] = set()
         self._failed: set[bytes] = set()
@@ -203,8 +204,8 @@ class MetadataController:
         self._our_calls[caller] = then
         self._calls.append((caller, call))
 
-    def answer(self, caller: Caller, answer: Message) -> bool:
-        """Answer a caller. Return False if its handler died, or the arena is full."""
+    def _answer(self, caller: Caller, answer: Message) -> bool:
+        """Answer a handler or a state machine here. Return False if it died or the arena is full."""
         if caller.handler == COORDINATOR:
             self._our_calls.pop(caller)(answer)
             return True
@@ -427,7 +428,7 @@ class MetadataController:
             _log.error("append to the metadata log was refused: %s", code.name)
             done.refund()
             for caller, _, _ in done.decided:
-                self.answer(caller, Failed(code, code.message))
+                self._answer(caller, Failed(code, code.message))
             return
         if base_offset != self.state.next_offset:
             raise InconsistentMetadata(f"a round got offset {base_offset}, not {self.state.next_offset}")
@@ -525,7 +526,7 @@ class MetadataController:
             self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
         elif topic.partitions == self.state.topics[topic_id].partitions:
             self._new.pop(topic_id, None)
-        if self.announcer.opened(topic, Places.of(images.values())) and problem:
+        if self.announcer.opened(topic, PartitionSlots.of(images.values())) and problem:
             _log.error("%s", problem)
 
     def _opened_all_if_so(self) -> None:

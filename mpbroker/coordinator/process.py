@@ -10,23 +10,21 @@ import uuid
 from collections.abc import Callable
 
 from mpbroker.coordinator.metadata_controller import MetadataController, Phase
+from mpbroker.coordinator.runtime.requests import Caller
 from mpbroker.coordinator.services import Services
-from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc import calls, topology
+from mpbroker.ipc.calls import WAIT_FOR_OTHERS
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
-from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, Fence, ProcessContext
+from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
-from mpbroker.protocol.api_keys import ApiKey
 from shm.clock import wall_ms
 
 # How often to read words of other processes that ring no doorbell.
 POLL_MS = 5
 STOP_SECONDS = 5.0
-# Requests that wait for other members, perhaps for half an hour.
-WAIT_FOR_OTHERS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
 class Coordinator:
@@ -58,18 +56,18 @@ class Coordinator:
             metadata.announcer,
             lambda: metadata.state,
             metadata.ask,
-            metadata.answer,
+            self._answer,
             filter(context.is_alive, topology.HANDLERS),
         )
-        metadata.topics_deleted = self._services.groups.coordinator.topics_deleted
+        metadata.topics_deleted = self._services.groups.shard.topics_deleted
 
     # --- the loop's view
 
     def step(self) -> None:
         """Do everything that can be done now."""
-        while (fence := self._context.pending_fence()) is not None:
-            self._recover(fence)
-            self._context.acknowledge_fence()
+        while (order := self._context.pending_order()) is not None:
+            self._obey_order(order)
+            self._context.acknowledge_order()
         self.metadata.link.receive()
         # Durable changes are answered before anything new is begun.
         self._flush_to_handlers()
@@ -79,7 +77,7 @@ class Coordinator:
         self._services.step(self.metadata.is_serving)
         self.metadata.link.flush()
         self._flush_to_handlers()
-        counters, timers = self._context.counters, self._services.groups.coordinator.timers
+        counters, timers = self._context.counters, self._services.groups.shard.timers
         counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
         counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
         counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
@@ -90,7 +88,7 @@ class Coordinator:
 
     def something_waits(self) -> bool:
         """Return whether something waits; the last check before sleeping."""
-        if self._context.pending_fence() is not None or self.metadata.has_work:
+        if self._context.pending_order() is not None or self.metadata.has_work:
             return True
         return self.metadata.link.waiting() or any_waits(self._bound_handlers())
 
@@ -157,30 +155,30 @@ class Coordinator:
 
     # --- deaths and successors
 
-    def _recover(self, fence: Fence) -> None:
-        if fence.settings_changed:
+    def _obey_order(self, order: PeerOrder) -> None:
+        if order.settings_changed:
             self._context.follow_settings()
-        elif topology.is_log_worker(fence.role):
-            worker = topology.log_worker_number(fence.role)
-            if fence.alive:
+        elif topology.is_log_worker(order.role):
+            worker = topology.log_worker_number(order.role)
+            if order.alive:
                 self.metadata.log_worker_up(worker)
             else:
                 self.metadata.log_worker_died(worker)
                 self._services.log_died()
-        elif topology.is_handler(fence.role):
-            rings = self._rings(fence.role)
-            if fence.alive:
+        elif topology.is_handler(order.role):
+            rings = self._rings(order.role)
+            if order.alive:
                 rings.rebind()
-                self._fenced.discard(fence.role)
+                self._fenced.discard(order.role)
                 self._bound = (None, [])
                 return
-            self._fenced.add(fence.role)
+            self._fenced.add(order.role)
             self._bound = (None, [])
-            self._lives[fence.role] += 1
-            self.metadata.drop_calls_of(fence.role)
+            self._lives[order.role] += 1
+            self.metadata.drop_calls_of(order.role)
             rings.drop()
-            self._lender.reclaim(fence.role)
-            self._services.handler_died(fence.role)
+            self._lender.reclaim(order.role)
+            self._services.handler_died(order.role)
 
 
 def run(context: ProcessContext, cluster_id: str) -> int:

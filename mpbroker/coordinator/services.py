@@ -17,15 +17,14 @@ from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.host import Appended, Host, TopicBatch
 from mpbroker.coordinator.runtime.internal_topic import TopicSpec
-from mpbroker.coordinator.runtime.requests import Answers, Then, Waiter
+from mpbroker.coordinator.runtime.requests import Answers, Caller, Then, Waiter
 from mpbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
 from mpbroker.coordinator.transactions.coordinator import TransactionCoordinator
 from mpbroker.coordinator.transactions.marker_sender import MarkerSender
-from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc import calls
 from mpbroker.ipc.append_job import NewBatch
-from mpbroker.ipc.metadata import Places
+from mpbroker.ipc.metadata import PartitionSlots
 from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -120,8 +119,8 @@ class Services:
         )
         self.groups = CoordinatorRuntime(spec, self, groups, answers)
         self._coordinators: dict[int, CoordinatorRuntime[Any]] = {
-            **dict.fromkeys(transactions.handlers, self.transactions),
-            **dict.fromkeys(groups.handlers, self.groups),
+            **dict.fromkeys(transactions.served, self.transactions),
+            **dict.fromkeys(groups.served, self.groups),
         }
         self._granted_before = set(handlers)
         if self._granted_before:
@@ -138,7 +137,7 @@ class Services:
             case calls.CheckTransaction():
                 self._check_transaction(caller, call)
             case calls.EndHold():
-                self.transactions.coordinator.end_txn.holds.end(call.hold)
+                self.transactions.shard.end_txn.holds.end(call.hold)
                 self._answer(caller, calls.Acknowledged())
             case calls.HoldsEnded():
                 self._granted_before_no_more(caller.handler)
@@ -154,7 +153,7 @@ class Services:
             answer = calls.Failed(outcome, outcome.message) if isinstance(outcome, ErrorCode) else outcome
             return self._answer(caller, answer)
 
-        self.transactions.coordinator.add_partitions.check(caller, call, checked)
+        self.transactions.shard.add_partitions.check(caller, call, checked)
 
     def handler_died(self, handler: int) -> None:
         """Drop the requests of a dead handler; its granted appends precede this, the log was fenced first."""
@@ -164,14 +163,14 @@ class Services:
 
         self.groups.abandon_all(has_died)
         self.transactions.abandon_all(has_died)
-        self.transactions.coordinator.end_txn.holds.end_all_of(has_died)
+        self.transactions.shard.end_txn.holds.end_all_of(has_died)
         self._granted_before_no_more(handler)
 
     def _granted_before_no_more(self, handler: int) -> None:
         if handler in self._granted_before:
             self._granted_before.discard(handler)
             if not self._granted_before:
-                self.transactions.coordinator.end_txn.holds.earlier_ended()
+                self.transactions.shard.end_txn.holds.earlier_ended()
 
     # --- the Host
 
@@ -190,7 +189,7 @@ class Services:
     def id_of(self, name: str) -> bytes | None:
         return self.metadata.ids.get(name)
 
-    def images_of(self, topic_id: bytes) -> Places | None:
+    def images_of(self, topic_id: bytes) -> PartitionSlots | None:
         return self._announcer.slots.get(topic_id)
 
     def append_for_us(self, topic: Topic, batches: list[PartitionBatch], done: Appended) -> None:
@@ -201,23 +200,23 @@ class Services:
         image = self._announcer.slots[topic_id][batch.partition]
         # Send the version that the log process has opened: altered settings may not have reached it yet.
         version = self._announcer.topics[topic_id].config_version
-        place = image.slot, image.slot_generation, version
+        slot = image.slot, image.slot_generation, version
         count, stamp = batch.record_count, batch.max_timestamp
-        return NewBatch(*place, batch.batch, count, stamp, *batch.producer, batch.attributes)
+        return NewBatch(*slot, batch.batch, count, stamp, *batch.producer, batch.attributes)
 
     def append_markers(self, batches: Sequence[TopicBatch], done: Appended) -> None:
         errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(batches)
-        places: list[int] = []
+        indices: list[int] = []
         wanted: list[NewBatch] = []
-        for place, (topic, batch) in enumerate(batches):
+        for index, (topic, batch) in enumerate(batches):
             topic_id = self.metadata.ids.get(topic, b"")
             if batch.partition in self._announcer.slots.get(topic_id, ()):
-                places.append(place)
+                indices.append(index)
                 wanted.append(self._new_batch(topic_id, batch))
 
         def appended(filled: list[Batch]) -> None:
-            for place, error in zip(places, _errors(filled), strict=True):
-                errors[place] = error
+            for index, error in zip(indices, _errors(filled), strict=True):
+                errors[index] = error
             done(errors)
 
         if wanted:
@@ -226,7 +225,7 @@ class Services:
             done(errors)
 
     def write_offsets_marker(self, partition: int, marker: Marker, done: Then) -> None:
-        self.groups.coordinator.txn_offset_commit.write_marker(partition, marker, done)
+        self.groups.shard.txn_offset_commit.write_marker(partition, marker, done)
 
     # --- the loop's view
 

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from mpbroker.coordinator.runtime.requests import Caller
 from mpbroker.ipc.calls import Message
-
-
-@dataclass(slots=True, unsafe_hash=True)
-class Caller:
-    """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
-
-    (A frozen dataclass takes several times as long to construct, and each request has one.) `api_key` and
-    `version` are those of a forwarded request, in which its response is wanted.
-    """
-
-    handler: int
-    life: int
-    request: int
-    api_key: int = field(default=-1, compare=False)
-    version: int = field(default=-1, compare=False)
 
 
 class Change(NamedTuple):

@@ -127,7 +127,7 @@ class ExporterProcess:
             context.counters.beat()
             context.obey_settings()
             context.bell.arm()
-            if not (context.must_stop() or context.pending_fence()):
+            if not (context.must_stop() or context.pending_order()):
                 await _wait(rung, IDLE_SLEEP_MS / 1000)
             context.bell.disarm()
             if rung.is_set():

@@ -57,7 +57,7 @@ class Broker(Services):
     readers: Readers
     prefetch: DiskPrefetch
     damaged: Words
-    places: FetchPositions
+    fetch_positions: FetchPositions
     producer_ids: ProducerIds
     transactions: TransactionChecks
     throttling: Throttling

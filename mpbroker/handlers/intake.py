@@ -128,8 +128,8 @@ class Intake:
         )
         broker.responses.close(slot)
 
-    def take_over(self, number: int | None = None) -> None:
-        """Take over a request that the turn has forwarded, or all: the turn cannot serve what follows."""
+    def take_over_forwarded(self, number: int | None = None) -> None:
+        """Take over the call of that number if the turn has forwarded it, or all that it has forwarded."""
         for call in self._turn.take_forwarded(number):
             slot = unpack_request(call.request)
             is_lost = call.is_dropped or not self._arenas[slot.processor].check(slot.block, slot.generation)
@@ -175,6 +175,6 @@ class Intake:
         """Close the connections of all requests, because the handler stops."""
         for slot in self._produces.take_waiting():
             self._broker.responses.close(slot)
-        self.take_over()
+        self.take_over_forwarded()
         for request in list(self.open):
             request.close()

@@ -12,13 +12,13 @@ import logging
 from functools import partial
 
 from mpbroker.handlers.api_parts.offset_commits import inline_bytes_max
-from mpbroker.handlers.calls.patient_client import NEVER_MS
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, HandlerTurn
 from mpbroker.handlers.intake import Intake
 from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.requests.faults import Faults
 from mpbroker.handlers.requests.limits import UNCOUNTED_BODY_BYTES
+from mpbroker.handlers.requests.purgatory import NEVER_MS
 from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
@@ -29,7 +29,7 @@ from mpbroker.ipc.process import (
     LOG_FENCE_RESUME,
     MAX_SLEEP_MS,
     ExitCode,
-    Fence,
+    PeerOrder,
     ProcessContext,
 )
 from mpbroker.ipc.rings import Outbox
@@ -153,7 +153,7 @@ class Handler:
         return ExitCode.STOPPED
 
     def run_once(self, timeout_ms: int) -> None:
-        self.obey_fences()
+        self.obey_order()
         if not self.turn.log_is_up or not self.broker.coordinator.server_is_up:
             self.notice_peers()
         self.take_and_serve(timeout_ms)
@@ -209,7 +209,7 @@ class Handler:
         self.next_files_look_ms = now_ms + FILES_LOOK_MS
         self.broker.audit.follow(now_ms)
         if not self.broker.readers.forget_deleted():
-            self.broker.places.forget_deleted()
+            self.broker.fetch_positions.forget_deleted()
 
     def work(self) -> None:
         """Do one piece of a request. Call it when everything else has been served and published."""
@@ -296,7 +296,8 @@ class Handler:
                 if is_log_worker(answer.owner):
                     client = self.broker.log_calls[log_worker_number(answer.owner)]
                 else:
-                    self.intake.take_over(answer.request)
+                    # A call of the turn, whose answer it left to Python, becomes one of Python's first.
+                    self.intake.take_over_forwarded(answer.request)
                 client.answered(answer)
             elif kind in (SlotKind.SEND, SlotKind.NOOP, SlotKind.CLOSE):
                 # A response of the turn that found the processor's ring full.
@@ -311,56 +312,56 @@ class Handler:
 
     # ---- orders ----
 
-    def obey_fences(self) -> None:
-        fence = self.context.pending_fence()
-        if fence is None:
+    def obey_order(self) -> None:
+        order = self.context.pending_order()
+        if order is None:
             return
-        if fence.settings_changed:
+        if order.settings_changed:
             # Settings derived from the defaults of topics need a successor: see supervisor/changing.py.
             self.context.follow_settings()
             self._take_limits()
             self.intake.faults.refresh()
             self._choose_leaving()
             self.broker.fetch_sessions.resize(session_slots(self.context.config))
-        elif is_processor(fence.role):
-            self.fence_processor(fence)
-        elif is_log_worker(fence.role):
-            self.fence_log(fence)
-        elif fence.role == COORDINATOR:
-            self.fence_coordinator(fence)
+        elif is_processor(order.role):
+            self.fence_processor(order)
+        elif is_log_worker(order.role):
+            self.fence_log(order)
+        elif order.role == COORDINATOR:
+            self.fence_coordinator(order)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.flush()
         # The dead process's loans of our blocks have ended; the next request may take long to come.
         self.count_arena()
-        self.context.acknowledge_fence()
+        self.context.acknowledge_order()
 
-    def fence_processor(self, fence: Fence) -> None:
-        if fence.alive:
-            self.turn.rebind(fence.role)
-            self.outboxes[fence.role].rebind()
+    def fence_processor(self, order: PeerOrder) -> None:
+        if order.alive:
+            self.turn.rebind(order.role)
+            self.outboxes[order.role].rebind()
             return
-        self.turn.drop_inbox(fence.role)
-        self.produces.forget_processor(fence.role)
-        self.turn.forget_produces(fence.role)
-        self.intake.drop_processor(fence.role)
-        self.broker.fetches.forget_processor(fence.role)
-        self.broker.forwarding.forget_processor(fence.role)
-        self.turn.forget_forwarded(fence.role)
-        self.outboxes[fence.role].clear()
-        self.broker.responses.reclaim(fence.role)
-        self.broker.waiting.forget_processor(fence.role)
-        self.turn.forget_shared(fence.role)
+        self.turn.drop_inbox(order.role)
+        self.produces.forget_processor(order.role)
+        self.turn.forget_produces(order.role)
+        self.intake.drop_processor(order.role)
+        self.broker.fetches.forget_processor(order.role)
+        self.broker.forwarding.forget_processor(order.role)
+        self.turn.forget_forwarded(order.role)
+        self.outboxes[order.role].clear()
+        self.broker.responses.reclaim(order.role)
+        self.broker.waiting.forget_processor(order.role)
+        self.turn.forget_shared(order.role)
         for worker in self.log_workers:
             # The jobs lie in the processor's arena, which is about to be emptied.
-            self.turn.drop_jobs(worker, fence.role)
+            self.turn.drop_jobs(worker, order.role)
 
-    def fence_log(self, fence: Fence) -> None:
-        worker = log_worker_number(fence.role)
-        if fence.alive:
+    def fence_log(self, order: PeerOrder) -> None:
+        worker = log_worker_number(order.role)
+        if order.alive:
             self.turn.rebind_log(worker)
             # The successor may have truncated files, or recovered them into others.
             self.broker.readers.forget_all()
-            self.turn.places.forget_all()
+            self.turn.fetch_positions.forget_all()
             self.broker.fetches.poll_all()
             self.fenced_logs.discard(worker)
             self.turn.paused = False
@@ -368,12 +369,12 @@ class Handler:
             return
         self.fenced_logs.add(worker)
         self.set_log_up(worker, False)
-        if fence.stage == LOG_FENCE_CLOSE:
+        if order.stage == LOG_FENCE_CLOSE:
             self.turn.paused = True
             self.close_produces(worker)
-        elif fence.stage == LOG_FENCE_ANSWER:
+        elif order.stage == LOG_FENCE_ANSWER:
             self.answer_finished()
-        elif fence.stage == LOG_FENCE_RESUME:
+        elif order.stage == LOG_FENCE_RESUME:
             self.turn.paused = False
 
     def answer_finished(self) -> None:
@@ -401,8 +402,8 @@ class Handler:
         self.broker.fetches.poll_all()
         self.intake.close_produces()
 
-    def fence_coordinator(self, fence: Fence) -> None:
-        if fence.alive:
+    def fence_coordinator(self, order: PeerOrder) -> None:
+        if order.alive:
             self.turn.rebind(COORDINATOR)
             self.coordinator_was_fenced = False
             self.broker.coordinator.welcome()
@@ -410,7 +411,7 @@ class Handler:
             self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
             self.broker.transactions.holds.coordinator_died()
-            self.intake.take_over()
+            self.intake.take_over_forwarded()
             self.broker.coordinator.server_died()
 
     def finish(self) -> None:

@@ -101,7 +101,7 @@ def make_broker(
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         prefetch=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
-        places=turn.places,
+        fetch_positions=turn.fetch_positions,
         producer_ids=ProducerIds(coordinator.call),
         transactions=TransactionChecks(coordinator, MarkerHolds(coordinator, jobs.are_up)),
         counters=context.counters,
@@ -138,7 +138,7 @@ def session_slots(config: BrokerConfig) -> int:
 def _readers(log_dirs: Sequence[str], turn: HandlerTurn) -> Readers:
     """Make readers, which share this process's descriptors with the fetch turn."""
     readers = Readers(log_dirs)
-    turn.places.partitions_max = readers.turn_partitions_max
+    turn.fetch_positions.partitions_max = readers.turn_partitions_max
     return readers
 
 

@@ -15,8 +15,9 @@ cdef extern from *:
     void put_big_u64(uint8_t *p, uint64_t x) noexcept nogil
 
 cdef enum:
-    HOLE_BYTES = 18             # error, base offset, append time
-    LOG_START_BYTES = 8
+    PRODUCE_KEY = 0
+    HOLE_BYTES = 18             # error_code i16, base_offset i64, log_append_time_ms i64
+    LOG_START_BYTES = 8         # log_start_offset i64 after that, since version 5
 
 cdef enum KafkaError:
     UNKNOWN_SERVER_ERROR = -1

@@ -13,7 +13,7 @@ from mpbroker.ipc.acls import AclImage
 METADATA_SLOT = 0
 
 
-_PLACE = struct.Struct("<II")
+_SLOT = struct.Struct("<II")
 
 
 class PartitionImage(Struct, array_like=True):
@@ -22,7 +22,7 @@ class PartitionImage(Struct, array_like=True):
     slot_generation: int
 
 
-class Places(Mapping[int, PartitionImage]):
+class PartitionSlots(Mapping[int, PartitionImage]):
     """A topic's partitions by number, from 0 on. They stay packed, since few of thousands are asked for.
 
     `packed`: the slot and the slot's generation of each, 4 bytes each, little-endian.
@@ -34,11 +34,11 @@ class Places(Mapping[int, PartitionImage]):
         self.packed = packed
 
     @classmethod
-    def of(cls, images: Iterable[PartitionImage]) -> Places:
-        return cls(b"".join(_PLACE.pack(image.slot, image.slot_generation) for image in images))
+    def of(cls, images: Iterable[PartitionImage]) -> PartitionSlots:
+        return cls(b"".join(_SLOT.pack(image.slot, image.slot_generation) for image in images))
 
     def __len__(self) -> int:
-        return len(self.packed) // _PLACE.size
+        return len(self.packed) // _SLOT.size
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
@@ -49,26 +49,26 @@ class Places(Mapping[int, PartitionImage]):
     def __getitem__(self, number: int) -> PartitionImage:
         if number not in self:
             raise KeyError(number)
-        return PartitionImage(number, *_PLACE.unpack_from(self.packed, number * _PLACE.size))
+        return PartitionImage(number, *_SLOT.unpack_from(self.packed, number * _SLOT.size))
 
 
 class TopicImage(Struct, array_like=True):
     """A topic as handlers know it.
 
-    `configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`. `places`:
-    the packed form of `Places`.
+    `configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`. `slots`:
+    the packed form of `PartitionSlots`.
     """
 
     name: str
     topic_id: bytes
-    places: bytes
+    slots: bytes
     configs: dict[str, str] = {}
     config_version: int = 0
     internal: bool = False
 
     @property
-    def partitions(self) -> Places:
-        return Places(self.places)
+    def partitions(self) -> PartitionSlots:
+        return PartitionSlots(self.slots)
 
 
 class QuotaImage(Struct, array_like=True):

@@ -95,8 +95,8 @@ class FatalError(Exception):
 
 
 @dataclass(frozen=True)
-class Fence:
-    """A role to fence (`alive` False) or to welcome; `stage` counts up through one death.
+class PeerOrder:
+    """An order about a peer: fence the role (not `alive`) or welcome it. `stage` counts up through one death.
 
     Obey each: a role that is to be welcomed may be dead again, and its fence follows.
     """
@@ -109,7 +109,7 @@ class Fence:
     settings_changed: bool = False  # the order concerns no role
 
 
-def pack_fence(sequence: int, stage: int, role: int) -> int:
+def pack_order(sequence: int, stage: int, role: int) -> int:
     return sequence << 16 | stage << 8 | role
 
 
@@ -188,16 +188,13 @@ class ProcessContext:
         """Return which of the role's processes serves now; 0 if none does."""
         return self._roles.load(role)
 
-    def pending_fence(self) -> Fence | None:
-        """Return the fence order that is not acknowledged yet.
-
-        Do all of it, then call `acknowledge_fence`.
-        """
+    def pending_order(self) -> PeerOrder | None:
+        """Return the order that is not acknowledged yet. Do all of it, then call `acknowledge_order`."""
         order = self._fence_orders.load(self.index)
         if order == self._fence_seen:
             return None
         role, stage = order & 0xFF, order >> 8 & 0xFF
-        return Fence(
+        return PeerOrder(
             role,
             stage,
             alive=stage == 0,
@@ -211,17 +208,17 @@ class ProcessContext:
         at = 8 * self.index
         return [self.memory.private.block(name)[at : at + 8] for name in ("orders", "fence_orders")]
 
-    def acknowledge_fence(self) -> None:
+    def acknowledge_order(self) -> None:
         self._fence_seen = self._fence_orders.load(self.index)
         self._fence_acks.store(self.index, self._fence_seen)
         self.ring(SUPERVISOR)
 
     def obey_settings(self) -> None:
         """Obey a pending order in a process that changed settings alone concern."""
-        if (fence := self.pending_fence()) is not None:
-            if fence.settings_changed:
+        if (order := self.pending_order()) is not None:
+            if order.settings_changed:
                 self.follow_settings()
-            self.acknowledge_fence()
+            self.acknowledge_order()
 
     def follow_settings(self) -> None:
         """Adopt the configuration that the supervisor has published.

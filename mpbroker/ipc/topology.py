@@ -321,7 +321,7 @@ class SharedMemory:
         """Return the blocks with a word for each process: orders of the supervisor, states of processes."""
         words = 8 * PROCESSES
         return [
-            # The supervisor, per process: the last order to be acknowledged (process.Fence).
+            # The supervisor, per process: the last order to be acknowledged (process.PeerOrder).
             Block("fence_orders", words),
             # Each process: the last order that it has obeyed.
             Block("fence_acks", words),

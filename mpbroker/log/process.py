@@ -19,7 +19,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import refusal_text
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
-from mpbroker.ipc.process import IDLE_SLEEP_MS, LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
+from mpbroker.ipc.process import IDLE_SLEEP_MS, LOG_FENCE_FINISH, MAX_SLEEP_MS, PeerOrder, ProcessContext
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.log.append.append_batch import append_batch
@@ -212,7 +212,7 @@ class LogProcess:
 
     def serve(self) -> int:
         while True:
-            self.obey_fence()
+            self.obey_order()
             if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
             self.work(self.sleep_ms)
@@ -533,31 +533,31 @@ class LogProcess:
 
     # ---- orders ----
 
-    def obey_fence(self) -> None:
+    def obey_order(self) -> None:
         """Append and answer all published jobs of a dead role before its fence is acknowledged."""
-        fence = self.context.pending_fence()
-        if fence is None:
+        order = self.context.pending_order()
+        if order is None:
             return
-        if fence.settings_changed:
+        if order.settings_changed:
             self.context.follow_settings()
             self.manager.follow_settings()
-            self.context.acknowledge_fence()
+            self.context.acknowledge_order()
             return
-        if fence.alive or (topology.is_log_worker(fence.role) and fence.stage != LOG_FENCE_FINISH):
-            self._bind(fence.role) if self._takes_part(fence.role) else None
-            self.context.acknowledge_fence()
+        if order.alive or (topology.is_log_worker(order.role) and order.stage != LOG_FENCE_FINISH):
+            self._bind(order.role) if self._takes_part(order.role) else None
+            self.context.acknowledge_order()
             return
         if self._fence_tails is None:
             self._fence_tails = self.turn.tails()
-            self.turn.forget(fence.role)
-        if topology.is_log_worker(fence.role):
+            self.turn.forget(order.role)
+        if topology.is_log_worker(order.role):
             # A process that waits for both workers needs our part first: the rest is the dead one's.
             if self.turn.has_answered(self._fence_tails):
                 self._fence_tails = None
-                self.context.acknowledge_fence()
+                self.context.acknowledge_order()
             return
-        if self.turn.consumed(self._fence_tails) and not self.turn.owes(fence.role):
-            self._finish_fence(fence)
+        if self.turn.consumed(self._fence_tails) and not self.turn.owes(order.role):
+            self._finish_fence(order)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
         """Return the task without its dead caller; None if it ends. Only a cleaner's swap is completed."""
@@ -572,19 +572,19 @@ class LogProcess:
             or topology.is_processor(role)
         )
 
-    def _finish_fence(self, fence: Fence) -> None:
+    def _finish_fence(self, order: PeerOrder) -> None:
         self._fence_tails = None
-        self.turn.stop_listening(fence.role)
-        self.topics.drop(fence.role)
+        self.turn.stop_listening(order.role)
+        self.topics.drop(order.role)
         self._tasks = [
             entry
             for call, steps in self._tasks
-            if (entry := self._without(fence.role, call, steps)) is not None
+            if (entry := self._without(order.role, call, steps)) is not None
         ]
-        self.lender.reclaim(fence.role)
+        self.lender.reclaim(order.role)
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.lender.in_use_bytes)
         self.context.counters.add(Counter.COUNT_FENCES)
-        self.context.acknowledge_fence()
+        self.context.acknowledge_order()
 
     def _stop(self) -> int:
         """Append and answer published jobs; then flush, close, and mark the directories clean."""

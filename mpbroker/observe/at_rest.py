@@ -19,7 +19,7 @@ from mpbroker.inspection.segment import batches, mapped
 from mpbroker.observe.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, Sample
 from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC
 from mpbroker.reading.errors import CorruptLog, OptionError, SourceUnavailable
-from mpbroker.reading.local import offsets_in_files
+from mpbroker.reading.local_catalog import offsets_in_files
 from mpbroker.reading.log_dirs import Identity, with_siblings
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch

@@ -25,6 +25,8 @@ from mpbroker.protocol.wire import REPLACED, Buffer, MalformedMessage, skip_tags
 # api_key, api_version, correlation_id, length of client_id
 _REQUEST = Struct(">hhih")
 _SIZE = Struct(">i")
+# position in a frame: i16 length, then the text
+CLIENT_ID_AT = 12
 # room for the size, correlation_id
 _RESPONSE_V0 = Struct(">4xi")
 # the same, and no tagged fields

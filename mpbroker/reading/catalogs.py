@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpbroker.reading.errors import FilesUnavailable
-from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.log_dirs import identity_of, warn_once
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import Catalog
@@ -30,6 +30,6 @@ def open_catalog(options: ReadOptions) -> Catalog:
                 raise
             named = ",".join(options.log_dirs)
             warn_once(named, f"log.dir {named} cannot be read, brokers are asked instead: {error}")
-    from mpbroker.reading.remote import RemoteCatalog
+    from mpbroker.reading.remote_catalog import RemoteCatalog
 
     return RemoteCatalog(options)

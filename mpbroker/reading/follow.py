@@ -21,11 +21,11 @@ from typing import Final, NamedTuple, Protocol
 
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
-from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.log_dirs import running_broker, warn_once
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import Catalog, PartitionBounds, selected
-from mpbroker.reading.remote import RemoteCatalog
+from mpbroker.reading.remote_catalog import RemoteCatalog
 from shm.table import SlotTable
 
 Bounds = Mapping[TopicPartition, PartitionBounds]

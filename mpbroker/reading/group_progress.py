@@ -16,7 +16,7 @@ from mpbroker.client.config import from_properties
 from mpbroker.client.errors import ClientError
 from mpbroker.reading.errors import SERVERS_ADVICE
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.remote import servers_of
+from mpbroker.reading.remote_catalog import servers_of
 
 # A query waits this long at most between its batches.
 TIMEOUT_MS = 2_000

@@ -21,7 +21,7 @@ from mpbroker.reading.columns import Columns
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import TaskRange, report_loss
-from mpbroker.reading.remote import Brokers, RemoteCatalog
+from mpbroker.reading.remote_catalog import Brokers, RemoteCatalog
 from mpbroker.records.aborted import from_fetch
 from mpbroker.records.batch import frame_at
 from mpbroker.records.errors import CorruptBatch

@@ -24,7 +24,7 @@ from mpbroker.ipc.hangs import (
     Verdict,
     look_at,
 )
-from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
+from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_order
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import LONGEST_DELAY_MS, Child, abandon, fork_child
@@ -283,7 +283,7 @@ class Tree:
 
     def _order(self, child: Child, stage: int, about: int) -> int:
         self._fence_sequence += 1
-        order = pack_fence(self._fence_sequence, stage, about)
+        order = pack_order(self._fence_sequence, stage, about)
         self._fence_orders.store(child.role, order)
         self._wake(child.role)
         return order

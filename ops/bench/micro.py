@@ -24,7 +24,7 @@ from mpbroker.handlers.hot_path.turn import HandlerTurn
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicImage
+from mpbroker.ipc.metadata import MetadataBase, PartitionImage, PartitionSlots, TopicImage
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, job_bytes, pack_produce, write_job_batch, write_job_header
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes
@@ -301,7 +301,7 @@ def handler_requests(memory: SharedMemory, version: int) -> list[bytes]:
 def handler_turns(memory: SharedMemory, version: int, batch: int, seconds: float) -> float:
     """Return ns a request. The log ring is emptied between turns, outside of the clock."""
     topics = TopicTable()
-    images = [TopicImage("bench", TOPIC_ID, Places.of([PartitionImage(0, 0, 1)]).packed)]
+    images = [TopicImage("bench", TOPIC_ID, PartitionSlots.of([PartitionImage(0, 0, 1)]).packed)]
     news = msgspec.msgpack.encode(MetadataBase(1, "bench", 1, images))
     Metadata(BrokerConfig(), topics).apply([news])
     turn = HandlerTurn(HANDLER, memory, memory.counters(HANDLER), topics, {})

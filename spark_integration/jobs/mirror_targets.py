@@ -25,7 +25,7 @@ from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.log_dirs import with_siblings
 from mpbroker.reading.options import ReadOptions, parse_options
 from mpbroker.reading.plan import selected
-from mpbroker.reading.remote import Brokers
+from mpbroker.reading.remote_catalog import Brokers
 from mpbroker.writing.options import WriteOptions
 from mpbroker.writing.rows import open_cluster
 from spark_integration.jobs.frame import JobError

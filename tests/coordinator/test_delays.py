@@ -14,7 +14,8 @@ from mpbroker.coordinator import delays
 from mpbroker.coordinator.delays import CHECK_EVERY_S, LOG_AFTER_S, Delays, Progress
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import Topic
-from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
+from mpbroker.coordinator.runtime.requests import Caller
+from mpbroker.coordinator.waiting import Awaited, Change, Token, WaitingCallers
 from mpbroker.ipc.calls import Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.slots import SlotKind, kind_of
 from mpbroker.ipc.topology import handler, processor

@@ -156,7 +156,7 @@ def test_an_index_that_names_a_later_place_hides_nothing(log: Logs) -> None:
         assert offsets(ask(log, 4)) == list(range(4, 20))
     index.write_bytes((3).to_bytes(4, "big") + (each + 7).to_bytes(4, "big"))
     log.rig.handler.broker.readers.forget_all()
-    log.rig.handler.broker.places.forget_all()
+    log.rig.handler.broker.fetch_positions.forget_all()
     for _ in range(2):
         assert offsets(ask(log, 4)) == list(range(4, 20))
 

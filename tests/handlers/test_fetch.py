@@ -503,7 +503,7 @@ def test_a_move_that_ends_behind_the_look_at_the_table(
         assert "cannot be read" not in caplog.text
         shutil.rmtree(log.directory)
         made.handler.broker.readers.forget_all()
-        made.handler.broker.places.forget_all()
+        made.handler.broker.fetch_positions.forget_all()
         assert partition_of(ask(log, fetch(0))).error_code == STORAGE_ERROR
         assert offsets(log, T0).error_code == STORAGE_ERROR
         assert caplog.text.count("cannot be read") == 2

@@ -1,4 +1,4 @@
-"""The calls of a request from the handler's ring to what it is for: few enough to be followed."""
+"""The calls of a request from the handler's ring to what it is for, and back: few enough to be followed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import pytest
 from mpbroker.handlers.calls.patient_client import PatientClient
 from mpbroker.handlers.process import Handler
 from mpbroker.handlers.produce.slow_appends import Jobs
+from mpbroker.ipc.calls import ForwardedResponse
+from mpbroker.ipc.rings import Outbox
+from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol.messages import JoinGroupRequest
 from mpbroker.records.compression import Codec
 from mpbroker.storage.reader import PartitionReader
@@ -18,6 +21,8 @@ from tests.support import handler_fences
 from tests.support.handler_logs import TOPIC, Logged, fetch, park
 
 CALLS_MAX = 10
+# From an answer in the ring to the response in another one.
+WAY_OUT_CALLS_MAX = 13
 MUCH = 1 << 30
 
 
@@ -82,3 +87,17 @@ def test_few_calls_lie_between_the_ring_and_what_a_request_is_for(
 ) -> None:
     for path in paths_of(log, monkeypatch).found:
         assert len(path) <= CALLS_MAX, " > ".join(path)
+
+
+def test_few_calls_lie_between_the_coordinators_answer_and_the_response(
+    log: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, _ = log.rig.asked(11, 9, JoinGroupRequest("g"))
+    log.rig.processor.replies()
+    paths = Paths(monkeypatch, Outbox, "push")
+    log.rig.reply(call, ForwardedResponse(b"", {}))
+    assert [reply.kind for reply in log.rig.processor.replies()] == [SlotKind.SEND]
+    # The answer's block goes back to the coordinator first.
+    path = paths.found[-1]
+    assert path[-2:] == ["Responses._push", "Outbox.push"]
+    assert len(path) <= WAY_OUT_CALLS_MAX, " > ".join(path)

@@ -30,7 +30,7 @@ from mpbroker.ipc.metadata import (
     MetadataDelta,
     MetadataNews,
     PartitionImage,
-    Places,
+    PartitionSlots,
     TopicImage,
 )
 
@@ -74,14 +74,14 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 def test_news_come_back() -> None:
     decoder = msgspec.msgpack.Decoder(MetadataNews)
-    topic = TopicImage("a", ID, Places.of([PartitionImage(0, 3, 4)]).packed, {"k": "v"}, 6, True)
+    topic = TopicImage("a", ID, PartitionSlots.of([PartitionImage(0, 3, 4)]).packed, {"k": "v"}, 6, True)
     for news in (MetadataBase(9, "cluster", 1, [topic]), MetadataDelta(10, [topic], [ID])):
         assert decoder.decode(msgspec.msgpack.encode(news)) == news
 
 
 def test_places_by_number() -> None:
     images = [PartitionImage(number, 7 * number, (1 << 32) - 1 - number) for number in range(3)]
-    places = Places.of(images)
+    places = PartitionSlots.of(images)
     assert (list(places), list(places.values()), len(places)) == ([0, 1, 2], images, 3)
-    assert Places(places.packed) == places != Places.of(images[:2])
+    assert PartitionSlots(places.packed) == places != PartitionSlots.of(images[:2])
     assert all(absent not in places and places.get(absent) is None for absent in (-1, 3, 1 << 31))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import process, topology
-from mpbroker.ipc.process import Fence, Order, ProcessContext, State, pack_fence
+from mpbroker.ipc.process import Order, PeerOrder, ProcessContext, State, pack_order
 from mpbroker.ipc.topology import (
     COORDINATOR,
     LOG,
@@ -100,23 +100,23 @@ def test_a_fence_is_seen_until_it_is_acknowledged(memory: SharedMemory) -> None:
     roles, orders, acks = (memory.words(name) for name in ("roles", "fence_orders", "fence_acks"))
     roles.store(LOG, 1)
     context = ProcessContext(COORDINATOR, memory, BrokerConfig())
-    assert context.pending_fence() is None
+    assert context.pending_order() is None
     roles.store(LOG, 0)
-    orders.store(COORDINATOR, pack_fence(1, 2, LOG))
-    assert context.pending_fence() == context.pending_fence() == Fence(LOG, 2, False)
+    orders.store(COORDINATOR, pack_order(1, 2, LOG))
+    assert context.pending_order() == context.pending_order() == PeerOrder(LOG, 2, False)
     assert not context.is_alive(LOG)
     assert acks.load(COORDINATOR) == 0
-    context.acknowledge_fence()
-    assert context.pending_fence() is None
-    assert acks.load(COORDINATOR) == pack_fence(1, 2, LOG)
+    context.acknowledge_order()
+    assert context.pending_order() is None
+    assert acks.load(COORDINATOR) == pack_order(1, 2, LOG)
     roles.store(LOG, 2)
-    orders.store(COORDINATOR, pack_fence(2, 0, LOG))
-    assert context.pending_fence() == Fence(LOG, 0, True)
+    orders.store(COORDINATOR, pack_order(2, 0, LOG))
+    assert context.pending_order() == PeerOrder(LOG, 0, True)
 
 
 def test_a_successor_does_not_see_fences_of_before_its_birth(memory: SharedMemory) -> None:
-    memory.words("fence_orders").store(COORDINATOR, pack_fence(7, 0, handler(0)))
-    assert ProcessContext(COORDINATOR, memory, BrokerConfig()).pending_fence() is None
+    memory.words("fence_orders").store(COORDINATOR, pack_order(7, 0, handler(0)))
+    assert ProcessContext(COORDINATOR, memory, BrokerConfig()).pending_order() is None
 
 
 def test_ready_and_stopped_wake_the_supervisor(memory: SharedMemory) -> None:

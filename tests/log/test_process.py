@@ -16,7 +16,7 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.process import pack_fence
+from mpbroker.ipc.process import pack_order
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, SUPERVISOR
 from mpbroker.log.process import POINTS_EVERY_BYTES
@@ -138,7 +138,7 @@ def test_a_dead_handlers_jobs_are_appended_before_its_fence(rig: MakeRig) -> Non
     for i in range(500):
         r.job([(target, make_batch(producer=(3, 0, i)))])
     acks = r.memory.words("fence_acks")
-    first = pack_fence(1, 1, r.handler)
+    first = pack_order(1, 1, r.handler)
     r.memory.words("fence_orders").store(LOG, first)
     r.bell.ring()
     r.until(SUPERVISOR, lambda: acks.load(LOG) == first)
@@ -146,7 +146,7 @@ def test_a_dead_handlers_jobs_are_appended_before_its_fence(rig: MakeRig) -> Non
     assert r.partition(target[0]).high_watermark == 500
     r.memory.reset_rings_of(r.handler)
     r.memory.words("roles").store(r.handler, 2)
-    second = pack_fence(2, 0, r.handler)
+    second = pack_order(2, 0, r.handler)
     r.memory.words("fence_orders").store(LOG, second)
     r.bell.ring()
     r.until(SUPERVISOR, lambda: acks.load(LOG) == second)

@@ -15,7 +15,7 @@ from mpbroker.ipc.table import PartitionFlag, read_partition_surely
 from mpbroker.reading import follow as follow_module
 from mpbroker.reading.errors import OptionError, SourceUnavailable
 from mpbroker.reading.follow import FileAlarm, Follower, LocalFollower, follow
-from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange
 from tests.reading.conftest import Published

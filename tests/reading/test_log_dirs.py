@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.reading import local, log_dirs
+from mpbroker.reading import local_catalog, log_dirs
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
-from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.log_dirs import running_broker
 from mpbroker.reading.plan import Catalog
-from mpbroker.reading.remote import RemoteCatalog
+from mpbroker.reading.remote_catalog import RemoteCatalog
 from tests.reading.conftest import Published
 from tests.support.reading_queries import offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
@@ -149,7 +149,7 @@ def test_a_move_that_ends_behind_the_listing(
             (new / "mpbroker.moved").unlink()
         return one_that_counts(paths)
 
-    monkeypatch.setattr(local, "one_that_counts", ends_before)
+    monkeypatch.setattr(local_catalog, "one_that_counts", ends_before)
     tasks = planned(query(both[0]))
     broker.stop()
     assert [task.files.directory for task in tasks if task.files and task.partition == 0] == [str(new)]

@@ -14,7 +14,7 @@ from mpbroker.reading import read_remote
 from mpbroker.reading.columns import SCHEMA
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.read import read_range
-from mpbroker.reading.remote import servers_of
+from mpbroker.reading.remote_catalog import servers_of
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT

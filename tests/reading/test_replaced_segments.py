@@ -15,10 +15,10 @@ from mpbroker.ipc.table import read_partition_surely
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
 from mpbroker.log.partition.partition_log import remove_segment
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
-from mpbroker.reading import columns, local, read_local, segments
+from mpbroker.reading import columns, local_catalog, read_local, segments
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.follow import follow
-from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange, plan
 from mpbroker.reading.read import read_range
@@ -244,13 +244,13 @@ def test_ranges_are_cut_in_files_that_are_replaced_meanwhile(
     writer.add(20, roll_every=10)
     writer.roll()
     options = query(writer.log_dir, minPartitions=6)
-    cut = local.cut_offsets
+    cut = local_catalog.cut_offsets
 
     def cleaned_before(*arguments: Any) -> list[int]:
         clean_in_place(writer.directory, [0, 100], lambda offset: offset % 30 == 0)
         return cut(*arguments)
 
-    monkeypatch.setattr(local, "cut_offsets", cleaned_before)
+    monkeypatch.setattr(local_catalog, "cut_offsets", cleaned_before)
     tasks = planned(options)
     assert offsets_of(tasks, options) == [n for n in range(200) if n // 10 % 3 == 0]
 

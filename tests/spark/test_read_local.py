@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.reading import read_local
 from mpbroker.reading.errors import DataLoss, OptionError, SourceUnavailable
-from mpbroker.reading.local import bound_at
+from mpbroker.reading.local_catalog import bound_at
 from mpbroker.records.compression import Codec
 from mpbroker.storage.reader import Bound, SegmentGone
 from spark_integration.source import MpbrokerDataSource

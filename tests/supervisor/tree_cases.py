@@ -34,12 +34,12 @@ def obedient(context: ProcessContext) -> int:
     context.ready()
     told = []
     while not context.must_stop():
-        fence = context.pending_fence()
-        if fence is not None:
-            told.append(f"{fence.role}.{fence.stage}{'+' if fence.alive else '-'}")
+        order = context.pending_order()
+        if order is not None:
+            told.append(f"{order.role}.{order.stage}{'+' if order.alive else '-'}")
             context.counters.set_status(" ".join(told))
-            context.acknowledge_fence()
-        context.wait(lambda: context.pending_fence() is not None or context.must_stop())
+            context.acknowledge_order()
+        context.wait(lambda: context.pending_order() is not None or context.must_stop())
     context.stopped()
     return ExitCode.STOPPED
 
@@ -50,19 +50,19 @@ def needs_the_log_process(context: ProcessContext) -> int:
 
     def obey() -> None:
         nonlocal there
-        fence = context.pending_fence()
-        if fence is not None:
-            if fence.role == topology.LOG:
-                there = fence.alive
-            context.acknowledge_fence()
+        order = context.pending_order()
+        if order is not None:
+            if order.role == topology.LOG:
+                there = order.alive
+            context.acknowledge_order()
 
     while not there:
-        context.wait(lambda: context.pending_fence() is not None)
+        context.wait(lambda: context.pending_order() is not None)
         obey()
     context.ready()
     while not context.must_stop():
         obey()
-        context.wait(lambda: context.pending_fence() is not None or context.must_stop())
+        context.wait(lambda: context.pending_order() is not None or context.must_stop())
     context.stopped()
     return ExitCode.STOPPED
 
@@ -301,8 +301,8 @@ def test_an_exporter_may_be_busy_for_a_while(tree: Tree) -> None:
     def main(context: ProcessContext) -> int:
         context.ready()
         while context.incarnation == 1:
-            while context.pending_fence() is not None:
-                context.acknowledge_fence()
+            while context.pending_order() is not None:
+                context.acknowledge_order()
         return obedient(context)
 
     tree.start(Child(topology.EXPORTER, main))
@@ -321,8 +321,8 @@ def announces_and(work: Callable[[], None]) -> Callable[[ProcessContext], int]:
     def main(context: ProcessContext) -> int:
         context.ready()
         if context.incarnation == 1:
-            while context.pending_fence() is not None:
-                context.acknowledge_fence()
+            while context.pending_order() is not None:
+                context.acknowledge_order()
             context.memory.words("heavy").store(0, 1)
             while not context.must_stop():
                 work()
@@ -415,11 +415,11 @@ def test_the_acceptor_gives_nothing_to_a_processor_that_leaves(tree: Tree) -> No
     def accepts(context: ProcessContext) -> int:
         context.ready()
         while not context.must_stop():
-            fence = context.pending_fence()
-            if fence is not None:
-                context.counters.set_status(f"{fence.role} {fence.stage} {context.is_alive(fence.role)}")
-                context.acknowledge_fence()
-            context.wait(lambda: context.pending_fence() is not None or context.must_stop())
+            order = context.pending_order()
+            if order is not None:
+                context.counters.set_status(f"{order.role} {order.stage} {context.is_alive(order.role)}")
+                context.acknowledge_order()
+            context.wait(lambda: context.pending_order() is not None or context.must_stop())
         context.stopped()
         return ExitCode.STOPPED
 
@@ -434,10 +434,10 @@ def leaves_when_told(context: ProcessContext) -> int:
     """Stops only when the test says so, too: it has something to finish."""
     context.ready()
     while not context.must_stop() or context.memory.words("dirty").load(0) == 0:
-        fence = context.pending_fence()
-        if fence is not None:
-            context.acknowledge_fence()
-        context.wait(lambda: context.pending_fence() is not None, timeout_ms=5)
+        order = context.pending_order()
+        if order is not None:
+            context.acknowledge_order()
+        context.wait(lambda: context.pending_order() is not None, timeout_ms=5)
     context.stopped()
     return ExitCode.STOPPED
 

@@ -35,7 +35,7 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import MetadataBase, MetadataNews, TopicImage
-from mpbroker.ipc.process import Order, ProcessContext, State, pack_fence
+from mpbroker.ipc.process import Order, ProcessContext, State, pack_order
 from mpbroker.ipc.slots import (
     Produce,
     SlotKind,
@@ -373,7 +373,7 @@ class CoordinatorTree:
         """Orders a fence (0) or a welcome and waits until the coordinator has acknowledged it."""
         self._fences += 1
         self.roles.store(role, incarnation)
-        order = pack_fence(self._fences, 0 if incarnation else 1, role)
+        order = pack_order(self._fences, 0 if incarnation else 1, role)
         self.memory.words("fence_orders").store(COORDINATOR, order)
         self.memory.doorbell(COORDINATOR).ring()
         acks = self.memory.words("fence_acks")

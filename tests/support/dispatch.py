@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mpbroker.coordinator.runtime.requests import Answers, Handler, RequestContext
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Serve
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError
 from mpbroker.protocol.messages import REQUESTS, Message
@@ -13,11 +13,11 @@ _KEYS = {message: ApiKey(key) for key, message in REQUESTS.items()}
 
 
 def dispatch(
-    handlers: Mapping[ApiKey, Handler], answers: Answers, context: RequestContext, request: Message
+    served: Mapping[ApiKey, Serve], answers: Answers, context: RequestContext, request: Message
 ) -> None:
     """Serve a request and pass what is to be answered at once to `answers`."""
     try:
-        response = handlers[_KEYS[type(request)]](context, request)
+        response = served[_KEYS[type(request)]](context, request)
     except ApiError as error:
         answers.fail(context.waiter, error.code)
     else:

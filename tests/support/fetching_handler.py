@@ -58,4 +58,4 @@ class Fetcher:
         handler = self._rig.handler
         while handler.broker.readers.forget_deleted():
             pass
-        handler.broker.places.forget_deleted()
+        handler.broker.fetch_positions.forget_deleted()

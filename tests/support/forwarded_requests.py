@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.coordinator.runtime.requests import Answers
-from mpbroker.coordinator.waiting import Caller
+from mpbroker.coordinator.runtime.requests import Answers, Caller
 from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.ipc.slots import SlotKind

@@ -156,7 +156,7 @@ class GroupRig:
     def ask(self, request: Message, version: int = JOIN_VERSION, client: str = "c") -> int:
         waiter = next(self.numbers)
         context = RequestContext(waiter, version, client, "/127.0.0.1")
-        dispatch(self.coordinator.handlers, self, context, request)
+        dispatch(self.coordinator.served, self, context, request)
         return waiter
 
     def now(self, request: Message, version: int = JOIN_VERSION) -> Any:

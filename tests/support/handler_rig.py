@@ -21,8 +21,15 @@ from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, Places, QuotaImage, TopicImage
-from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_fence
+from mpbroker.ipc.metadata import (
+    MetadataBase,
+    MetadataDelta,
+    PartitionImage,
+    PartitionSlots,
+    QuotaImage,
+    TopicImage,
+)
+from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_order
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
@@ -73,7 +80,7 @@ def topic_image(
     return TopicImage(
         name,
         topic_id(number),
-        Places.of(PartitionImage(i, first_slot + i, 5) for i in range(partitions)).packed,
+        PartitionSlots.of(PartitionImage(i, first_slot + i, 5) for i in range(partitions)).packed,
         {key.replace("_", "."): value for key, value in configs.items()},
         version,
         internal,
@@ -483,6 +490,6 @@ def order_settings(made: Rig) -> None:
 
 def _order(made: Rig, stage: int, role: int) -> None:
     orders = made.memory.words("fence_orders")
-    orders.store(HANDLER, pack_fence((orders.load(HANDLER) >> 16) + 1, stage, role))
+    orders.store(HANDLER, pack_order((orders.load(HANDLER) >> 16) + 1, stage, role))
     made.turn()
     assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)

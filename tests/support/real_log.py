@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from mpbroker.ipc.process import Order, ProcessContext, State, pack_fence
+from mpbroker.ipc.process import Order, ProcessContext, State, pack_order
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.log import process as log_process
 from tests.support.coordinator_tree import CoordinatorTree
@@ -34,7 +34,7 @@ class RealLog:
     def fence(self, incarnation: int) -> None:
         """Orders it to fence (0) or to welcome a coordinator."""
         orders, acks = self.tree.memory.words("fence_orders"), self.tree.memory.words("fence_acks")
-        order = pack_fence(incarnation + 1, 0 if incarnation else 1, COORDINATOR)
+        order = pack_order(incarnation + 1, 0 if incarnation else 1, COORDINATOR)
         orders.store(LOG, order)
         self.tree.memory.doorbell(LOG).ring()
         self.tree.until(lambda: acks.load(LOG) == order)

@@ -11,8 +11,8 @@ from mpbroker.coordinator.bulletins.announcer import Announcer
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
+from mpbroker.coordinator.runtime.requests import Caller
 from mpbroker.coordinator.services import Services
-from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc.append_job import NewBatch
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
@@ -59,8 +59,8 @@ class ServicesRig:
             self._answer,
             (),
         )
-        self.groups = self.services.groups.coordinator
-        self.transactions = self.services.transactions.coordinator
+        self.groups = self.services.groups.shard
+        self.transactions = self.services.transactions.shard
         if has_topics:
             self.add_topic(GROUP_TOPIC, PARTITIONS)
         for partitions in (self.groups.partitions, self.transactions.partitions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from mpbroker.ipc import calls
-from mpbroker.ipc.process import pack_fence
+from mpbroker.ipc.process import pack_order
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.process import LogProcess
@@ -50,11 +50,11 @@ def fence_coordinator(rig: Rig, process: LogProcess) -> None:
     acks, orders = rig.memory.words("fence_acks"), rig.memory.words("fence_orders")
 
     def obey() -> None:
-        process.obey_fence()
+        process.obey_order()
         process.work(0)
 
     for sequence, stage in ((1, 1), (2, 0)):
-        order = pack_fence(sequence, stage, COORDINATOR)
+        order = pack_order(sequence, stage, COORDINATOR)
         orders.store(LOG, order)
         until(partial(lambda order: acks.load(LOG) == order, order), "the fence is acknowledged", obey)
         if stage:

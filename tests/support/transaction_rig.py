@@ -182,7 +182,7 @@ class TransactionRig:
     def ask(self, request: Message, version: int) -> int:
         waiter = next(self.numbers)
         context = RequestContext(waiter, version, "c", "/127.0.0.1")
-        dispatch(self.coordinator.handlers, self, context, request)
+        dispatch(self.coordinator.served, self, context, request)
         return waiter
 
     def later(self, delay_ms: int) -> None:

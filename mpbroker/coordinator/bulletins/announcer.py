@@ -15,7 +15,7 @@ from mpbroker.coordinator.bulletins.bulletin_writer import BulletinWriter, Writt
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, Places, QuotaImage, TopicImage
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionSlots, QuotaImage, TopicImage
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
 from mpbroker.security.acls import Acl
@@ -33,7 +33,7 @@ class Announcer(BulletinWriter):
         self, publisher: BulletinPublisher, request_quotas: Words, cluster_id: str, node_id: int
     ) -> None:
         super().__init__(publisher, "topics and quotas")
-        self.slots: dict[bytes, Places] = {}
+        self.slots: dict[bytes, PartitionSlots] = {}
         self.topics: dict[bytes, Topic] = {}
         self.announced: dict[bytes, Topic] = {}
         self._request_quotas = request_quotas
@@ -44,7 +44,7 @@ class Announcer(BulletinWriter):
         self._quotas: dict[Entity, None] = {}
         self._acls: dict[Acl, None] = {}
 
-    def opened(self, topic: Topic, partitions: Places) -> bool:
+    def opened(self, topic: Topic, partitions: PartitionSlots) -> bool:
         """Note the slots of a topic. Return whether they are new."""
         topic_id = topic.topic_id
         if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:

@@ -22,7 +22,7 @@ from mpbroker.coordinator.groups.records import Entry, encode
 from mpbroker.coordinator.groups.txn_offset_commit import Transactions, TxnOffsetCommit
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
-from mpbroker.coordinator.runtime.requests import Answers, Handler, Waiter
+from mpbroker.coordinator.runtime.requests import Answers, Serve, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.protocol.api_keys import ApiKey
@@ -72,7 +72,7 @@ class GroupCoordinator:
         describe = DescribeGroups(manager)
         delete = DeleteGroups(config, clock, self.timers, queue, manager, offset_manager, rebalances, answers)
         join = JoinGroup(config, queue, manager, self.offsets, rebalances, new_id, answers.answer)
-        self.handlers: Mapping[ApiKey, Handler] = {
+        self.served: Mapping[ApiKey, Serve] = {
             ApiKey.JOIN_GROUP: join.join,
             ApiKey.SYNC_GROUP: members.sync,
             ApiKey.HEARTBEAT: members.heartbeat,

@@ -9,7 +9,7 @@ from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.requests import Then
 from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
 from mpbroker.ipc.calls import Message as Call
-from mpbroker.ipc.metadata import Places
+from mpbroker.ipc.metadata import PartitionSlots
 from mpbroker.protocol.errors import ErrorCode
 from shm.table import SlotTable
 
@@ -41,7 +41,7 @@ class Host(Protocol):
     def id_of(self, name: str) -> bytes | None:
         """Return the topic's id, 16 bytes, None if it does not exist."""
 
-    def images_of(self, topic_id: bytes) -> Places | None:
+    def images_of(self, topic_id: bytes) -> PartitionSlots | None:
         """Return the slots of the topic's partitions, None if the log workers have not opened them yet."""
 
     def ask(self, call: Call, done: Callable[[Call], None]) -> None:

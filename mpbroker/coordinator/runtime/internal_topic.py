@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.loading import Contents, Loader
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
-from mpbroker.coordinator.runtime.requests import Handler, Waiter
+from mpbroker.coordinator.runtime.requests import Serve, Waiter
 from mpbroker.coordinator.runtime.timers import Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, Message
-from mpbroker.ipc.metadata import PartitionImage, Places
+from mpbroker.ipc.metadata import PartitionImage, PartitionSlots
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 
@@ -51,7 +51,7 @@ class Shard(Protocol):
     """A coordinator's state machine: without I/O, and with only the clock that it is given."""
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
+    def served(self) -> Mapping[ApiKey, Serve]:
         """The method that serves each API."""
 
     @property
@@ -97,13 +97,13 @@ class TopicListener(Protocol):
 
 
 class InternalTopic:
-    def __init__(self, spec: TopicSpec, host: Host, state: Shard, listener: TopicListener) -> None:
+    def __init__(self, spec: TopicSpec, host: Host, shard: Shard, listener: TopicListener) -> None:
         self._spec = spec
         self._host = host
-        self._state = state
+        self._shard = shard
         self._listener = listener
         self._topic_id: bytes | None = None
-        self._images = Places()
+        self._images = PartitionSlots()
         # How many partitions the log workers cannot open yet.
         self._unopened = 0
         self._loader: Loader | None = None
@@ -142,8 +142,8 @@ class InternalTopic:
     def unload(self) -> None:
         """Drop the topic's contents: a log worker died, or the topic was deleted."""
         self._life += 1
-        self._state.queue.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._state.unload()
+        self._shard.queue.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._shard.unload()
         self._loader = None
         self._unopened = 0
         self._topic_id = None
@@ -176,7 +176,7 @@ class InternalTopic:
         """Check whether the topic was created or deleted since the last call."""
         topic_id = self._host.metadata.ids.get(self._spec.name)
         images = None if topic_id is None else self._host.images_of(topic_id)
-        if topic_id == self._topic_id and self._state.partitions.states is not None:
+        if topic_id == self._topic_id and self._shard.partitions.states is not None:
             if images is not None and images is not self._images and self._loader is None:
                 self._load_changed(images)
             return
@@ -186,16 +186,16 @@ class InternalTopic:
             log.error("%s was deleted, and with it all %s", self._spec.name, self._spec.held)
             self.unload()
         self._topic_id = topic_id
-        self._images = images if images is not None else Places()
-        self._state.partitions.open(len(self._images))
+        self._images = images if images is not None else PartitionSlots()
+        self._shard.partitions.open(len(self._images))
         if images is not None:
             self._begin_loading(list(images.values()))
 
-    def _load_changed(self, images: Places) -> None:
+    def _load_changed(self, images: PartitionSlots) -> None:
         """Read partitions that were offline and that the log workers have opened since."""
         changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images
-        offline = [image for image in changed if self._state.partitions.reopen(image.partition)]
+        offline = [image for image in changed if self._shard.partitions.reopen(image.partition)]
         if offline or self._unopened:
             self._begin_loading(offline)
 
@@ -203,12 +203,12 @@ class InternalTopic:
         """Read these partitions. Unopened ones are read later (`_load_changed`)."""
         for image in images:
             if not image.slot_generation:
-                self._state.contents.fail(image.partition)
+                self._shard.contents.fail(image.partition)
         images = [image for image in images if image.slot_generation]
         self._note_unopened()
         lost = f"The {self._spec.held} in it are unavailable"
         table, log_dirs = self._host.table, self._host.log_dirs
-        self._loader = Loader(self._spec.name, lost, self._state.contents, table, log_dirs, images)
+        self._loader = Loader(self._spec.name, lost, self._shard.contents, table, log_dirs, images)
 
     def _note_unopened(self) -> None:
         """Log when partitions cannot be opened, and when all are. The log workers log the reasons."""
@@ -230,7 +230,7 @@ class InternalTopic:
 
     def append_round(self) -> None:
         """Append a round of records, if some wait and no round is under way."""
-        queue = self._state.queue
+        queue = self._shard.queue
         if self._topic_id is None or not queue.has_work:
             return
         batches = queue.next_round()

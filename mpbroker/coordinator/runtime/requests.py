@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.ipc.calls import Message as Call
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
@@ -14,8 +14,24 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_latest_form, in_version
 
+
+@dataclass(slots=True, unsafe_hash=True)
+class Caller:
+    """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
+
+    (A frozen dataclass takes several times as long to construct, and each request has one.) `api_key` and
+    `version` are those of a forwarded request, in which its response is wanted.
+    """
+
+    handler: int
+    life: int
+    request: int
+    api_key: int = field(default=-1, compare=False)
+    version: int = field(default=-1, compare=False)
+
+
 Waiter: TypeAlias = Hashable
-"""Identifies a request that waits for its answer; opaque to a coordinator."""
+"""Identifies a request that waits for its answer; opaque to a coordinator, for `Answers` a `Caller`."""
 Then: TypeAlias = Callable[[ErrorCode], None]
 """Called once with the outcome of something; NONE means that it was done."""
 
@@ -29,7 +45,7 @@ class RequestContext(NamedTuple):
     client_host: str
 
 
-Handler: TypeAlias = Callable[[RequestContext, Any], Message | None]
+Serve: TypeAlias = Callable[[RequestContext, Any], Message | None]
 """Serves the requests of one API. Returns the response, or None if it goes out by `Answers`, now or later.
 
 Raises ApiError if the whole request fails.

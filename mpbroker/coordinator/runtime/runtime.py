@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.internal_topic import InternalTopic, Shard, TopicSpec
-from mpbroker.coordinator.runtime.requests import Answers, Handler, RequestContext, Waiter
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Serve, Waiter
 from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.wire import MalformedMessage
@@ -27,8 +27,8 @@ ShardT = TypeVar("ShardT", bound=Shard)
 
 class CoordinatorRuntime(Generic[ShardT]):
     def __init__(self, spec: TopicSpec, host: Host, shard: ShardT, answers: Answers) -> None:
-        self.coordinator = shard
-        self._handlers: Mapping[int, Handler] = {int(key): serve for key, serve in shard.handlers.items()}
+        self.shard = shard
+        self._served: Mapping[int, Serve] = {int(key): serve for key, serve in shard.served.items()}
         self._answers = answers
         self._topic = InternalTopic(spec, host, shard, self)
         # Requests for which the topic has to be created.
@@ -41,10 +41,10 @@ class CoordinatorRuntime(Generic[ShardT]):
         try:
             # Decode before the topic is made: malformed bytes must not make it.
             message = self._answers.open(request)
-            if self.coordinator.partitions.is_missing and request.api_key in self.coordinator.creators:
+            if self.shard.partitions.is_missing and request.api_key in self.shard.creators:
                 self._hold(waiter, request)
                 return
-            serve = self._handlers[request.api_key]
+            serve = self._served[request.api_key]
             context = RequestContext(waiter, request.version, request.client_id, request.client_host)
             response = serve(context, message)
             if response is not None:
@@ -59,7 +59,7 @@ class CoordinatorRuntime(Generic[ShardT]):
 
     def _fail(self, waiter: Waiter, error: ErrorCode) -> None:
         """Answer a failed request once: it may have begun to wait for others before."""
-        self.coordinator.withdraw(waiter)
+        self.shard.withdraw(waiter)
         self._answers.fail(waiter, error)
 
     def _hold(self, waiter: Waiter, request: ForwardedRequest) -> None:
@@ -77,13 +77,13 @@ class CoordinatorRuntime(Generic[ShardT]):
     def abandon_all(self, has_died: Callable[[Waiter], bool]) -> None:
         """Drop the requests of a handler that died."""
         self._held = [entry for entry in self._held if not has_died(entry[0])]
-        for waiter in filter(has_died, self.coordinator.waiters()):
+        for waiter in filter(has_died, self.shard.waiters()):
             self._end_wait(waiter)
 
     def _end_wait(self, waiter: Waiter) -> None:
         """End the wait of one request. A failure must not affect others, nor this process."""
         try:
-            self.coordinator.abandon(waiter)
+            self.shard.abandon(waiter)
         except Exception:
             log.exception("the wait of a disconnected client's request could not be ended")
 
@@ -95,7 +95,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._answers.fail(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def topic_loaded(self) -> None:
-        self.coordinator.topic_loaded()
+        self.shard.topic_loaded()
         held, self._held = self._held, []
         for waiter, request in held:
             self.receive(waiter, request)
@@ -110,7 +110,7 @@ class CoordinatorRuntime(Generic[ShardT]):
         """Do all possible work. `is_serving`: the log workers are up and have opened all topics."""
         if is_serving:
             self._topic.load()
-        self.coordinator.tick()
+        self.shard.tick()
         if is_serving:
             self._topic.append_round()
 
@@ -118,7 +118,7 @@ class CoordinatorRuntime(Generic[ShardT]):
         """Return how long the loop may sleep, at most `most_ms`."""
         if self._topic.is_loading:
             return self._topic.load_delay_ms(most_ms)
-        deadline_ms = self.coordinator.timers.next_deadline_ms()
+        deadline_ms = self.shard.timers.next_deadline_ms()
         if deadline_ms is None:
             return most_ms
         return max(0, min(most_ms, deadline_ms - clock.monotonic_ms()))
@@ -126,9 +126,9 @@ class CoordinatorRuntime(Generic[ShardT]):
     @property
     def has_work(self) -> bool:
         """True if a round of records can begin."""
-        return self.coordinator.queue.has_work
+        return self.shard.queue.has_work
 
     @property
     def is_idle(self) -> bool:
         """True if no append is pending. Requests that wait for other members do not count."""
-        return self.coordinator.queue.is_idle
+        return self.shard.queue.is_idle

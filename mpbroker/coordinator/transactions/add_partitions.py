@@ -18,11 +18,11 @@ from mpbroker.coordinator.runtime.java_hash import java_hash
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.runtime.write_queue import Producer
-from mpbroker.coordinator.transactions import transaction as steps
+from mpbroker.coordinator.transactions import steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
 from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition, TransactionState, encode
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.transaction import Action, PendingStep, Step
+from mpbroker.coordinator.transactions.steps import Action, PendingStep, Step
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction
 from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ApiError, ErrorCode

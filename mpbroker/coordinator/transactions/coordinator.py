@@ -14,7 +14,7 @@ from typing import Final
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
-from mpbroker.coordinator.runtime.requests import Answers, Handler, Waiter
+from mpbroker.coordinator.runtime.requests import Answers, Serve, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.coordinator.transactions.add_partitions import AddPartitions
@@ -105,7 +105,7 @@ class TransactionCoordinator:
         init_producer_id = InitProducerId(config, self.state, self.end_txn, clock, answers)
         describe = DescribeTransactions(self.state)
         self.listing = ListTransactions(self.state, self.timers, clock, answers)
-        self.handlers: Mapping[ApiKey, Handler] = {
+        self.served: Mapping[ApiKey, Serve] = {
             ApiKey.INIT_PRODUCER_ID: init_producer_id.init,
             ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions.add_partitions,
             ApiKey.ADD_OFFSETS_TO_TXN: self.add_partitions.add_offsets,

@@ -7,7 +7,7 @@ from typing import Final
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.coordinator.transactions.records import TransactionState, TransactionValue
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.transaction import TransactionMetadata
+from mpbroker.coordinator.transactions.steps import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 

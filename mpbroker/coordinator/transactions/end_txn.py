@@ -16,12 +16,12 @@ from typing import Final
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import Producer
-from mpbroker.coordinator.transactions import transaction as steps
+from mpbroker.coordinator.transactions import steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
 from mpbroker.coordinator.transactions.marker_sender import MarkerSender
 from mpbroker.coordinator.transactions.records import TV1, TV2
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.transaction import Action, PendingStep, TransactionMetadata, Verdict
+from mpbroker.coordinator.transactions.steps import Action, PendingStep, TransactionMetadata, Verdict
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import EndTxnRequest, EndTxnResponse
 from mpbroker.records.batch import NO_PRODUCER_ID

@@ -14,11 +14,11 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.runtime.write_queue import Producer
-from mpbroker.coordinator.transactions import transaction as steps
+from mpbroker.coordinator.transactions import steps
 from mpbroker.coordinator.transactions.end_txn import EndTxn
 from mpbroker.coordinator.transactions.records import TransactionState
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.transaction import Action, Bump, PendingStep, Step, TransactionMetadata
+from mpbroker.coordinator.transactions.steps import Action, Bump, PendingStep, Step, TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from mpbroker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID

@@ -12,7 +12,7 @@ from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waite
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.transactions.records import BY_LABEL, TransactionState
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.transaction import TransactionMetadata
+from mpbroker.coordinator.transactions.steps import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
 

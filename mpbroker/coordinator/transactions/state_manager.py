@@ -16,7 +16,7 @@ from mpbroker.coordinator.runtime.requests import Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.coordinator.transactions.records import Entry, TransactionState, TransactionValue
-from mpbroker.coordinator.transactions.transaction import PATIENCE_MS, PendingStep, Step, TransactionMetadata
+from mpbroker.coordinator.transactions.steps import PATIENCE_MS, PendingStep, Step, TransactionMetadata
 from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.protocol.errors import ApiError, ErrorCode
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mpbroker.handlers.calls.patient_client import NEVER_MS
 from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.requests.purgatory import NEVER_MS
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ApiError, ErrorCode
 

@@ -18,11 +18,11 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from mpbroker.handlers.api_parts.topic_meters import batch_appended, partition_checked
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.produce.marker_holds import Hold
 from mpbroker.handlers.produce.slow_appends import Append
-from mpbroker.handlers.produce.topic_meters import batch_appended, partition_checked
 from mpbroker.handlers.produce.transaction_checks import (
     FIRST_VERSION_THAT_ADDS,
     Part,

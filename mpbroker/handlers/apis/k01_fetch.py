@@ -17,12 +17,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
+from mpbroker.handlers.api_parts.topic_meters import partition_fetched
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import check_leader_epoch
-from mpbroker.handlers.calls.patient_client import NEVER_MS
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.fetch.fetch_sessions import (
     Answer,
@@ -34,11 +33,11 @@ from mpbroker.handlers.fetch.fetch_sessions import (
     new_context,
 )
 from mpbroker.handlers.fetch.partition_readers import bound_of
-from mpbroker.handlers.produce.topic_meters import partition_fetched
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.handlers.requests.permissions import CLUSTER_ACTION, READ_TOPIC, Need
+from mpbroker.handlers.requests.purgatory import NEVER_MS
 from mpbroker.handlers.requests.responses import FileSlice
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
@@ -155,10 +154,10 @@ class Fetch:
         elif self.is_long:
             # The poll begins after this call.
             self._is_polling = context.takes_long = True
-            context.pieces = self.polls()
+            context.pieces = self.poll_and_respond()
             context.broker.long_work.append(context)
         else:
-            context.resume(partial(context.finish, self.polls()))
+            context.resume(context.finish, self.poll_and_respond())
         return context.has_response
 
     def expire(self) -> None:
@@ -182,16 +181,16 @@ class Fetch:
         """Forget the open files of all partitions: the processor found other files."""
         broker = self.context.broker
         for slot in self.slots:
-            broker.places.forget(slot)
+            broker.fetch_positions.forget(slot)
             with suppress(SlotBusy):  # if so, the processor will find the same once more
                 broker.readers.forget(read_partition(broker.table, slot))
 
-    def park(self) -> None:
-        """Wait for bytes. The caller polls once more: bytes that came before the marks wake no handler."""
-        self._is_polling = self.is_long
+    def wait_for_bytes(self) -> None:
+        """Set the marks. The caller polls once more: bytes that came before the marks wake no handler."""
+        self._is_polling = self.is_long  # the caller polls next, even if `charge_wait` expires the fetch
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 
-    def parked(self) -> None:
+    def charge_wait(self) -> None:
         """Charge the memory of a fetch that waits; without room it is answered with the available bytes."""
         context, broker = self.context, self.context.broker
         size = REQUEST_BYTES + context.body_bytes + PARTITION_BYTES * len(self.fetch_context.interests)
@@ -244,14 +243,14 @@ class Fetch:
             self.refused.add(name)
         return may
 
-    def polls(self) -> Generator[None]:
+    def poll_and_respond(self) -> Generator[None]:
         """Poll, and respond if that was enough. If another poll is wanted meanwhile, others come first."""
         self._is_polling, self._poll_is_wanted = True, False
         answers = yield from self.poll()
         if answers is not None:
             yield from self.respond(answers)
         elif self._poll_is_wanted:
-            self.context.pieces = self.polls()
+            self.context.pieces = self.poll_and_respond()
         else:
             self._is_polling = False
 
@@ -293,14 +292,14 @@ class Fetch:
         broker = self.context.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):
             return
-        broker.prefetch.read(cold.fd, cold.position, cold.length, self._poll_again)
+        broker.prefetch.read(cold.fd, cold.position, cold.length, self._bytes_were_read)
         self.cold_bytes += cold.length
         self.cold_files += 1
         if self.cold_since_ms is None:
             self.cold_since_ms = broker.monotonic_ms()
         broker.counters.add(Counter.COUNT_FETCHES_COLD)
 
-    def _poll_again(self) -> None:
+    def _bytes_were_read(self) -> None:
         self.context.broker.fetches.check(self.slots)
 
     def _unknown(self) -> Generator[None, None, frozenset[int]]:
@@ -428,7 +427,7 @@ class Fetch:
                 if self.request.isolation_level == READ_COMMITTED:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
                 # The turn can answer the next fetch.
-                broker.places.learn(
+                broker.fetch_positions.learn(
                     image.slot,
                     image.slot_generation,
                     piece.segment_base,
@@ -539,16 +538,16 @@ def handle(context: RequestContext) -> Generator[None, None, FetchResponse | Non
     if context.slot.flags & SlotFlag.AGAIN:
         fetch.forget_files()
     if fetch.is_long:
-        fetch.park()
-        fetch.parked()
-        yield from fetch.polls()
+        fetch.wait_for_bytes()
+        fetch.charge_wait()
+        yield from fetch.poll_and_respond()
         return None
     answers = yield from fetch.poll()
     if answers is None:
-        fetch.park()
+        fetch.wait_for_bytes()
         answers = yield from fetch.poll()
     if answers is None:
-        fetch.parked()
+        fetch.charge_wait()
     else:
         yield from fetch.respond(answers)
     return None

@@ -21,7 +21,7 @@ from mpbroker.handlers.requests.limits import KEPT_BYTES
 from mpbroker.handlers.requests.parked_memory import REQUEST_BYTES, ParkedMemory
 from mpbroker.handlers.requests.response import PendingRequest
 from mpbroker.ipc import calls
-from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
+from mpbroker.ipc.calls import WAIT_FOR_OTHERS, Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.ipc.slots import Call
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
@@ -31,8 +31,8 @@ from mpbroker.protocol.messages import Message
 # Groups or transactional ids asked for at once: one request about many must not hold up all heartbeats.
 NAMES_AT_ONCE = 500
 NAME_BYTES_AT_ONCE = 256 << 10
-# APIs whose requests wait for other members, with their long field.
-WAITING: Final = {ApiKey.JOIN_GROUP: "protocols", ApiKey.SYNC_GROUP: "assignments"}
+# The long field of each request that waits for other members.
+LONG_FIELDS: Final = dict(zip(WAIT_FOR_OTHERS, ("protocols", "assignments"), strict=True))
 
 
 class Forwarding:
@@ -50,18 +50,13 @@ class Forwarding:
 
     def pass_on(self, context: PendingRequest) -> None:
         """Pass a request on unchanged. If it waits for other members, there must be memory for that."""
-        if context.slot.api_key in WAITING:
+        if context.slot.api_key in WAIT_FOR_OTHERS:
             size = REQUEST_BYTES + context.body_bytes
             if not self._parked_memory.has_room(context, size):
                 context.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 return
             self._parked_memory.charge(context, size)
-        self._forward(
-            context,
-            context.version,
-            context.raw_body(),
-            lambda answer: context.respond_encoded(answer.body, answer.errors),
-        )
+        self._forward(context, context.version, context.raw_body(), context.respond_forwarded)
 
     # ---- in parts
 
@@ -115,7 +110,7 @@ class Forwarding:
         number = self._coordinator.call(call, answered, slot.connection)
         if number:
             self._away.setdefault(slot.connection, {})[context] = number
-            context.broker.responses.parked(slot, is_brief=slot.api_key not in WAITING)
+            context.broker.responses.parked(slot, is_brief=slot.api_key not in WAIT_FOR_OTHERS)
 
     def _answered(
         self, context: PendingRequest, then: Callable[[ForwardedResponse], None], message: calls.Message
@@ -138,11 +133,7 @@ class Forwarding:
     def take_over(self, context: PendingRequest, call: Forwarded) -> None:
         """Take over a request that the turn has passed on; it is then handled like those of `pass_on`."""
         context.was_passed_on(call.taken_ns, call.passed_on_ns)
-
-        def then(answer: ForwardedResponse) -> None:
-            context.respond_encoded(answer.body, answer.errors)
-
-        answered = context.later(partial(self._answered, context, then))
+        answered = context.later(partial(self._answered, context, context.respond_forwarded))
         self._away.setdefault(context.slot.connection, {})[context] = call.number
         self._coordinator.adopt(call.number, call.block, call.generation, call.size, answered)
 
@@ -157,7 +148,7 @@ class Forwarding:
             if number == call.request:
                 key = ApiKey(context.slot.api_key)
                 if not context.broker.logs_requests():
-                    context.shed(WAITING[key])
+                    context.shed(LONG_FIELDS[key])
                 # What a member brings counts at its group from now on; an assignment only when it is written.
                 if key is ApiKey.JOIN_GROUP:
                     self._parked_memory.charge(context, REQUEST_BYTES + min(context.body_bytes, KEPT_BYTES))
@@ -188,7 +179,7 @@ class Forwarding:
     def release(self) -> None:
         """Tell clients that wait for other members to ask again, because this handler stops."""
         for context, number in self._all():
-            if context.slot.api_key in WAITING:
+            if context.slot.api_key in WAIT_FOR_OTHERS:
                 self._back(context)
                 context.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 self._coordinator.abandon(number)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mpbroker.handlers.requests.purgatory import Operation, Purgatory, Watch
+from mpbroker.handlers.requests.purgatory import NEVER_MS, Operation, Purgatory, Watch
 from mpbroker.ipc.calls import Abandon, Failed, Message
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.rpc import RpcClient, Then
@@ -22,8 +22,6 @@ from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 from shm.counters import CounterPage
 
-# Only an answer or the server's death ends such a call.
-NEVER_MS = 1 << 62
 # How long a call waits for a coordinator's successor. Only one that dies again and again takes longer.
 SUCCESSOR_MS = 5_000
 

@@ -2,7 +2,7 @@
 from libc.stdint cimport int16_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from mpbroker.handlers.hot_path.wire cimport Cursor, take, take_u16, take_u32
+from mpbroker.handlers.hot_path.wire cimport CLIENT_ID_AT, Cursor, take, take_u16, take_u32
 from mpbroker.ipc.meters cimport MetersRef, count_error
 from mpbroker.ipc.session cimport HOST_BYTES, SessionEntry
 from mpbroker.ipc.slots cimport CALL, SEND, CallSlot, ReplySlot, RequestSlot
@@ -15,8 +15,6 @@ cdef extern from "<string.h>" nogil:
     size_t strnlen(const char *text, size_t most)
 
 cdef enum:
-    # A frame has an i16 there, the length of the client id, and then its text.
-    CLIENT_ID_AT = 12
     # A call has no more than that besides its host, client id and body.
     CALL_BYTES = 96
     # The size, the correlation id and the tagged fields before the body of a response have no more.

@@ -5,7 +5,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts
-from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY
+from mpbroker.ipc.jobs cimport PRODUCE_KEY
 from mpbroker.ipc.meters cimport (
     ApiHistogram, MetersRef, TopicMeter, api_page, count_error, count_topic, note_api, topic_cell,
 )

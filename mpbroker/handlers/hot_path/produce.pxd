@@ -16,7 +16,6 @@ from mpbroker.ipc.slots cimport ProduceSlot, RequestSlot
 from mpbroker.records.unpack cimport Unpacker
 
 cdef enum:
-    PRODUCE_KEY = 0
     FIRST_PRODUCE_VERSION = 3
     LAST_PRODUCE_VERSION = 13
     FIRST_LOG_START_VERSION = 5

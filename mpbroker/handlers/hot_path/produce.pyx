@@ -5,6 +5,7 @@ from libc.string cimport memcpy, memset
 from mpbroker.handlers.hot_path.topic_table cimport (
     MAY_WRITE, Place, Topic, TopicsRef, is_granted, topic_by_id, topic_by_name,
 )
+from mpbroker.ipc.jobs cimport HOLE_BYTES, LOG_START_BYTES
 from mpbroker.ipc.slots cimport PRODUCE, JobBatch, JobHeader, ProduceSlot, RequestSlot
 from mpbroker.records.batch cimport (
     ATTRIBUTES_AT, BATCH_COMPRESSED, BATCH_OK, CODEC_MASK, LOG_APPEND_TIME_BIT, NO_TIMESTAMP,
@@ -19,13 +20,10 @@ from shm.arena cimport block_capacity
 
 cdef enum:
     ZSTD = 4                    # mpbroker.records.compression.Codec
-    # error_code i16, base_offset i64, log_append_time_ms i64; then log_start_offset i64
-    HOLE_BYTES = 18
-    HOLE_BYTES_WITH_LOG_START = 26
 
 
 cdef inline int partition_reply_bytes(int version) noexcept nogil:
-    cdef int n = 4 + (HOLE_BYTES_WITH_LOG_START if version >= FIRST_LOG_START_VERSION else HOLE_BYTES)
+    cdef int n = 4 + HOLE_BYTES + (LOG_START_BYTES if version >= FIRST_LOG_START_VERSION else 0)
     if version >= FIRST_FLEXIBLE_VERSION:
         return n + 3            # record_errors, error_message, tags
     return n + 6 if version >= FIRST_RECORD_ERRORS_VERSION else n

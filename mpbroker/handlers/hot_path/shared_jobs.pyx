@@ -3,8 +3,9 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
-from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY
-from mpbroker.ipc.jobs cimport NO_ERROR, UNKNOWN_SERVER_ERROR, batches_of, fill_holes, is_failure
+from mpbroker.ipc.jobs cimport (
+    NO_ERROR, PRODUCE_KEY, UNKNOWN_SERVER_ERROR, batches_of, fill_holes, is_failure,
+)
 from mpbroker.ipc.meters cimport MetersRef, TopicMeter, count_error, count_topic, topic_cell
 from mpbroker.ipc.slots cimport (
     CLOSE, NOOP, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot,

@@ -43,7 +43,7 @@ cdef int new_index(Index *index, uint64_t size) except -1:
 
 
 class Row(NamedTuple):
-    """A topic, as the turn needs it. `packed`: its `Places`; `codec`: -1 for that of the producer."""
+    """A topic, as the turn needs it. `packed`: its `PartitionSlots`; `codec`: -1 for that of the producer."""
 
     name: str
     topic_id: bytes

@@ -31,13 +31,14 @@ from mpbroker.handlers.hot_path.forwarded cimport (
 )
 from mpbroker.handlers.hot_path.log_rings cimport LogPeer, SlotList, append, drain_to_log, publish_log, to_log
 from mpbroker.handlers.hot_path.metering cimport count_fetch, count_produce
-from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY, set_throttle, try_produce
+from mpbroker.handlers.hot_path.produce cimport set_throttle, try_produce
 from mpbroker.handlers.hot_path.session_table cimport SessionTable
 from mpbroker.handlers.hot_path.shared_jobs cimport (
     SharedJob, SharedJobs, shared_answer, shared_begin, shared_end, shared_free, shared_number,
     shared_returned,
 )
 from mpbroker.handlers.hot_path.topic_table cimport TopicTable
+from mpbroker.handlers.hot_path.wire cimport CLIENT_ID_AT
 from mpbroker.ipc.counters cimport (
     COUNT_CALLS_DELAYED, COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS,
     COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
@@ -45,7 +46,7 @@ from mpbroker.ipc.counters cimport (
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
-from mpbroker.ipc.jobs cimport is_shared
+from mpbroker.ipc.jobs cimport PRODUCE_KEY, is_shared
 from mpbroker.ipc.slots cimport (
     AGAIN, ANSWER, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, RETURN,
     THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, CallSlot, JobHeader, ProduceSlot, ReplySlot, RequestSlot,
@@ -73,6 +74,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.topology import (
     COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of,
 )
+from mpbroker.protocol import headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +91,7 @@ cdef extern from *:
 
 cdef enum:
     NO_WORKER = -1
-    LOGS_MAX = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
+    LOGS_MAX = 7                # mpbroker.ipc.topology.MAX_LOG_WORKERS, checked at import
     PEERS_MAX = 24             # processors, log workers, coordinator
     WATCHED_MAX = 16
     # Requests taken at once: each may unpack UNPACK_ROOM_BYTES, some ms of work.
@@ -100,9 +102,9 @@ cdef enum:
     CLOCK_EVERY_BYTES = 16384
     SIZE_FIELD_BYTES = 4        # at the start of a frame; a request's size does not count it
     CHANNEL_PLACES = 32768      # mpbroker.ipc.topology.CHANNELS_PER_PROCESSOR, checked at import
-    CLIENT_ID_AT = 12           # position in a frame: i16 length, then the text
 
-assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR
+assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR and LOGS_MAX == topology.MAX_LOG_WORKERS
+assert CLIENT_ID_AT == headers.CLIENT_ID_AT
 
 # Values of `owner` and `processor` other than the index of one processor.
 EVERYTHING, ANY_PROCESSOR = -1, -2
@@ -127,9 +129,9 @@ class Forwarded(NamedTuple):
 
 cdef struct Peer:
     RingRef *inbox              # NULL: no such ring
-    RingRef *answers            # carries calls if the peer is the coordinator; NULL: it is a log worker
-    bint answered               # something is staged for the peer
-    bint returned               # something is staged that need not wake the peer
+    RingRef *outbox             # answers; calls if the peer is the coordinator; NULL: it is a log worker
+    bint has_staged             # something is staged for the peer
+    bint has_returns            # something is staged that need not wake the peer
     BellRef *bell
     uint8_t *arena
     SessionEntry *sessions
@@ -154,7 +156,7 @@ cdef class HandlerTurn:
     """One handler's turn.
 
     `memory` is the tree's SharedMemory, `answers` the rings to the processors by index. The caller fills
-    `topics` and `places` between turns.
+    `topics` and `fetch_positions` between turns.
     """
 
     cdef Peer peers[PEERS_MAX]
@@ -177,7 +179,7 @@ cdef class HandlerTurn:
     cdef SlotList slow          # slots for Python
     cdef SlotList unsent        # answers for Python to send: the processor's ring was full
     cdef uint64_t found         # requests of the last turn, and answers of the coordinator
-    cdef uint64_t answers       # of the coordinator
+    cdef uint64_t answer_count  # of the coordinator, in this turn
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
     cdef public bint leaves_all  # True: every request goes to Python
@@ -191,7 +193,7 @@ cdef class HandlerTurn:
     cdef readonly Meters meters
     cdef readonly Clients clients
     cdef int64_t window_ms      # of quotas
-    cdef readonly FetchPositions places
+    cdef readonly FetchPositions fetch_positions
     cdef readonly SessionTable fetch_sessions
     cdef SlotTable table
     cdef list keep
@@ -216,7 +218,8 @@ cdef class HandlerTurn:
         store_relaxed(self.heavy, 0)
         self.paused, self.fetch_is_fast = False, True
         self.fetch_bytes_max = 0x7fffffff
-        self.places, self.fetch_sessions = FetchPositions(memory.private.block("damaged")), SessionTable()
+        self.fetch_positions = FetchPositions(memory.private.block("damaged"))
+        self.fetch_sessions = SessionTable()
         self.table = memory.table()
         for number in range(memory.sizes.log_workers):
             self._add_log(memory, number)
@@ -263,7 +266,7 @@ cdef class HandlerTurn:
             peer.slow_produces = <uint8_t *>zeroed(CHANNEL_PLACES, 1)
             if peer.slow_produces == NULL:
                 raise MemoryError("no memory for the order of produces")
-        peer.answers = &answers.ref if answers is not None else NULL
+        peer.outbox = &answers.ref if answers is not None else NULL
         if index == COORDINATOR:
             self.coordinator = peer
 
@@ -536,7 +539,7 @@ cdef class HandlerTurn:
             self._sleep(timeout_ms)
         begun_ns = monotonic_ns()
         heartbeat(self.counters, begun_ns)
-        self.heavy_for_python, self.answers = False, 0
+        self.heavy_for_python, self.answer_count = False, 0
         for n in range(self.peer_count):
             i = (self.first_peer + n) % self.peer_count
             while failed == 0 and ring_waiting(self.peers[i].inbox):
@@ -549,7 +552,7 @@ cdef class HandlerTurn:
         self._publish()
         if not self.heavy_for_python and not self.python_works and load_relaxed(self.heavy):
             store_relaxed(self.heavy, 0)
-        self.found = requests + self.answers
+        self.found = requests + self.answer_count
         if requests:
             histogram_record(self.counters, REQUESTS_PER_TURN, requests)
         return failed
@@ -670,7 +673,7 @@ cdef class HandlerTurn:
         if kind == PRODUCED and self._is_shared(slot):
             memcpy(&job, slot, sizeof(Slot))
             return self._returned(&job, peer.worker)
-        if kind == ANSWER and self._answered(peer, slot):
+        if kind == ANSWER and self._pass_answer_on(peer, slot):
             return 0
         return append(&self.slow, slot)
 
@@ -743,14 +746,14 @@ cdef class HandlerTurn:
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
-        if self.leaves_all or not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
+        if self.leaves_all or not self.fetch_is_fast or request.flags & AGAIN or peer.outbox == NULL:
             return False
         if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False
-        if not has_room(peer.answers):
+        if not has_room(peer.outbox):
             return False            # checked before `try_fetch`, which changes the session
         if not try_fetch(
-            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref,
+            request, peer.arena, &self.topics.ref, &self.table.ref, &self.fetch_positions.ref,
             &self.fetch_sessions.ref, taken_ns // 1000000, self.fetch_bytes_max, &answer, &counts,
         ):
             return False
@@ -758,9 +761,9 @@ cdef class HandlerTurn:
         answer.queue_us = stamp_us(request.received_ns, taken_ns)
         answer.local_us = stamp_us(taken_ns, answer.done_ns)
         memcpy(&slot, &answer, sizeof(Slot))
-        if not ring_stage(peer.answers, &slot):
+        if not ring_stage(peer.outbox, &slot):
             return False
-        peer.answered = True
+        peer.has_staged = True
         count_fetch(&self.meters.ref, &counts)
         if counts.incremental:
             counter_add(self.counters, COUNT_FETCHES_INCREMENTAL, 1)
@@ -772,7 +775,7 @@ cdef class HandlerTurn:
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:
             return False
-        if self.topics.ref.grants != NULL or self.clients.ref.on or not has_room(self.coordinator.answers):
+        if self.topics.ref.grants != NULL or self.clients.ref.on or not has_room(self.coordinator.outbox):
             return False
         if not forward_begin(
             &self.forwarded, request, peer.arena, &peer.sessions[request.channel], &self.arena.ref,
@@ -780,12 +783,12 @@ cdef class HandlerTurn:
         ):
             return False
         memcpy(&slot, &call, sizeof(Slot))
-        ring_stage(self.coordinator.answers, &slot)
-        self.coordinator.answered = True
+        ring_stage(self.coordinator.outbox, &slot)
+        self.coordinator.has_staged = True
         counter_add(self.counters, COUNT_CALLS_DELAYED, 1)
         return True
 
-    cdef bint _answered(self, Peer *peer, const Slot *slot) noexcept nogil:
+    cdef bint _pass_answer_on(self, Peer *peer, const Slot *slot) noexcept nogil:
         """Pass the coordinator's response on to the processor. Return False if Python must do that."""
         cdef CallSlot answer
         cdef ReplySlot reply
@@ -795,11 +798,11 @@ cdef class HandlerTurn:
         cdef ForwardedEntry *entry
         memcpy(&answer, slot, sizeof(Slot))
         entry = forward_entry(&self.forwarded, answer.request) if peer == self.coordinator else NULL
-        if entry == NULL or answer.block == 0 or not has_room(peer.answers):
+        if entry == NULL or answer.block == 0 or not has_room(peer.outbox):
             return False
         if not entry.dropped:
             asker = self._processor(entry.request.processor)
-            if asker == NULL or not has_room(asker.answers) or not forward_answer(
+            if asker == NULL or not has_room(asker.outbox) or not forward_answer(
                 entry, &self.forwarded, &answer, peer.arena, asker.arena, &self.meters.ref, &reply,
             ):
                 return False
@@ -807,18 +810,18 @@ cdef class HandlerTurn:
             reply.queue_us = stamp_us(entry.request.received_ns, entry.taken_ns)
             reply.local_us = stamp_us(entry.taken_ns, entry.passed_on_ns)
             memcpy(&staged, &reply, sizeof(Slot))
-            ring_stage(asker.answers, &staged)
-            asker.answered = True
+            ring_stage(asker.outbox, &staged)
+            asker.has_staged = True
         memset(&back, 0, sizeof(Slot))
         back.kind, back.owner, back.block, back.generation = (
             RETURN, answer.owner, answer.block, answer.generation,
         )
         memcpy(&staged, &back, sizeof(Slot))
-        ring_stage(peer.answers, &staged)
-        peer.returned = True
+        ring_stage(peer.outbox, &staged)
+        peer.has_returns = True
         forward_end(&self.forwarded, entry, &self.arena.ref)
         counter_add(self.counters, COUNT_CALLS_DELAYED, <uint64_t>-1)
-        self.answers += 1
+        self.answer_count += 1
         return True
 
     cdef Peer *_processor(self, uint16_t index) noexcept nogil:
@@ -865,8 +868,8 @@ cdef class HandlerTurn:
                 continue
             shared_answer(entry, self.peers[i].arena, &self.meters.ref, &reply)
             memcpy(&slot, &reply, sizeof(Slot))
-            if ring_stage(self.peers[i].answers, &slot):
-                self.peers[i].answered = True
+            if ring_stage(self.peers[i].outbox, &slot):
+                self.peers[i].has_staged = True
             else:
                 failed = append(&self.unsent, &slot)
         shared_end(&self.shared, entry)
@@ -877,13 +880,13 @@ cdef class HandlerTurn:
         for i in range(self.log_count):
             publish_log(&self.logs[i])
         for i in range(self.peer_count):
-            if self.peers[i].answered:
-                self.peers[i].answered = self.peers[i].returned = False
-                ring_publish(self.peers[i].answers)
+            if self.peers[i].has_staged:
+                self.peers[i].has_staged = self.peers[i].has_returns = False
+                ring_publish(self.peers[i].outbox)
                 bell_ring(self.peers[i].bell)
-            elif self.peers[i].returned:
-                self.peers[i].returned = False
-                ring_publish(self.peers[i].answers)
+            elif self.peers[i].has_returns:
+                self.peers[i].has_returns = False
+                ring_publish(self.peers[i].outbox)
 
 
 cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:

@@ -8,6 +8,7 @@ from mpbroker.records.wire cimport load_u16, load_u32, load_u64, store_u32
 
 cdef enum:
     NULL_LENGTH = -1            # the length of null
+    CLIENT_ID_AT = 12           # position in a frame: i16 length, then the text
 
 
 cdef struct Cursor:

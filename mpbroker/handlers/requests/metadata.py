@@ -20,7 +20,7 @@ from mpbroker.ipc.metadata import (
     MetadataBase,
     MetadataDelta,
     MetadataNews,
-    Places,
+    PartitionSlots,
     QuotaImage,
     TopicImage,
 )
@@ -47,7 +47,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     overrides: dict[str, str]
     config: TopicConfig
     policy: TopicPolicy
-    partitions: Places
+    partitions: PartitionSlots
 
     @property
     def row(self) -> Row:

@@ -21,6 +21,8 @@ Op = TypeVar("Op", bound="Operation")
 # The heap is rebuilt when more than this many of its entries, and more than half of them, belong to
 # operations that have ended. (fetch.purgatory.purge.interval.requests)
 PURGE_INTERVAL = 1000
+# The deadline of an operation that only an event ends.
+NEVER_MS = 1 << 62
 
 
 class Operation(Protocol):

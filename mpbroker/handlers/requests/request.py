@@ -26,11 +26,11 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, decode_request_in_pieces
 from mpbroker.protocol.element_program import count_elements
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import CLIENT_ID_AT
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.wire import REPLACED, MalformedMessage
 from mpbroker.security.audit import Event
 
-CLIENT_ID_AT = 12
 LENGTH = struct.Struct(">h")
 
 # What an API returns: the response; nothing, if it responds later; or pieces of work whose value is either.

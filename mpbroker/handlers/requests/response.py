@@ -18,6 +18,7 @@ from mpbroker.handlers.requests.limits import ENCODED_AT_ONCE, RESPONSE_BYTES_MA
 from mpbroker.handlers.requests.request import Api, Outcome, ReceivedRequest, UnreadableBody
 from mpbroker.handlers.requests.request_log import describe
 from mpbroker.handlers.requests.responses import NO_PAUSE, Pause, ResponseInfo, Responses
+from mpbroker.ipc.calls import ForwardedResponse
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.process import FatalError, ProcessContext
@@ -110,13 +111,13 @@ class PendingRequest(ReceivedRequest):
 
     # ---- work, and its errors
 
-    def guard(self, do: Callable[[], object]) -> None:
-        """Call `do`. An error in it ends the request; only a FatalError is raised."""
+    def guard(self, do: Callable[..., object], *values: object) -> None:
+        """Call `do` with these values. An error in it ends the request; only a FatalError is raised."""
         is_outermost = not self._started_ns
         if is_outermost:
             self._started_ns = time.monotonic_ns()
         try:
-            do()
+            do(*values)
         except FatalError:
             raise  # the broker stops
         except Exception as error:  # noqa: BLE001 - a bug ends the request, not the handler
@@ -140,19 +141,19 @@ class PendingRequest(ReceivedRequest):
                 self.broker.counters.set_last_error(f"{self}: {type(error).__name__}: {error}")
                 self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def resume(self, do: Callable[[], object]) -> None:
-        """Call `do` after an event; an error in it ends this request.
+    def resume(self, do: Callable[..., object], *values: object) -> None:
+        """Call `do` with these values after an event; an error in it ends this request.
 
         Pieces of work that it leaves are queued here, unless they are already or the caller queues them.
         """
         is_queued = self.pieces is not None or bool(self._started_ns)
-        self.guard(do)
+        self.guard(do, *values)
         if self.pieces is not None and not is_queued:
             self.broker.long_work.append(self)
 
     def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
         """Wrap a callback, so that an error in it ends this request like an error in the API."""
-        return lambda value: self.resume(partial(then, value))
+        return partial(self.resume, then)
 
     def finish(self, outcome: Outcome) -> None:
         """Respond with the outcome of an API.
@@ -213,7 +214,7 @@ class PendingRequest(ReceivedRequest):
         """
         pieces, self.pieces = self.pieces, None
         if pieces is not None and not self.done:
-            self.guard(partial(self.finish, pieces))
+            self.guard(self.finish, pieces)
             self.local_ns = time.monotonic_ns()
         if self.done:
             self.pieces = None
@@ -255,14 +256,14 @@ class PendingRequest(ReceivedRequest):
             self._is_responding = False
         self._send(frame, response, error_counts(response), pause)
 
-    def respond_encoded(self, body: bytes, errors: dict[int, int]) -> None:
-        """Send a response that is already encoded. `errors` counts its error codes."""
+    def respond_forwarded(self, answer: ForwardedResponse) -> None:
+        """Send a response that the coordinator has encoded."""
         if self.done:
             return
         pause, slot = self.broker.admission.charge(self), self.slot
-        frame = frame_response(slot.api_key, self.version, slot.correlation, body, pause.ms)
-        sent = bytes(frame[-len(body) :]) if self.broker.logs_requests() else b""
-        self._send([frame], sent, errors, pause)
+        frame = frame_response(slot.api_key, self.version, slot.correlation, answer.body, pause.ms)
+        sent = bytes(frame[-len(answer.body) :]) if self.broker.logs_requests() else b""
+        self._send([frame], sent, answer.errors, pause)
 
     def _send(
         self,

@@ -12,6 +12,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from mpbroker.handlers.requests.response_backpressure import ResponseBackpressure
@@ -147,8 +148,8 @@ class Responses:
         self._waiting.run(
             request,
             sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice)),
-            lambda: self._send(request, segments, info),
-            lambda: self._give_up(request, info),
+            partial(self._place, request, segments, info),
+            partial(self._give_up, request, info),
         )
 
     def _give_up(self, request: Request, info: ResponseInfo) -> None:
@@ -160,9 +161,10 @@ class Responses:
         )
         self.close(request, info._replace(pause=NO_PAUSE, log_entry=b""))
 
-    def _send(self, request: Request, segments: Sequence[Buffer | RecordsSlice], info: ResponseInfo) -> None:
+    def _place(self, request: Request, segments: Sequence[Buffer | RecordsSlice], info: ResponseInfo) -> None:
+        """Place the response in a block, and send its descriptor. Raises ArenaFull."""
         if any(isinstance(segment, RecordsSlice) for segment in segments):
-            self._send_parts(request, segments, info)
+            self._place_parts(request, segments, info)
             return
         size = sum(len(segment) for segment in segments)
         block, view = self._allocate(size, info.log_entry)
@@ -172,10 +174,10 @@ class Responses:
             at += len(segment)
         self._push(request, SlotKind.SEND, info, block, 0, size)
 
-    def _send_parts(
+    def _place_parts(
         self, request: Request, segments: Sequence[Buffer | RecordsSlice], info: ResponseInfo
     ) -> None:
-        """Send a block of the frame's bytes, the paths of the segments and the table of parts."""
+        """Place the frame's bytes, the paths of the segments and the table of parts."""
         parts: list[bytes] = []
         pieces: list[Buffer] = []
         at = sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice))

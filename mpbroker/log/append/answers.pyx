@@ -7,7 +7,8 @@ from mpbroker.ipc.counters cimport (
     COUNT_ERRORS, COUNT_PRODUCES_DELAYED, COUNT_PRODUCES_EXPIRED, COUNT_RESPONSES, COUNT_RING_FULL,
 )
 from mpbroker.ipc.jobs cimport (
-    KAFKA_STORAGE_ERROR, NO_ERROR, REQUEST_TIMED_OUT, batches_of, fill_holes, is_failure, is_shared,
+    KAFKA_STORAGE_ERROR, NO_ERROR, PRODUCE_KEY, REQUEST_TIMED_OUT, batches_of, fill_holes, is_failure,
+    is_shared,
 )
 from mpbroker.ipc.meters cimport TopicMeter, count_error, count_topic, topic_cell
 from mpbroker.ipc.slots cimport (
@@ -19,9 +20,6 @@ from shm.arena cimport BLOCK_HEADER_BYTES, block_capacity, block_generation
 from shm.counters cimport counter_add, counter_set
 from shm.doorbell cimport bell_ring
 from shm.ring cimport Slot, ring_publish, ring_stage, ring_want_space
-
-cdef enum:
-    PRODUCE_KEY = 0
 
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil:

@@ -62,7 +62,7 @@ cdef struct CommitEntry:                 # a partition's part in a round
     Bound stable                    # stable up to here when the round is done
 
 cdef struct CommitRound:
-    CommitEntry *flights
+    CommitEntry *entries
     int64_t count
     int retiring  # how many of `retired` (after those of the round in front) the round syncs, then closes
 
@@ -70,7 +70,7 @@ cdef struct CommitRef:
     Flusher flusher
     int bypass                      # rounds sync segments themselves: too many files wait for the journals
     int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
-    uint64_t finished               # the last round whose result was taken in
+    uint64_t finished               # the last round whose entries are finished
     uint64_t started                # the last round known to be the flusher's
     bint offered                    # whether the round after `started` is offered
     int64_t offered_bytes           # a round is offered if it covers at least this many bytes
@@ -106,7 +106,7 @@ cdef void commit_close(CommitRef *commit) noexcept nogil
 cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil
-cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil
+cdef void finish_rounds(CommitRef *commit, AnswersRef *answers) noexcept nogil
 cdef void ask_next(CommitRef *commit) noexcept nogil
 cdef uint64_t coming_round(CommitRef *commit) noexcept nogil
 cdef bint something_is_done(CommitRef *commit) noexcept nogil

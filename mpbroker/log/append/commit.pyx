@@ -11,7 +11,7 @@ from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.append.journal_ring cimport (
     NOT_SYNCING, JournalRef, journal_add, journal_ask, journal_begin, journal_behind,
-    journal_land, journal_record_most, journal_take_off, journal_target, journal_unlist,
+    journal_finish, journal_record_most, journal_take_off, journal_target, journal_unlist,
 )
 from mpbroker.log.partition.state cimport PartitionCore, end_bound, stable_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
@@ -33,8 +33,8 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
     commit.moved = <PartitionCore **>zeroed(slots * 2, sizeof(PartitionCore *))
     commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
     for i in range(2):
-        commit.rounds[i].flights = <CommitEntry *>zeroed(slots * 2, sizeof(CommitEntry))
-        if commit.rounds[i].flights == NULL:
+        commit.rounds[i].entries = <CommitEntry *>zeroed(slots * 2, sizeof(CommitEntry))
+        if commit.rounds[i].entries == NULL:
             return False
     return commit.unsynced != NULL and commit.moved != NULL and commit.journals != NULL
 
@@ -49,13 +49,13 @@ cdef void commit_close(CommitRef *commit) noexcept nogil:
     flusher_stop(&commit.flusher)
     flusher_stop(&commit.background)
     free(commit.unsynced)
-    free(commit.rounds[0].flights)
-    free(commit.rounds[1].flights)
+    free(commit.rounds[0].entries)
+    free(commit.rounds[1].entries)
     free(commit.moved)
     free(commit.retired)
     free(commit.journals)
     commit.unsynced = commit.moved = NULL
-    commit.rounds[0].flights = commit.rounds[1].flights = NULL
+    commit.rounds[0].entries = commit.rounds[1].entries = NULL
     commit.retired = NULL
     commit.journals = NULL
 
@@ -200,7 +200,7 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
         journal_begin(&commit.journals[i], &flush.writes[i])
     for i in range(commit.unsynced_count):
         if commit.unsynced[i] != NULL:
-            board(commit, round, flush, commit.unsynced[i])
+            add_entry(commit, round, flush, commit.unsynced[i])
     flush.journals = 0
     for i in range(commit.journal_count):
         if journal_ask(&commit.journals[i], &flush.writes[i]) and not commit.failed_dirs >> i & 1:
@@ -218,18 +218,20 @@ cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noex
             or may_grow and flusher_reserve_record(&commit.flusher, record_bytes))
 
 
-cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core) noexcept nogil:
+cdef void add_entry(
+    CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core
+) noexcept nogil:
     """Add the partition to the round that is put together."""
     cdef int dir = core.slot.log_dir
-    cdef CommitEntry *flight = &round.flights[round.count]
+    cdef CommitEntry *entry = &round.entries[round.count]
     cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
-    flight.core = core
-    flight.journaled = (not itself and dir < commit.journal_count
+    entry.core = core
+    entry.journaled = (not itself and dir < commit.journal_count
                         and journal_add(&commit.journals[dir], &flush.writes[dir], core))
-    flight.synced_itself = core.syncs_itself
-    flight.covered = end_bound(core)
-    flight.stable = stable_bound(core)
-    flush.fds[round.count] = -1 if flight.journaled else core.fd
+    entry.synced_itself = core.syncs_itself
+    entry.covered = end_bound(core)
+    entry.stable = stable_bound(core)
+    flush.fds[round.count] = -1 if entry.journaled else core.fd
     round.count += 1
 
 
@@ -241,55 +243,53 @@ cdef void submit_round(CommitRef *commit) noexcept nogil:
     cdef int64_t i
     cdef CommitRound *round
     cdef FlushRound *flush
-    cdef CommitEntry *flight
+    cdef CommitEntry *entry
     commit.started += 1
     round, flush = place(commit, commit.started), flusher_place(&commit.flusher, commit.started)
     for i in range(round.count):
-        flight = &round.flights[i]
-        flight.core.unsynced = 0
-        flight.core.in_flight += 1
-        flight.core.covered = flight.covered
-        if flight.synced_itself:
-            flight.core.syncs_itself = 0
+        entry = &round.entries[i]
+        entry.core.unsynced = 0
+        entry.core.in_flight += 1
+        entry.core.covered = entry.covered
+        if entry.synced_itself:
+            entry.core.syncs_itself = 0
     for i in range(commit.journal_count):
         if flush.journals >> i & 1:
             journal_take_off(&commit.journals[i], &flush.writes[i])
     commit.unsynced_count = commit.unsynced_bytes = 0
 
 
-cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """Take in each finished round: move the partitions' marks or fail their directories, then answer what
-    waited.
-    """
+cdef void finish_rounds(CommitRef *commit, AnswersRef *answers) noexcept nogil:
+    """Finish each round that is on disk: move its marks or fail its directories, then answer what waited."""
     cdef uint64_t done = load_done(&commit.flusher)
-    take_in_background(commit, answers)
+    finish_background(commit, answers)
     if done > commit.started:
         reopen(commit)
     while commit.finished < done:
         commit.finished += 1
-        take_in_round(
+        finish_round(
             commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
         answer_durable(answers, commit.finished)
 
 
-cdef void take_in_round(
+cdef void finish_round(
     CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush
 ) noexcept nogil:
     cdef int64_t i
-    take_in_errors(commit, answers, round, flush)
+    note_errors(commit, answers, round, flush)
     for i in range(commit.journal_count):
         if flush.journals >> i & 1:
-            journal_land(&commit.journals[i], &flush.writes[i])
+            journal_finish(&commit.journals[i], &flush.writes[i])
     for i in range(round.count):
-        if round.flights[i].core != NULL:
-            land(commit, flush, &round.flights[i])
+        if round.entries[i].core != NULL:
+            finish_entry(commit, flush, &round.entries[i])
     round.count = 0
     close_retired(commit, round)
     counter_add(commit.counters, COUNT_COMMIT_ROUNDS, 1)
     histogram_record(commit.counters, TIME_COMMIT_NS, flush.took_ns)
 
 
-cdef void take_in_errors(
+cdef void note_errors(
     CommitRef *commit, AnswersRef *answers, const CommitRound *round, const FlushRound *flush
 ) noexcept nogil:
     cdef int64_t i
@@ -300,31 +300,31 @@ cdef void take_in_errors(
         if flush.errors[i] == 0:
             continue
         if i < round.count:
-            if round.flights[i].core != NULL:
-                fail_dir(commit, answers, round.flights[i].core.slot.log_dir, flush.errors[i])
+            if round.entries[i].core != NULL:
+                fail_dir(commit, answers, round.entries[i].core.slot.log_dir, flush.errors[i])
         else:
             fail_dir(commit, answers, commit.retired[i - round.count].log_dir, flush.errors[i])
 
 
-cdef void land(CommitRef *commit, const FlushRound *flush, const CommitEntry *flight) noexcept nogil:
+cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitEntry *entry) noexcept nogil:
     """Note that the partition's round is done."""
-    cdef PartitionCore *core = flight.core
+    cdef PartitionCore *core = entry.core
     cdef int dir = core.slot.log_dir
     core.in_flight -= 1
     if core.slot.flags & PARTITION_OFFLINE:
         return
-    if flight.journaled and not flush.writes[dir].went_around:
+    if entry.journaled and not flush.writes[dir].went_around:
         journal_behind(&commit.journals[dir], &flush.writes[dir], core)
     else:
         journal_unlist(&commit.journals[dir], core)
         # A background sync may have covered later bytes already.
-        core.synced = max(core.synced, flight.covered.offset)
+        core.synced = max(core.synced, entry.covered.offset)
     if not commit.group and not core.awaits_flush:
         return
     # Bytes appended since then wait for the next round.
     core.awaits_flush = core.awaits_flush and (core.unsynced or core.in_flight)
-    raise_mark(&core.slot.high_watermark, &flight.covered)
-    raise_mark(&core.slot.last_stable, &flight.stable)
+    raise_mark(&core.slot.high_watermark, &entry.covered)
+    raise_mark(&core.slot.last_stable, &entry.stable)
     move(commit, core, True)
 
 
@@ -399,7 +399,7 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     flusher_ask(&commit.background, commit.background_asked)
 
 
-cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept nogil:
+cdef void finish_background(CommitRef *commit, AnswersRef *answers) noexcept nogil:
     cdef int i
     cdef uint64_t done = load_done(&commit.background)
     cdef FlushRound *flush = flusher_place(&commit.background, done)
@@ -416,7 +416,7 @@ cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept no
 
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
-    """Return whether one of the threads finished something that was not taken in yet."""
+    """Return whether a thread has done something that `finish_rounds` has not seen."""
     return (load_done(&commit.flusher) != commit.finished
             or load_done(&commit.background) != commit.background_finished)
 
@@ -483,8 +483,8 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
             commit.unsynced[i] = NULL
     for n in range(2):
         for i in range(commit.rounds[n].count):
-            if commit.rounds[n].flights[i].core == core:
-                commit.rounds[n].flights[i].core = NULL
+            if commit.rounds[n].entries[i].core == core:
+                commit.rounds[n].entries[i].core = NULL
     for i in range(commit.moved_count):
         if commit.moved[i] == core:
             commit.moved[i] = NULL

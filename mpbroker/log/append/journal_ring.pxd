@@ -64,7 +64,7 @@ cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil
 cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil
 cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil
-cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil
+cdef void journal_finish(JournalRef *journal, const JournalWrite *write) noexcept nogil
 cdef void journal_behind(JournalRef *journal, const JournalWrite *write, PartitionCore *core) noexcept nogil
 cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil
 cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil

@@ -76,7 +76,7 @@ cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexc
         journal.heading = True
 
 
-cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil:
+cdef void journal_finish(JournalRef *journal, const JournalWrite *write) noexcept nogil:
     """Note that the round is done. Its record is on disk unless it failed or bypassed the journal."""
     cdef bint is_written = not write.error and not write.went_around
     cdef uint64_t record

@@ -23,7 +23,7 @@ from mpbroker.log.append.answers cimport (
 )
 from mpbroker.log.append.commit cimport (
     appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
-    publish_moved, retire_file, something_is_done, sync_itself, take_in,
+    finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
 )
 from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
 from mpbroker.log.append.planned cimport write_planned
@@ -384,7 +384,7 @@ cdef class AppendTurn:
                 if producer != NULL:
                     producer[0] = planned.before
 
-    cdef uint64_t ticket_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil:
+    cdef uint64_t commit_number_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil:
         """Return the commit round after which all of the job is durable; 0 if it is durable already or
         nothing was appended.
         """
@@ -416,7 +416,7 @@ cdef class AppendTurn:
             if slot.kind != PRODUCE and slot.kind != PRODUCE_BACK:
                 continue
             job = job_of(&self.answers, slot)
-            commit_number = self.ticket_of(slot, job) if job != NULL and slot.acks == -1 else 0
+            commit_number = self.commit_number_of(slot, job) if job != NULL and slot.acks == -1 else 0
             if commit_number <= self.commit.finished:
                 answer(&self.answers, slot, False)
             else:
@@ -474,7 +474,7 @@ cdef class AppendTurn:
             self.round_began_ns = self.answers.now_ns = monotonic_ns()
             heartbeat(self.commit.counters, self.round_began_ns)
             finished = self.commit.finished
-            take_in(&self.commit, &self.answers)
+            finish_rounds(&self.commit, &self.answers)
             self.found = self.commit.finished != finished
             self.take()
         pause = self.gather()
@@ -599,7 +599,7 @@ cdef class AppendTurn:
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {len(slot)}")
         push(&self.answers, process, <Slot *><char *>slot)
         with nogil:
-            # Among the answers may be some of a round that was taken in: its marks are published before them.
+            # Among the answers may be some of a finished round: its marks are published before them.
             publish_moved(&self.commit, &self.answers)
             send_kept(&self.answers)
             publish_answers(&self.answers)

@@ -126,7 +126,7 @@ class CleanerProcess:
     def serve(self) -> int:
         self.context.ready()
         while not self.context.must_stop():
-            self.obey()
+            self.obey_order()
             try:
                 if not self.clean_one():
                     is_up = all(log.is_up for log in self.logs)
@@ -159,24 +159,24 @@ class CleanerProcess:
 
     # ---- orders ----
 
-    def obey(self) -> None:
+    def obey_order(self) -> None:
         """Obey a pending order. To be called when no task is open."""
-        fence = self.context.pending_fence()
-        if fence is None:
+        order = self.context.pending_order()
+        if order is None:
             return
-        if fence.settings_changed:
+        if order.settings_changed:
             self.context.follow_settings()
-        elif is_log_worker(fence.role) and not fence.leaving:
-            log = self.logs[log_worker_number(fence.role)]
-            if fence.alive:
+        elif is_log_worker(order.role) and not order.leaving:
+            log = self.logs[log_worker_number(order.role)]
+            if order.alive:
                 log.welcome()
             else:
                 log.died()
-        self.context.acknowledge_fence()
+        self.context.acknowledge_order()
 
     def _give_way(self) -> None:
         """Raise Abandoned if an order is pending, or the cleaner is to stop."""
-        if self.context.must_stop() or self.context.pending_fence() is not None:
+        if self.context.must_stop() or self.context.pending_order() is not None:
             raise Abandoned
 
     def _sleep(self, for_ms: float) -> None:

@@ -131,21 +131,21 @@ class Acceptor:
         self.address_rates.follow()
         self.context.ready()
         while not self.context.must_stop():
-            self._obey_fence()
+            self._obey_order()
             self._catch_up()
             self._wait()
         self._stop()
         self.context.stopped()
         return ExitCode.STOPPED
 
-    def _obey_fence(self) -> None:
+    def _obey_order(self) -> None:
         """Follow changed settings. `_look_at_processors` finds dead and leaving processors."""
-        fence = self.context.pending_fence()
-        if fence is None:
+        order = self.context.pending_order()
+        if order is None:
             return
-        if fence.settings_changed:
+        if order.settings_changed:
             self._follow_settings()
-        self.context.acknowledge_fence()
+        self.context.acknowledge_order()
 
     def _catch_up(self) -> None:
         """React to all changes while this process slept."""
@@ -173,7 +173,7 @@ class Acceptor:
         self.address_rates.follow()
         for there in self.open.values():
             self.turn.allow(there.sock.fileno(), self.quotas.unasked(there.number))
-        quiet = self.context.pending_fence() is None and not self.context.must_stop()
+        quiet = self.context.pending_order() is None and not self.context.must_stop()
         ready = self.turn.serve(math.ceil(self._timeout_ms()) if quiet else 0)
         self._count_handed()
         # Read it before accepting: a client that knows of a limit and then connects must meet it.
@@ -181,7 +181,7 @@ class Acceptor:
         self._take_failures()
         for fd in ready:
             if fd == self.orders.fileno():
-                self._obey()
+                self._take_listener_changes()
             elif fd in self.open:
                 self._accept(self.open[fd])
 
@@ -499,7 +499,7 @@ class Acceptor:
         self.turn.add_listener(sock.fileno(), number, sock.family == socket.AF_UNIX)
         self._watch(there)
 
-    def _obey(self) -> None:
+    def _take_listener_changes(self) -> None:
         """Take the supervisor's changes of the listeners."""
         while (order := self.orders.receive()) is not None:
             if isinstance(order, AddListener):

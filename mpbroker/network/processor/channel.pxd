@@ -98,9 +98,9 @@ cdef struct Channel:
     uint64_t connection
     uint64_t last_active_ns
     uint64_t moved_bytes        # received and sent since it was opened
-    uint64_t marked_bytes       # `moved_bytes` when progress was last checked
+    uint64_t checked_bytes       # `moved_bytes` when progress was last checked
     # when progress was last checked; 0: not since the present request or answer began
-    uint64_t marked_ns
+    uint64_t checked_ns
     # the frame being received, or the one request that is outstanding
     Request request
     uint32_t received           # bytes in its block

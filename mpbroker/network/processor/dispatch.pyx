@@ -18,7 +18,7 @@ from mpbroker.network.processor.peers cimport (
     FIRST_HANDLER, Peer, answered, cancel, give_back, has_heavy, least_loaded, pay, stage, takes_requests,
 )
 from mpbroker.network.processor.queue cimport ENTRY_TAG, FIFO_PLACES
-from mpbroker.network.processor.reports cimport note
+from mpbroker.network.processor.reports cimport note_late
 from mpbroker.network.processor.sending cimport finish_request, start_sending
 from mpbroker.network.processor.throttling cimport start_throttle
 from mpbroker.network.processor.window_answers cimport take_entry_answer
@@ -69,12 +69,7 @@ cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
     answered(&t.peers, &c.request)
     c.request.dequeued_ns = t.metering.clock_ns
     if c.state == ChannelState.CHANNEL_CLOSED:
-        if (
-            (a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS)
-            and t.reports.late_count < t.channel_places
-        ):
-            note(c, &t.reports.late[t.reports.late_count], 0, c.request.api_key)
-            t.reports.late_count += 1
+        note_late(&t.reports, c, a, c.request.api_key, t.channel_places)
         c.request.answer = a[0]
         note_finished(&t.metering, &c.request)
         give_back(&t.peers, a)

@@ -16,5 +16,5 @@ cdef struct Orders:
 cdef bint is_ordered(Orders *orders) noexcept nogil
 cdef bint must_stay_awake(ChannelTurn *t, Orders *orders) noexcept nogil
 cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nogil
-cdef void go_on(ChannelTurn *t) noexcept nogil
+cdef void continue_channels(ChannelTurn *t) noexcept nogil
 cdef void before_sleep(ChannelTurn *t) noexcept nogil

@@ -5,13 +5,13 @@ from mpbroker.ipc.counters cimport Counter
 from mpbroker.network.processor.channel cimport NEGOTIATING, Channel, ChannelState, CloseReason
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 from mpbroker.network.processor.closing cimport close_channel, close_idle_channels
-from mpbroker.network.processor.files cimport look_at_files
+from mpbroker.network.processor.files cimport close_deleted
 from mpbroker.network.processor.lists cimport free_place, mark, may_open
 from mpbroker.network.processor.memory cimport count_dry, may_have_room
 from mpbroker.network.processor.peers cimport replies_are_out
 from mpbroker.network.processor.queue cimport await_room, queue_is_full, queued_here
 from mpbroker.network.processor.receiving cimport read_channel
-from mpbroker.network.processor.sending cimport go_on_sending
+from mpbroker.network.processor.sending cimport continue_sending
 from mpbroker.network.processor.starvation cimport close_stalled, feed_starved
 from mpbroker.network.processor.system_calls cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from mpbroker.network.processor.throttling cimport end_throttles
@@ -59,7 +59,7 @@ cdef void walk_deferred(ChannelTurn *t) noexcept nogil:
         elif c.secure == NEGOTIATING:
             mark(&t.lists, c)
         elif c.state == ChannelState.CHANNEL_SENDING:
-            go_on_sending(t, c)
+            continue_sending(t, c)
         else:
             if c.secure and window_holds_answers(&t.window, c):
                 mark(&t.lists, c)
@@ -99,11 +99,11 @@ cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nog
         mark(&t.lists, c)
     elif c.state == ChannelState.CHANNEL_SENDING:
         if events & EPOLLOUT:
-            go_on_sending(t, c)
+            continue_sending(t, c)
     elif c.state == ChannelState.CHANNEL_READING and c.readable and not c.starved and not c.held:
         read_channel(t, c)
 
-cdef void go_on(ChannelTurn *t) noexcept nogil:
+cdef void continue_channels(ChannelTurn *t) noexcept nogil:
     """Let channels go on whose time, turn, place in the queue or memory has come."""
     end_throttles(t)
     if t.lists.deferred_count:
@@ -128,7 +128,7 @@ cdef void before_sleep(ChannelTurn *t) noexcept nogil:
     if t.lists.starved_count and may_have_room(&t.memory):
         t.lists.soon = True
     if t.files.count or t.lists.unopened_count:
-        look_at_files(&t.files, t.now_ns)
+        close_deleted(&t.files, t.now_ns)
     count_dry(&t.memory, t.now_ns)
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.memory.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(&t.queue, &t.peers))

@@ -19,7 +19,7 @@ cdef struct FileTable:
     uint32_t count
     uint32_t most               # files that may be open; beyond half of it, idle ones are closed
     bint released               # a file lost its last user since Python looked at the waiting answers
-    uint64_t next_look_ns       # when deleted files are closed
+    uint64_t next_closing_ns    # when deleted files are closed
     uint64_t clock
     # `used` from which on a file is needed by the answer whose files are being opened
     uint64_t wanted_from
@@ -52,4 +52,4 @@ cdef inline OpenFile *file_find(
 cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil
 cdef int forget_files(FileTable *files) except -1
 cdef bint has_room(FileTable *files, uint32_t more) except -1
-cdef void look_at_files(FileTable *files, uint64_t now_ns) noexcept nogil
+cdef void close_deleted(FileTable *files, uint64_t now_ns) noexcept nogil

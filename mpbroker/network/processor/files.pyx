@@ -5,7 +5,7 @@ from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close
 
 cdef enum:
-    FILES_LOOK_NS = 1000 * 1000 * 1000
+    CLOSE_DELETED_EVERY_NS = 1000 * 1000 * 1000
 
 
 cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
@@ -54,10 +54,16 @@ cdef void place_anew(FileTable *files) noexcept nogil:
     for i in range(count):
         place_file(files, &kept[i])
 
-cdef void close_deleted_files(FileTable *files) noexcept nogil:
-    """Close files that were deleted, unless a channel is sending from them."""
+cdef void close_deleted(FileTable *files, uint64_t now_ns) noexcept nogil:
+    """Once a second, close deleted files that no channel is sending from, and let waiting answers try again:
+    descriptors may have come free.
+    """
     cdef struct_stat status
     cdef uint32_t i, closed = 0
+    if files.next_closing_ns >= now_ns:
+        return
+    files.next_closing_ns = now_ns + CLOSE_DELETED_EVERY_NS
+    files.released = True
     for i in range(<uint32_t>FILE_PLACES):
         if files.places[i].fd < 0 or files.places[i].users:
             continue
@@ -67,11 +73,3 @@ cdef void close_deleted_files(FileTable *files) noexcept nogil:
             closed += 1
     if closed:
         place_anew(files)
-
-cdef void look_at_files(FileTable *files, uint64_t now_ns) noexcept nogil:
-    """Close deleted files once a second; let waiting answers try again, as descriptors may have come free."""
-    if files.next_look_ns >= now_ns:
-        return
-    files.next_look_ns = now_ns + FILES_LOOK_NS
-    files.released = True
-    close_deleted_files(files)

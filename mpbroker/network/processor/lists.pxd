@@ -71,13 +71,13 @@ cdef inline void defer(Lists *l, Channel *c, bint soon) noexcept nogil:
         l.deferred[l.deferred_count] = c.index
         l.deferred_count += 1
 
-cdef inline void read_again(Lists *l, Channel *c) noexcept nogil:
+cdef inline void defer_reading(Lists *l, Channel *c) noexcept nogil:
     if c.readable or c.stash or c.received:
         defer(l, c, True)
 
 cdef inline void hold(Lists *l, Channel *c) noexcept nogil:
     """Stop reading the channel until there is room in the queue."""
-    c.marked_ns = 0
+    c.checked_ns = 0
     if not c.held:
         enter(l, c, ChannelList.LIST_HELD)
         c.held = 1
@@ -86,7 +86,7 @@ cdef inline void hold(Lists *l, Channel *c) noexcept nogil:
 
 cdef inline void starve(Lists *l, Channel *c) noexcept nogil:
     """Stop reading the channel until there is memory."""
-    c.marked_ns = 0
+    c.checked_ns = 0
     if not c.starved:
         enter(l, c, ChannelList.LIST_STARVED)
         c.starved = 1

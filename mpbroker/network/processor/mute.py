@@ -10,8 +10,8 @@ for the response: whichever comes last unmutes.
                         -THROTTLE_ENDED-> MUTED
     timer first         THROTTLED_AND_PENDING -THROTTLE_ENDED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
 
-Requests of a window (window.py) do not mute the channel. The throttle of an answer to one does, also while
-the channel is muted for lack of memory, and a second throttle extends the first:
+Requests of a window (window_entries.pxd) do not mute the channel. The throttle of an answer to one does, also
+while the channel is muted for lack of memory, and a second throttle extends the first:
 
     in a window         NOT_MUTED or MUTED -THROTTLE_STARTED-> THROTTLED -THROTTLE_STARTED-> THROTTLED
                         -THROTTLE_ENDED-> MUTED

@@ -3,5 +3,5 @@ from libc.stdint cimport uint32_t
 
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 
-cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil
-cdef void mend_log(ChannelTurn *t) noexcept nogil
+cdef void handler_died(ChannelTurn *t, uint32_t number) noexcept nogil
+cdef void log_worker_died(ChannelTurn *t) noexcept nogil

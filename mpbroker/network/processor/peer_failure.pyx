@@ -30,7 +30,7 @@ cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept no
         if c.request.answer.owner == owner and c.request.answer.block:
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
 
-cdef void mend_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t taken) noexcept nogil:
+cdef void requeue_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t taken) noexcept nogil:
     """Queue a window's requests again that the dead handler had not taken; if it had taken one, close the
     channel: the result of that is unknown, and those after it must not overtake.
     """
@@ -102,7 +102,7 @@ cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
         if is_last:
             return
 
-cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
+cdef void handler_died(ChannelTurn *t, uint32_t number) noexcept nogil:
     """Repair after a handler's death: requeue untaken and repeatable requests, close the rest.
 
     Comes after the log process's fence.
@@ -118,7 +118,7 @@ cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
             continue
         lose_answer_of(t, c, peer.process)
         if c.window_count:
-            mend_window(t, c, number, taken)
+            requeue_window(t, c, number, taken)
             continue
         if c.request.handler != number or (
             c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED
@@ -143,7 +143,7 @@ cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
     peer.touched = False
     forget_untaken(&t.peers, peer)
 
-cdef void mend_log(ChannelTurn *t) noexcept nogil:
+cdef void log_worker_died(ChannelTurn *t) noexcept nogil:
     """Close the produces that died with a log worker: those taken and not answered. The handlers pause, and
     the other log workers have answered all they had.
     """

@@ -171,11 +171,11 @@ class Processor:
 
     def run(self) -> int:
         # An order may have come before the turn was made, which counts only those since.
-        self._obey()
+        self._obey_order()
         self.context.ready()
         while not self.context.must_stop():
             if self.turn.look_at_orders():
-                self._obey()
+                self._obey_order()
                 self.turn.saw_orders()
                 if owed := self.ledger.evictions_owed():
                     self._evict(owed)
@@ -212,34 +212,34 @@ class Processor:
             for ended in self.turn.told():
                 request_log.write(request_log.Ended(*ended))
 
-    def _obey(self) -> None:
-        fence = self.context.pending_fence()
-        if fence is None:
+    def _obey_order(self) -> None:
+        order = self.context.pending_order()
+        if order is None:
             return
-        if fence.settings_changed:
+        if order.settings_changed:
             self._follow_settings()
-        elif fence.listener_removed:
-            self.removed_listeners.add(fence.role)
-            self.turn.ask_about(fence.role)
-            self.turn.close_listener(fence.role)
+        elif order.listener_removed:
+            self.removed_listeners.add(order.role)
+            self.turn.ask_about(order.role)
+            self.turn.close_listener(order.role)
             if self.secure is not None:
-                self.secure.remove_listener(fence.role)
+                self.secure.remove_listener(order.role)
             self.context.entitle_by_listeners()
-        elif topology.is_handler(fence.role):
-            number = fence.role - topology.FIRST_HANDLER
-            if fence.leaving:
+        elif topology.is_handler(order.role):
+            number = order.role - topology.FIRST_HANDLER
+            if order.leaving:
                 self.turn.leave_handler(number)
-            elif fence.alive:
+            elif order.alive:
                 self.turn.welcome_handler(number)
             else:
                 self.turn.fence_handler(number)
-        elif topology.is_log_worker(fence.role):
-            if fence.alive:
-                self.turn.welcome_log(topology.log_worker_number(fence.role))
+        elif topology.is_log_worker(order.role):
+            if order.alive:
+                self.turn.welcome_log(topology.log_worker_number(order.role))
             else:
                 self.turn.fence_log()
         self._report_closed()
-        self.context.acknowledge_fence()
+        self.context.acknowledge_order()
 
     def _follow_settings(self) -> None:
         """Apply altered settings. Open connections stay; new ones get the new TLS and SASL settings."""
@@ -444,7 +444,7 @@ class Processor:
             self.turn.close_parked()
             self._work(50)
             if self.turn.look_at_orders():
-                self._obey()
+                self._obey_order()
                 self.turn.saw_orders()
             self.turn.stop_reading()
         self._report_closed()

@@ -22,7 +22,7 @@ cdef struct Queue:
     uint64_t queue_floor        # how many may be queued here, however many others have
     uint32_t queued_requests_max
 
-cdef void look_at_queues(Queue *q, Peers *p) noexcept nogil
+cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil
 cdef bint await_room(Queue *q, Peers *p) noexcept nogil
 
 cdef inline void enqueue(Queue *q, Channel *c) noexcept nogil:

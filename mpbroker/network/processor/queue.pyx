@@ -5,7 +5,7 @@ from shm.atomics cimport load_relaxed, store_relaxed
 from shm.ring cimport ring_want_space
 
 
-cdef void look_at_queues(Queue *q, Peers *p) noexcept nogil:
+cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil:
     """Publish how much is queued here, and sum up the other processors' words."""
     cdef uint64_t elsewhere = 0, queued, busy = 1
     cdef uint32_t i
@@ -31,5 +31,5 @@ cdef bint await_room(Queue *q, Peers *p) noexcept nogil:
         if p.handlers[h].alive and not p.handlers[h].wants_room:
             p.handlers[h].wants_room = True
             ring_want_space(&p.handlers[h].requests, True)
-    look_at_queues(q, p)
+    exchange_queue_lengths(q, p)
     return p.untaken != before or not queue_is_full(q, p)

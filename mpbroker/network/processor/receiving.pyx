@@ -168,7 +168,7 @@ cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef const uint8_t *frame = t.memory.arena.base + c.stash + c.stash_at
     cdef uint64_t asked = SMALL_BLOCK, block
     c.request.needed = 0
-    c.marked_ns = 0
+    c.checked_ns = 0
     if left >= 4:
         if not take_size(t, c, frame):
             return -1
@@ -245,7 +245,7 @@ cdef int find_block(ChannelTurn *t, Channel *c) noexcept nogil:
         c.request.asked_bytes = asked
         c.received = 0
         c.request.needed = 0
-        c.marked_ns = 0
+        c.checked_ns = 0
         return 0
     # These bytes waited for memory, and may be a whole frame.
     return frame_received(t, c) if c.received else 0

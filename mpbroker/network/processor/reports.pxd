@@ -1,6 +1,7 @@
 """What Python has to log: connections that were closed, and answers that came after that."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from mpbroker.ipc.slots cimport ReplySlot, SlotKind
 from mpbroker.network.processor.channel cimport Channel
 
 cdef enum:
@@ -30,3 +31,9 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
     event.connection = c.connection
     event.detail = detail
     c.unreported += 1
+
+cdef inline void note_late(Reports *r, Channel *c, ReplySlot *a, int api_key, uint32_t most) noexcept nogil:
+    """Note an answer that came after its connection was closed, if there are fewer than `most`."""
+    if (a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS) and r.late_count < most:
+        note(c, &r.late[r.late_count], 0, api_key)
+        r.late_count += 1

@@ -7,5 +7,5 @@ cdef enum:
     SENT_PER_TURN_MAX = 1 << 18
 
 cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil
-cdef void go_on_sending(ChannelTurn *t, Channel *c) noexcept nogil
+cdef void continue_sending(ChannelTurn *t, Channel *c) noexcept nogil
 cdef void finish_request(ChannelTurn *t, Channel *c) noexcept nogil

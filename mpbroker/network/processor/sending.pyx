@@ -16,7 +16,7 @@ from mpbroker.network.processor.memory cimport free_request
 from mpbroker.network.processor.metering cimport begin_timing, end_timing, note_finished, note_size
 from mpbroker.network.processor.muting cimport RESPONSE_SENT, mute_event
 from mpbroker.network.processor.system_calls cimport MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, send, sendfile
-from mpbroker.network.processor.throttling cimport go_on_reading
+from mpbroker.network.processor.throttling cimport unmute
 from shm.counters cimport counter_add
 
 
@@ -100,7 +100,7 @@ cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
     """Begin to send `c.request.answer`, or wait for its files."""
     c.part = 0
     c.part_sent = 0
-    c.marked_ns = 0
+    c.checked_ns = 0
     if c.request.answer.kind == SlotKind.SEND_PARTS:
         if not files_are_open(&t.peers, &t.files, c):
             move(&t.lists, c, ChannelState.CHANNEL_OPENING)
@@ -109,9 +109,9 @@ cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
         use_files(&t.peers, &t.files, c)
     move(&t.lists, c, ChannelState.CHANNEL_SENDING)
     note_size(&t.metering, &c.request)
-    go_on_sending(t, c)
+    continue_sending(t, c)
 
-cdef void go_on_sending(ChannelTurn *t, Channel *c) noexcept nogil:
+cdef void continue_sending(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef int done
     cdef uint64_t begun_ns
     if c.secure:
@@ -138,6 +138,6 @@ cdef void finish_request(ChannelTurn *t, Channel *c) noexcept nogil:
     c.received = 0
     c.request.needed = 0
     if mute_event(&t.mutes, c, RESPONSE_SENT):
-        go_on_reading(t, c)
+        unmute(t, c)
     else:
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)

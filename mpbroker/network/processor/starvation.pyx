@@ -99,11 +99,11 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
         return False
     if c.last_active_ns + t.memory.stall_ns < t.now_ns:
         return True
-    if c.marked_ns and t.now_ns - c.marked_ns < t.memory.stall_ns:
+    if c.checked_ns and t.now_ns - c.checked_ns < t.memory.stall_ns:
         return False
-    if c.marked_ns and c.moved_bytes - c.marked_bytes < progress_asked(t, c):
+    if c.checked_ns and c.moved_bytes - c.checked_bytes < progress_asked(t, c):
         return True
-    c.marked_ns, c.marked_bytes = t.now_ns, c.moved_bytes
+    c.checked_ns, c.checked_bytes = t.now_ns, c.moved_bytes
     return False
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:

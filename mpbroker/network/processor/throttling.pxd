@@ -6,4 +6,4 @@ from mpbroker.network.processor.channel_turn cimport ChannelTurn
 cdef bint start_throttle(ChannelTurn *t, Channel *c, ReplySlot *a) noexcept nogil
 cdef void end_throttle(ChannelTurn *t, Channel *c) noexcept nogil
 cdef void end_throttles(ChannelTurn *t) noexcept nogil
-cdef void go_on_reading(ChannelTurn *t, Channel *c) noexcept nogil
+cdef void unmute(ChannelTurn *t, Channel *c) noexcept nogil

@@ -4,7 +4,7 @@ from mpbroker.ipc.slots cimport THROTTLED_BY_SHIFT, ReplySlot
 from mpbroker.network.processor.channel cimport Channel, ChannelState, CloseReason
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 from mpbroker.network.processor.closing cimport close_channel
-from mpbroker.network.processor.lists cimport defer, hold, move, read_again
+from mpbroker.network.processor.lists cimport defer, defer_reading, hold, move
 from mpbroker.network.processor.memory cimport shrink_stash
 from mpbroker.network.processor.muting cimport (
     NOT_MUTED, THROTTLE_ENDED, THROTTLE_STARTED, UNMUTE, mute_event, timer_at, timer_start, timer_stop,
@@ -31,14 +31,14 @@ cdef void end_throttle(ChannelTurn *t, Channel *c) noexcept nogil:
     if not mute_event(&t.mutes, c, THROTTLE_ENDED):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
     elif c.state == ChannelState.CHANNEL_THROTTLED:
-        go_on_reading(t, c)
+        unmute(t, c)
 
 cdef void end_throttles(ChannelTurn *t) noexcept nogil:
     """End the throttles expired by this turn's `now_ns`; the clock is not read again."""
     while t.mutes.timer_count and timer_at(&t.mutes, 1) <= t.now_ns:
         end_throttle(t, &t.channels[t.mutes.timers[1]])
 
-cdef void go_on_reading(ChannelTurn *t, Channel *c) noexcept nogil:
+cdef void unmute(ChannelTurn *t, Channel *c) noexcept nogil:
     """Unmute an answered channel, unless a throttle lasts. A pipelined frame needs no further wake-up."""
     cdef int framed
     if not mute_event(&t.mutes, c, UNMUTE):
@@ -51,7 +51,7 @@ cdef void go_on_reading(ChannelTurn *t, Channel *c) noexcept nogil:
         return
     move(&t.lists, c, ChannelState.CHANNEL_READING)
     if c.received or c.barred or window_is_full(&t.window, c):
-        read_again(&t.lists, c)
+        defer_reading(&t.lists, c)
         return
     if c.stash:
         if queue_is_full(&t.queue, &t.peers):

@@ -15,7 +15,7 @@ of the supervisor.
 The state that all phases share is a struct of the parts' structs (channel_turn.pxd). A part knows its own
 struct, and those further down:
 
-    take_connections, socket_event, go_on       intake, events, starvation
+    take_connections, socket_event              intake, events, starvation
     take_all_answers, dispatch, publish         dispatch, window_answers, api_versions; peer_failure
     reading and writing a channel               sending, throttling, receiving
     closing it                                  closing
@@ -43,20 +43,20 @@ from mpbroker.network.processor.channel_turn cimport (
 from mpbroker.network.processor.closing cimport close_all_of, close_channel, close_idle_channels
 from mpbroker.network.processor.dispatch cimport dispatch, publish, take_all_answers
 from mpbroker.network.processor.events cimport (
-    Orders, before_sleep, go_on, is_ordered, must_stay_awake, socket_event,
+    Orders, before_sleep, continue_channels, is_ordered, must_stay_awake, socket_event,
 )
 from mpbroker.network.processor.intake cimport (
     IS_PLAIN, IS_PRIVILEGED, NO_PLACE, NO_SOCKET, Intake, open_channel, take_connections,
 )
 from mpbroker.network.processor.lists cimport (
-    ChannelList, Lists, free_place, may_open, noted_entries, noted_moves, read_again,
+    ChannelList, Lists, defer_reading, free_place, may_open, noted_entries, noted_moves,
 )
 from mpbroker.network.processor.memory cimport memory_is_low
 from mpbroker.network.processor.metering cimport begin_counting, take_told
 from mpbroker.network.processor.muting cimport load_mute_table, until_timer_ms
-from mpbroker.network.processor.peer_failure cimport mend_handler, mend_log
+from mpbroker.network.processor.peer_failure cimport handler_died, log_worker_died
 from mpbroker.network.processor.peers cimport FIRST_HANDLER, Peer, forget_untaken
-from mpbroker.network.processor.queue cimport look_at_queues
+from mpbroker.network.processor.queue cimport exchange_queue_lengths
 from mpbroker.network.processor.reports cimport Reports
 from mpbroker.network.processor.starvation cimport may_be_stalled, shuffle
 from mpbroker.network.processor.system_calls cimport (
@@ -70,7 +70,7 @@ from shm.atomics cimport load_acquire, load_relaxed
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.log_levels import inherited_words, logger_of
-from mpbroker.network.processor import window as request_window
+from mpbroker.network.processor.window_apis import IN_WINDOW
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -129,9 +129,9 @@ cdef int run_turn(
     heartbeat(t.counters, t.now_ns)
     t.memory.arena.limit_bytes = load_relaxed(t.memory.request_limit)
     t.metering.timed = load_relaxed(t.metering.request_quotas) != 0
-    look_at_queues(&t.queue, &t.peers)
+    exchange_queue_lengths(&t.queue, &t.peers)
     take_all_answers(t)
-    go_on(t)
+    continue_channels(t)
     if count > 1 and memory_is_low(&t.memory):
         shuffle(t, events, count)
     for i in range(count):
@@ -226,7 +226,7 @@ cdef class ProcessorTurn:
         t.queue.queued_requests_max = queued_requests_max
         for i in range(<uint32_t>API_KEYS):
             t.first_flexible[i] = first_flexible[i]
-        for api in request_window.IN_WINDOW:
+        for api in IN_WINDOW:
             t.window.in_window[<int>api] = 1
         self.set_window(window)
         t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
@@ -489,11 +489,11 @@ cdef class ProcessorTurn:
 
     def fence_handler(self, uint32_t number) -> None:
         if self.t.peers.handlers[number].known:
-            mend_handler(self.t, number)
+            handler_died(self.t, number)
             self.t.lists.soon = True
 
     def fence_log(self) -> None:
-        mend_log(self.t)
+        log_worker_died(self.t)
         publish(self.t)
 
     def welcome_log(self, uint32_t number=0) -> None:
@@ -519,7 +519,7 @@ cdef class ProcessorTurn:
         for i in range(self.t.channels_used):
             c = &self.t.channels[i]
             if c.state == ChannelState.CHANNEL_READING and before <= c.window_count < requests:
-                read_again(&self.t.lists, c)
+                defer_reading(&self.t.lists, c)
 
     def stop_reading(self) -> None:
         """Begin no more requests, and close the connections that have none under way."""

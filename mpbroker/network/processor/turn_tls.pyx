@@ -33,7 +33,7 @@ from mpbroker.network.processor.receiving cimport (
 from mpbroker.network.processor.sending cimport finish_request
 from mpbroker.network.processor.tls_pipe cimport TlsPipe
 from mpbroker.network.processor.turn cimport ProcessorTurn
-from mpbroker.network.processor.window_answers cimport end_written, go_on_behind, window_written
+from mpbroker.network.processor.window_answers cimport after_answers_written, end_written, window_written
 from mpbroker.network.processor.window_entries cimport entry_at, window_holds_answers, window_is_full
 from shm.counters cimport counter_add, monotonic_ns
 
@@ -302,7 +302,7 @@ cdef class TlsSaslTurn:
             was_full = window_is_full(&self.t.window, c)
             window_written(self.t, c, n)
             if end_written(self.t, c):
-                go_on_behind(self.t, c, was_full)
+                after_answers_written(self.t, c, was_full)
             return not self._has_answer(c)
         if not advance_answer(self.t, c, n):
             return False

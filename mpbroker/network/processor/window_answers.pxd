@@ -9,4 +9,4 @@ cdef void take_entry_answer(ChannelTurn *t, Channel *c, WindowEntry *e, ReplySlo
 cdef void window_written(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil
 cdef bint end_written(ChannelTurn *t, Channel *c) noexcept nogil
 cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil
-cdef void go_on_behind(ChannelTurn *t, Channel *c, bint was_full) noexcept nogil
+cdef void after_answers_written(ChannelTurn *t, Channel *c, bint was_full) noexcept nogil

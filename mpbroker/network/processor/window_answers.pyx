@@ -11,11 +11,11 @@ from mpbroker.network.processor.channel cimport (
 )
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 from mpbroker.network.processor.closing cimport close_channel, forget_entry
-from mpbroker.network.processor.lists cimport mark, read_again
+from mpbroker.network.processor.lists cimport defer_reading, mark
 from mpbroker.network.processor.memory cimport free_request
 from mpbroker.network.processor.metering cimport begin_timing, end_timing, note_finished, note_size
 from mpbroker.network.processor.peers cimport answered, cancel, give_back
-from mpbroker.network.processor.reports cimport note
+from mpbroker.network.processor.reports cimport note_late
 from mpbroker.network.processor.sending cimport SENT_PER_TURN_MAX
 from mpbroker.network.processor.system_calls cimport (
     MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr, send, sendmsg,
@@ -36,12 +36,7 @@ cdef void take_entry_answer(ChannelTurn *t, Channel *c, WindowEntry *e, ReplySlo
     r.dequeued_ns = t.metering.clock_ns
     r.answer = a[0]
     if c.state == ChannelState.CHANNEL_CLOSED:
-        if (
-            (a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS)
-            and t.reports.late_count < t.channel_places
-        ):
-            note(c, &t.reports.late[t.reports.late_count], 0, r.api_key)
-            t.reports.late_count += 1
+        note_late(&t.reports, c, a, r.api_key, t.channel_places)
         note_finished(&t.metering, r)
         give_back(&t.peers, a)
         forget_entry(t, c, e)
@@ -149,7 +144,7 @@ cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil:
     while end_written(t, c):
         if done != 1 or not window_holds_answers(&t.window, c):
             end_timing(c, begun_ns)
-            go_on_behind(t, c, was_full)
+            after_answers_written(t, c, was_full)
             return
         if c.secure:
             mark(&t.lists, c)
@@ -160,12 +155,12 @@ cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil:
             close_channel(t, c, CloseReason.CLOSED_RESET, errno)
             return
 
-cdef void go_on_behind(ChannelTurn *t, Channel *c, bint was_full) noexcept nogil:
+cdef void after_answers_written(ChannelTurn *t, Channel *c, bint was_full) noexcept nogil:
     """Let the channel go on where it waited for the answers that are written now."""
     if c.window_count == 0:
         window_is_empty(t, c)
     elif was_full and not window_is_full(&t.window, c):
-        read_again(&t.lists, c)
+        defer_reading(&t.lists, c)
 
 cdef void window_is_empty(ChannelTurn *t, Channel *c) noexcept nogil:
     """Go on with what waited for all answers: a barred request, the client's end, a stop."""
@@ -174,4 +169,4 @@ cdef void window_is_empty(ChannelTurn *t, Channel *c) noexcept nogil:
         return
     if c.ended:
         c.readable = 1
-    read_again(&t.lists, c)
+    defer_reading(&t.lists, c)

@@ -1,4 +1,4 @@
-"""The window of a connection: requests under way while the next one is read (window.py has the APIs).
+"""The window of a connection: requests under way while the next one is read (window_apis.py has the APIs).
 
 A whole request of such an API leaves its channel for an entry of the window, and the channel continues
 reading. All that are with a handler are with the same one, in the order in which they came; rings are FIFO.
@@ -22,7 +22,7 @@ cdef struct Window:
     uint32_t free_entry_count
     uint32_t entries_used       # places from here on were never used
     uint32_t window_most        # requests of a connection that may be under way
-    uint8_t in_window[API_KEYS]  # whether the API's requests go into windows (window.py)
+    uint8_t in_window[API_KEYS]  # whether the API's requests go into windows (window_apis.py)
 
 cdef void release_waiting(Window *w, Peers *p, Queue *q, Channel *c) noexcept nogil
 

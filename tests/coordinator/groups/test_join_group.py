@@ -54,7 +54,7 @@ def test_a_protocol_that_is_named_twice_is_one_vote(rig: GroupRig) -> None:
 
 def test_a_join_that_fails_after_it_began_to_wait_is_answered_once() -> None:
     rig = ServicesRig()
-    coordinator = rig.services.groups.coordinator
+    coordinator = rig.services.groups.shard
 
     def broken(*_: object) -> None:
         raise RuntimeError("a fault")

@@ -18,7 +18,7 @@ from mpbroker.ipc.calls import (
     DeleteTopics,
     QuotaAlteration,
 )
-from mpbroker.ipc.metadata import PartitionImage, Places, QuotaImage, TopicImage
+from mpbroker.ipc.metadata import PartitionImage, PartitionSlots, QuotaImage, TopicImage
 from mpbroker.ipc.topology import SharedMemory
 from tests.support.coordinator_tree import CoordinatorTree
 from tests.support.decider_rig import DeciderRig
@@ -30,7 +30,7 @@ encode = msgspec.msgpack.encode
 
 @given(texts, st.integers(0, 40), st.dictionaries(texts, texts, max_size=20))
 def test_a_topic_takes_no_more_than_that(name: str, partitions: int, configs: dict[str, str]) -> None:
-    places = Places.of(PartitionImage(n, 65_536 + n, (1 << 32) - 1) for n in range(partitions))
+    places = PartitionSlots.of(PartitionImage(n, 65_536 + n, (1 << 32) - 1) for n in range(partitions))
     image = TopicImage(name, bytes(16), places.packed, configs, 1 << 62, True)
     assert len(encode(image)) <= topic_bytes(name, partitions, configs)
 

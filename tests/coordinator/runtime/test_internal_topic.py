@@ -17,7 +17,7 @@ from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.coordinator.runtime.write_queue import PartitionBatch, WriteQueue
 from mpbroker.ipc.calls import Failed, Message
-from mpbroker.ipc.metadata import PartitionImage, Places
+from mpbroker.ipc.metadata import PartitionImage, PartitionSlots
 from mpbroker.ipc.table import PAYLOAD_BYTES, Partition, PartitionFlag, unpack_partition
 from mpbroker.protocol.errors import ErrorCode
 from shm.table import SlotTable
@@ -34,7 +34,7 @@ class TopicRig:
         self.table = cast(SlotTable, None)
         self.log_dirs = ("/",)
         self.partitions = TopicPartitions()
-        self.places = Places.of([])
+        self.places = PartitionSlots.of([])
         self.contents = cast(Contents, self)
         self.asked = self.failures = 0
         self.rounds: list[Callable[[list[ErrorCode]], None]] = []
@@ -46,7 +46,7 @@ class TopicRig:
 
     # --- Host
 
-    def images_of(self, _topic_id: bytes) -> Places:
+    def images_of(self, _topic_id: bytes) -> PartitionSlots:
         return self.places
 
     def answer_waiter(self, _waiter: Waiter, _answer: Message) -> bool:
@@ -102,7 +102,9 @@ def test_partitions_that_wait_for_room_are_said_once_and_read_when_they_are_open
     monkeypatch.setattr(loading, "batches_below", lambda *_: iter(()))
     rig = TopicRig()
     for opened in (1, 1, 2, 4):
-        rig.places = Places.of(PartitionImage(number, number, int(number < opened)) for number in range(4))
+        rig.places = PartitionSlots.of(
+            PartitionImage(number, number, int(number < opened)) for number in range(4)
+        )
         rig.step()
         rig.step()
         assert [rig.partitions.is_loaded(number) for number in range(4)] == [n < opened for n in range(4)]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.coordinator.runtime.requests import Answers
-from mpbroker.coordinator.waiting import Caller
+from mpbroker.coordinator.runtime.requests import Answers, Caller
 from mpbroker.ipc.calls import ForwardedRequest, ForwardedResponse, Message
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.coordinator.runtime import internal_topic
-from mpbroker.coordinator.runtime.requests import Waiter
-from mpbroker.coordinator.waiting import Caller
+from mpbroker.coordinator.runtime.requests import Caller, Waiter
 from mpbroker.ipc.calls import (
     Abandon,
     Acknowledged,

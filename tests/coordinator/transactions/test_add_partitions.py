@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM
+from mpbroker.coordinator.transactions.steps import EXHAUSTED_FROM
 from mpbroker.ipc.calls import CheckedTransaction
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.transaction_rig import V2, Producer, TransactionRig, opened

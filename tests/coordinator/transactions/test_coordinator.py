@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mpbroker.coordinator.transactions.records import ALLOWED_FROM, TransactionState, TransactionValue
-from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_EPOCH
+from mpbroker.coordinator.transactions.steps import EXHAUSTED_FROM, LAST_EPOCH
 from mpbroker.ipc.calls import CheckedTransaction
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import EndTxnResponse, InitProducerIdResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.coordinator.transactions.records import TV1, TV2, TransactionState
-from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_EPOCH
+from mpbroker.coordinator.transactions.steps import EXHAUSTED_FROM, LAST_EPOCH
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.transaction_rig import COORDINATOR_EPOCH, V2, TransactionRig, code_of, opened
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from mpbroker.coordinator.runtime.partitions import LoadState
-from mpbroker.coordinator.transactions.transaction import LAST_EPOCH, Action, PendingStep
+from mpbroker.coordinator.transactions.steps import LAST_EPOCH, Action, PendingStep
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.transaction_rig import PARTITIONS, TransactionRig, code_of, opened
 

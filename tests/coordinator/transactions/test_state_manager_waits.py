@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.transactions.transaction import TransactionMetadata
+from mpbroker.coordinator.transactions.steps import TransactionMetadata
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.transaction_rig import PARTITIONS, V2, TransactionRig, code_of, opened
 

@@ -166,7 +166,7 @@ def within_a_moment(do: Callable[[], None]) -> None:
 
 
 def test_the_turn_does_not_send_what_is_cold(log: Logged) -> None:
-    places = log.rig.handler.turn.places
+    places = log.rig.handler.turn.fetch_positions
     send(log, fetch(0))
     evict(segment(log, 0))
     places.forget_all()
@@ -184,7 +184,7 @@ def test_the_turn_does_not_wait_for_an_index(log: Logged) -> None:
     third = sum(map(len, log.batches[:3]))
     index.write_bytes(struct.pack(">ii", 39, third))
     evict(index)
-    places = log.rig.handler.turn.places
+    places = log.rig.handler.turn.fetch_positions
     learn(places, 0, segment(log, 0))
     before = count(log, Counter.COUNT_FETCHES_FAST)
     assert [reply.kind for reply in send(log, fetch(55))] == [SlotKind.PARKED]
@@ -195,7 +195,7 @@ def test_the_turn_does_not_wait_for_an_index(log: Logged) -> None:
 
 def test_the_end_of_a_log_costs_one_look(log: Logged) -> None:
     """Check that what is appended behind a resident part counts as resident."""
-    places = log.rig.handler.turn.places
+    places = log.rig.handler.turn.fetch_positions
     fast: list[int] = []
 
     def follow() -> None:

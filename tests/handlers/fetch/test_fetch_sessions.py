@@ -349,7 +349,7 @@ def vars_of(session: FetchSession, key: Any) -> Any:
 
 def learned(made: Logs) -> None:
     for number, log in enumerate(made.partitions):
-        learn(made.rig.handler.turn.places, number, log.path)
+        learn(made.rig.handler.turn.fetch_positions, number, log.path)
 
 
 def test_the_turn_answers_what_is_common(made: Logs) -> None:

@@ -25,7 +25,7 @@ def _log(tmp_path: Path) -> Iterator[Logged]:
     """Make a log whose segments the turn knows."""
     with two_segments(tmp_path) as log:
         for base in (0, 50):
-            learn(log.rig.handler.turn.places, 0, log.directory / f"{base:020d}.log")
+            learn(log.rig.handler.turn.fetch_positions, 0, log.directory / f"{base:020d}.log")
         yield log
 
 
@@ -170,7 +170,7 @@ def test_a_request_that_comes_again_is_looked_up_anew(log: Logged, tmp_path: Pat
 
 
 def test_the_turn_learns_from_the_slow_path(log: Logged) -> None:
-    log.rig.handler.turn.places.forget_all()
+    log.rig.handler.turn.fetch_positions.forget_all()
     assert not ask(log, 18, fetch(0), native=True)[1]
     assert ask(log, 18, fetch(0), native=True)[1]
     assert not ask(log, 18, fetch(70), native=True)[1]

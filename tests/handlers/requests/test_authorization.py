@@ -155,7 +155,7 @@ def test_a_follower_needs_the_right_to_act_for_the_cluster(
     unknown = UNKNOWN_ID if version >= 13 else UNKNOWN
     assert codes() == [NOT_LEADER, UNKNOWN, unknown, unknown]
     # The turn has not learned from that to serve consumers on this connection.
-    learn(guarded.handler.turn.places, 0, log.directory / segment_name(0))
+    learn(guarded.handler.turn.fetch_positions, 0, log.directory / segment_name(0))
     assert partition_of(ask(log, fetch(0), version)).error_code == DENIED
     # A consumer needs no more than READ.
     change(guarded, 3, acls=[allow("logged", READ)], removed_acls=[cluster])

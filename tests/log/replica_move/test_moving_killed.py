@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.ipc.process import pack_fence
+from mpbroker.ipc.process import pack_order
 from mpbroker.ipc.topology import LOG
 from mpbroker.log.directories import future_replica
 from mpbroker.log.replica_move import replica_copier
@@ -129,17 +129,17 @@ def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
     assert order(process, to) == 0
     turn_until(process, lambda: log.is_paused)
     ask(made, target, make_batch(producer=(3, 0, 40), size=500))
-    fence = pack_fence(1, 1, made.rig.handler)
+    fence = pack_order(1, 1, made.rig.handler)
     made.rig.memory.words("fence_orders").store(LOG, fence)
     acks = made.rig.memory.words("fence_acks")
     for _ in range(3):
-        process.obey_fence()
+        process.obey_order()
         process.work(0)
     assert acks.load(LOG) != fence
     goes_on.set()
 
     def is_let_go() -> bool:
-        process.obey_fence()
+        process.obey_order()
         return acks.load(LOG) == fence
 
     turn_until(process, is_let_go)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from mpbroker.ipc import calls
-from mpbroker.ipc.process import FatalError, ProcessContext, pack_fence
+from mpbroker.ipc.process import FatalError, ProcessContext, pack_order
 from mpbroker.ipc.slots import SlotKind, pack_call
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, SUPERVISOR
@@ -471,11 +471,11 @@ def test_a_handler_dies_while_records_are_deleted_for_it(b: Broker) -> None:
     process.work(0)
     process.advance_tasks()
     assert b.rig.partition(slot).log_start_offset == 2
-    order = pack_fence(1, 1, r.handler)
+    order = pack_order(1, 1, r.handler)
     r.memory.words("fence_orders").store(LOG, order)
 
     def obey() -> None:
-        process.obey_fence()
+        process.obey_order()
         process.work(0)
 
     until(lambda: r.memory.words("fence_acks").load(LOG) == order, "the fence is acknowledged", obey)

@@ -18,7 +18,7 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.process import LISTENER_REMOVED, pack_fence
+from mpbroker.ipc.process import LISTENER_REMOVED, pack_order
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, Request, SlotKind, pack_part, pack_reply
 from mpbroker.network.processor import processor as module
 from mpbroker.network.processor.channel import CloseReason
@@ -179,9 +179,9 @@ def test_what_was_on_its_way_when_its_listener_was_removed_is_closed(
         counts.introduce(name, control_plane=name == "CONTROL")
         counts.set(ListenerCount.STATE, state)
     there = served.connect()
-    order = pack_fence(1, LISTENER_REMOVED, INTERNAL)
+    order = pack_order(1, LISTENER_REMOVED, INTERNAL)
     served.memory.words("fence_orders").store(PROCESSOR, order)
-    served.processor._obey()
+    served.processor._obey_order()
     served.step()
     assert is_closed(there)
     assert is_closed(served.connect())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request, SlotKind
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.window import IN_WINDOW
+from mpbroker.network.processor.window_apis import IN_WINDOW
 from mpbroker.protocol.api_keys import ApiKey
 from tests.support.forms import rounds
 from tests.support.processor_rig import answer_frame, frame

@@ -158,7 +158,7 @@ class LocalCatalog:
             is_same = (slot.topic_id, slot.partition, slot.log_dir) == (known.topic_id, one[1], known.log_dir)
             if not is_same or _why_not_served(slot) is not None:
                 return False
-            self._partitions[one] = self._served(known.directory, slot, known.slot, known.identity)
+            self._partitions[one] = self._partition_of(known.directory, slot, known.slot, known.identity)
         return True
 
     def changes(self) -> tuple[int, ...]:
@@ -235,12 +235,12 @@ class LocalCatalog:
 
     def _add_served(self, region: Region, log_dirs: Sequence[Path], identity: Identity) -> None:
         table = attach_table(region)
-        served = _served(table) if len(log_dirs) > 1 else {}
+        served = _slots_of(table) if len(log_dirs) > 1 else {}
         for _ in range(_LISTINGS):
             before = served
             directories = _directories(log_dirs)
             topic_ids = {one: read_topic_id(path) or ZERO_UUID for one, path in directories.items()}
-            served = _served(table)
+            served = _slots_of(table)
             elsewhere = _elsewhere(served, topic_ids)
             if not elsewhere and not _has_moved(before, served):
                 break
@@ -253,11 +253,11 @@ class LocalCatalog:
             if reason is not None:
                 self._unreadable[one] = reason
             else:
-                self._partitions[one] = self._served(directory, *served[key], identity)
+                self._partitions[one] = self._partition_of(directory, *served[key], identity)
 
-    def _served(self, directory: Path, slot: Partition, place: Slot, identity: Identity) -> LocalPartition:
-        find = partial(_published, directory, slot, read_committed=self._read_committed)
-        return LocalPartition(directory, slot.topic_id, identity, find, place, slot.log_dir)
+    def _partition_of(self, path: Path, now: Partition, slot: Slot, identity: Identity) -> LocalPartition:
+        find = partial(_published, path, now, read_committed=self._read_committed)
+        return LocalPartition(path, now.topic_id, identity, find, slot, now.log_dir)
 
     def _add_at_rest(self, log_dirs: Sequence[Path], identity: Identity) -> None:
         high_watermarks = {one: read_offsets(one / HIGH_WATERMARKS) for one in log_dirs}
@@ -301,7 +301,7 @@ def _at_rest(
     return Readable(log_start, bound, aborted)
 
 
-def _served(table: SlotTable) -> Served:
+def _slots_of(table: SlotTable) -> Served:
     """Read the partitions of the running broker, by topic id and number."""
     places = (Slot(table, number) for number in range(table.slots) if table.version(number))
     found = ((read_partition_surely(*place), place) for place in places)

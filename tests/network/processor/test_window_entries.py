@@ -13,7 +13,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request, SlotKind
 from mpbroker.ipc.topology import REQUEST_RING_SLOTS
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.window import IN_WINDOW
+from mpbroker.network.processor.window_apis import IN_WINDOW
 from mpbroker.protocol.api_keys import ApiKey
 from tests.support.forms import rounds
 from tests.support.polling import PATIENCE_S

@@ -15,7 +15,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.coordinator.transactions.records import BY_LABEL, TV1, TV2, TransactionState, TransactionValue
-from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_EPOCH
+from mpbroker.coordinator.transactions.steps import EXHAUSTED_FROM, LAST_EPOCH
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.transaction_rig import NOBODY, V1, V2, Producer, TransactionRig, code_of
 
