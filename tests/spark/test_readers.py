@@ -197,6 +197,38 @@ def test_headers_nulls_and_empty_values(read: Read, log_dir: Path, fake_broker: 
         assert (row.headers is None) == (not record.headers)
 
 
+NESTED = {
+    "select headers.key from t": [(["a", "b"],), (None,)],
+    "select headers.value from t": [([b"1", None],), (None,)],
+    "select headers[0].key, offset from t": [("a", 0), (None, 1)],
+    "select offset, h.key from t lateral view explode(headers) e as h": [(0, "a"), (0, "b")],
+    "select h.value from t lateral view explode(headers) e as h": [(b"1",), (None,)],
+    "select timestampType, headers.key, value, offset from t limit 1": [(0, ["a", "b"], b"v", 0)],
+    "select headers.value v, headers.key k from t limit 1": [([b"1", None], ["a", "b"])],
+    "select inline(headers) from t": [("a", b"1"), ("b", None)],
+    "select size(headers), exists(headers, h -> h.value is null) from t": [(2, True), (None, None)],
+    "select count(headers.key), max(size(headers.value)) from t": [(1, 2)],
+    "select 1 from t": [(1,), (1,)],
+}
+
+
+def test_a_query_that_reads_parts_of_headers(
+    spark: SparkSession, read: Read, log_dir: Path, fake_broker: FakeBroker
+) -> None:
+    """Spark prunes fields of the headers that a query does not name."""
+    writer = PartitionWriter(log_dir, "t")
+    writer.append(
+        [
+            NewRecord(key=b"k", value=b"v", timestamp=1, headers=(("a", b"1"), ("b", None))),
+            NewRecord(key=b"k", value=b"v", timestamp=1),
+        ]
+    )
+    fake_broker.publish(writer)
+    read(includeHeaders=True).createOrReplaceTempView("t")
+    for sql, rows in NESTED.items():
+        assert [tuple(row) for row in spark.sql(sql).collect()] == rows, sql
+
+
 def test_not_null_is_held(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
     writer = PartitionWriter(log_dir, "t")
     writer.append([NewRecord(key=b"k", value=b"v", timestamp=1), NewRecord(value=None, timestamp=2)])
