@@ -8,6 +8,8 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,21 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_topic_id
+from mpbroker.testing import Broker
+from ops.bench.maven import MissingToolError
 from ops.setup import jvm_reader
 from spark_integration import session
 from spark_integration.environment import SparkSetupError
 from spark_integration.jvm import jar
 from spark_integration.jvm.planner import manifest
+from tests.support import generated_queries
 from tests.support.forms import pick, rounds
+from tests.support.generated_queries import Queries, make_expected, make_tables
 from tests.support.partition_model import pairs_of
 from tests.support.partition_walk import LOG_DIR, history, walker
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
+from tests.support.spark_connector import connector_jars
 from tests.support.spark_jvm import end_jvm
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
 
@@ -39,6 +46,7 @@ READERS = ("python", "jvm")
 BY_JVM = "by its JVM reader"
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
+QUERIES = pick("generated queries", short=20, long=400)
 HISTORIES = pick("histories", short=rounds(40), long=500)
 
 Read = Callable[..., DataFrame]
@@ -60,6 +68,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[
             "spark.driver.memory": "1g",
             "spark.sql.session.timeZone": "UTC",
         }
+        with suppress(MissingToolError):
+            # Its one test says what is missing.
+            config["spark.jars"] = connector_jars()
         accelerated = session.session(
             "mpbroker tests", "local[2]", accelerated=True, config=config, quiet=True
         )
@@ -507,6 +518,34 @@ def test_what_spark_leaves_to_the_jvm_reader(
     assert size > writer.end.position
     narrow = frame.select("offset")._jdf.queryExecution().optimizedPlan().stats()
     assert narrow.sizeInBytes() < 100_000
+
+
+def test_generated_queries(spark: SparkSession, tmp_path: Path) -> None:
+    """Both readers and Spark's own connector return the same rows. The connector's are read once."""
+    try:
+        connector_jars()
+    except MissingToolError as error:
+        pytest.fail(str(error), pytrace=False)
+    with Broker(generated_queries.BROKER, log_dir=tmp_path / "log") as broker:
+        topics = generated_queries.Topics(broker.bootstrap_servers, broker.log_dir, random.Random(1))
+        views = [
+            make_expected(spark, broker.bootstrap_servers),
+            *(make_tables(kind, partial(reader_of, spark, broker.log_dir, kind)) for kind in READERS),
+        ]
+        assert BY_JVM in physical_plan(spark.table("jvm_mixed_read_committed"))
+        made = Queries(1)
+        for sql in (made.next() for _ in range(QUERIES)):
+            wanted, *found = (sorted_rows(spark.sql(sql.format_map(names))) for names in views)
+            assert found == [wanted] * len(READERS), sql
+        del topics
+
+
+def reader_of(spark: SparkSession, log_dir: Path, kind: str) -> DataFrameReader:
+    return with_reader(spark.read.format("mpbroker").option("log.dir", str(log_dir)), kind)
+
+
+def sorted_rows(frame: DataFrame) -> list[str]:
+    return sorted(map(repr, frame.collect()))
 
 
 def test_views_joins_and_sorts(spark: SparkSession, log_dir: Path, fake_broker: FakeBroker) -> None:
