@@ -533,8 +533,8 @@ def test_generated_queries(spark: SparkSession, tmp_path: Path) -> None:
             *(make_tables(kind, partial(reader_of, spark, broker.log_dir, kind)) for kind in READERS),
         ]
         assert BY_JVM in physical_plan(spark.table("jvm_mixed_read_committed"))
-        made = Queries(1)
-        for sql in (made.next() for _ in range(QUERIES)):
+        made, whole = Queries(1), [f"select * from {{{name}}}" for name in generated_queries.TABLES]
+        for sql in (*whole, *(made.next() for _ in range(QUERIES))):
             wanted, *found = (sorted_rows(spark.sql(sql.format_map(names))) for names in views)
             assert found == [wanted] * len(READERS), sql
         del topics
