@@ -218,7 +218,7 @@ class RefusedStreamReader(spark.DataSourceStreamReader):
     def _refuse(self, *_arguments: object) -> Any:
         raise self._error
 
-    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
+    initialOffset = latestOffset = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815
 
 
 def _patient(options: ReadOptions) -> ReadOptions:
