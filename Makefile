@@ -15,6 +15,7 @@ BUILT := .venv/.built
 JAR := .venv/.jar
 SPARK_CLASSES := .venv/spark-classes.jsa
 KAFKA_CLASSES := build/kafka/classes.jsa
+CONNECTOR := build/spark-connector/made
 FRANZ := build/franz/franz
 JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
@@ -119,6 +120,12 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 	@$(BIN)/python -m tests.support.class_archive > $@.log 2>&1 && touch $@ || \
 	  echo "setup: Kafka's class-data archive is not made, see $@.log; tests will try again"
 
+# Spark's own Kafka connector, 10 MB from Maven Central. One test compares our source with it.
+$(CONNECTOR): tests/spark/connector_pom.xml | $(SYNCED)
+	@mkdir -p build
+	@$(BIN)/python -m tests.support.spark_connector > build/spark-connector.log 2>&1 || \
+	  echo "setup: Spark's Kafka connector is not fetched, see build/spark-connector.log; its test will try again"
+
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Most tests wait for processes: three at a time for each core, and one more. A file's tests stay together, and
@@ -130,7 +137,7 @@ PARALLEL := --numprocesses $$((3 * $$(nproc) + 1)) $(BY_FILES)
 # Units wait for little, and for no disk; each process has to import all of them.
 FAST := --numprocesses $$((2 * $$(nproc))) $(BY_FILES)
 
-test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
+test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) $(CONNECTOR) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup ## the loop while working: unit tests alone
@@ -143,7 +150,7 @@ coverage: setup ## how much of the Python code unit tests run (by module: build/
 	  $(BIN)/coverage run -m pytest $(FAST) --hypothesis-profile=coverage -m 'unit and not soak' $(NO_UNITS) $(ARGS); \
 	  $(BIN)/coverage combine --quiet && $(BIN)/coverage report --sort=cover | tee build/coverage.txt | tail -n 1
 
-test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
+test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) $(CONNECTOR) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
 test-dist: setup dist ## a broker from each file of dist/, unit tests on each Python that pyproject.toml names, the steps of the Containerfile

@@ -36,6 +36,12 @@ _WORKER_PYTHON: Final = "spark.pyspark.python"
 _DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
 _WORKER_PATH: Final = "spark.executorEnv.PYTHONPATH"
 _DAEMON: Final = "spark.python.daemon.module"
+# Spark puts options of its own, or a scheme, in front of the user's value.
+_PREFIXED: Final = (
+    "spark.driver.extraJavaOptions",
+    "spark.executor.extraJavaOptions",
+    "spark.sql.warehouse.dir",
+)
 
 
 def session(
@@ -64,6 +70,7 @@ def session(
     if master is not None:
         wanted["spark.master"] = master
     wanted = _prepared(wanted, accelerated=accelerated, quiet=quiet)
+    ran_before = _running_context() is not None
     builder = SparkSession.builder.appName(app_name)
     for name, value in wanted.items():
         builder = builder.config(name, value)
@@ -71,7 +78,8 @@ def session(
     with started_quietly({"spark.app.name": app_name, **wanted}) if quiet and starts_jvm else nullcontext():
         found = builder.getOrCreate()
         if isinstance(found, SparkSession):
-            _warn_of_kept(found, wanted)
+            if ran_before:
+                _warn_of_kept(found, wanted)
             if quiet:
                 found.sparkContext.setLogLevel("ERROR")
             _end_workers_in_silence(found.sparkContext)
@@ -206,7 +214,8 @@ def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
             continue
         default = _DEFAULTS.get(name)
         now = found.conf.get(name, default) if name.startswith("spark.sql.") else core.get(name, default)
-        if now != value:
+        is_prefixed = name in _PREFIXED and now is not None and now.endswith(value)
+        if now != value and not is_prefixed:
             kept.append(f"{name} is {'not set' if now is None else now}, not {value}")
     if kept:
         _LOG.warning(

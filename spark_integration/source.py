@@ -16,7 +16,7 @@ from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
-from mpbroker.reading.options import ReadOptions, parse_options, pushes_filters
+from mpbroker.reading.options import ReadOptions, check_options, parse_options, pushes_filters
 from spark_integration.schema import VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
 
@@ -51,6 +51,8 @@ class MpbrokerDataSource(spark.DataSource):
         return "mpbroker"
 
     def schema(self) -> StructType | str:
+        # `load` calls this, unless it is given a schema. It does not tell batches from streams.
+        check_options(self.options)
         return schema_for(self.options)
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
@@ -62,7 +64,10 @@ class MpbrokerDataSource(spark.DataSource):
     # PySpark passes the arguments by name.
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802
-        return MpbrokerStreamReader(self.options, schema)
+        try:
+            return MpbrokerStreamReader(self.options, schema)
+        except Exception as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> spark.DataSourceWriter:
         from spark_integration.sink import batch_writer
@@ -199,6 +204,21 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerA
 
             self._run = open_stream(self._options)
         return self._run
+
+
+class RefusedStreamReader(spark.DataSourceStreamReader):
+    """Raises the error of a reader that could not be made when Spark first calls it.
+
+    Without any reader PySpark fails to stop it, and reports that error first.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def _refuse(self, *_arguments: object) -> Any:
+        raise self._error
+
+    initialOffset = latestOffset = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815
 
 
 def _patient(options: ReadOptions) -> ReadOptions:

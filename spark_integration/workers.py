@@ -7,6 +7,7 @@ forked from, prints a BrokenPipeError with a traceback, as if something had fail
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -15,10 +16,14 @@ from typing import Final
 Worker = Callable[[socket.socket, bool], int]
 CLOSED: Final = 1
 _DAEMON: Final = "pyspark.daemon"
+# PySpark's worker prints an error of its last flush unless this is set; then it raises it. Spark sets it for
+# workers of tasks only. (Spark: BasePythonRunner, spark.python.daemon.killWorkerOnFlushFailure.)
+_RAISES: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
 
 
 def in_silence(worker: Worker) -> Worker:
     """Return a worker that serves a task as this one does, and CLOSED if Spark has closed the connection."""
+    os.environ[_RAISES] = "true"
 
     def serve(sock: socket.socket, authenticated: bool) -> int:
         try:

@@ -20,7 +20,6 @@ from mpbroker.reading.remote_catalog import servers_of
 
 # A query waits this long at most between its batches.
 TIMEOUT_MS = 2_000
-SHORTEST_INTERVAL_S = 1.0
 AFTER_FAILURE_S = 10.0
 
 _LOG = logging.getLogger("mpbroker.spark")
@@ -37,12 +36,14 @@ class GroupProgress:
         self._next_at = 0.0
         self._coordinator: int | None = None
 
-    def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit that all records below these offsets have been processed, at most once a second."""
+    def reached(self, offsets: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
+        """Commit that all records below these offsets have been processed.
+
+        Commits pause for AFTER_FAILURE_S after a failure, but for the last one of a run.
+        """
         now = time.monotonic()
-        if now < self._next_at or offsets == self._committed:
+        if offsets == self._committed or (now < self._next_at and not is_last):
             return
-        self._next_at = now + SHORTEST_INTERVAL_S
         try:
             self._commit(offsets)
         except ClientError as error:

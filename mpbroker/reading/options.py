@@ -198,6 +198,17 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     options = _lowered(given)
     _refuse(options)
     _warn(options, streaming=streaming)
+    return _parsed(options, streaming=streaming)
+
+
+def check_options(given: Mapping[str, str]) -> None:
+    """Check the options of a query, which is taken for a stream if it has no end. Raises OptionError."""
+    options = _lowered(given)
+    _refuse(options)
+    _parsed(options, streaming=not any(key in options for key in _OF_BATCH))
+
+
+def _parsed(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     strategy = _strategy(options)
     read_mode = _choice(options, "readmode", "auto", "local", "remote")
     isolation = _choice(options, "kafka.isolation.level", "read_committed", "read_uncommitted")

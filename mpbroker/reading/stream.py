@@ -99,10 +99,10 @@ class Stream:
         `everything` ignores limits.
         """
         begun = self._parsed(start)
-        if self._progress is not None:
-            self._progress.reached(begun.offsets)
         if self._is_available_now and self._target is None:
             self._target = self._view(begun, is_final=True)
+        if self._progress is not None:
+            self._progress.reached(begun.offsets, is_last=begun == self._target)
         if self._has_to_keep_initial(begun):
             end = begun
         elif self._target is not None:

@@ -24,6 +24,7 @@ BATCH_BYTES: Final = 256 << 10
 # The most that brokers allow by the default of transaction.max.timeout.ms.
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 
+_IGNORE_KEYS: Final = "kafka.partitioner.ignore.keys"
 _T = TypeVar("_T")
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _CODECS = {codec.name.lower(): codec for codec in Codec}
@@ -35,6 +36,14 @@ _REFUSED = {
     ),
     "kafka.value.serializer": (
         "Kafka option 'value.serializer' is not supported as values are serialized with ByteArraySerializer."
+    ),
+    "kafka.partitioner.class": (
+        "Kafka option 'partitioner.class' is not supported: the sink runs no Java classes. Put each row's "
+        "partition into the column partition"
+    ),
+    "kafka.interceptor.classes": (
+        "Kafka option 'interceptor.classes' is not supported: the sink runs no Java classes. Change the rows "
+        "in the query"
     ),
     "kafka.transactional.id": (
         "Kafka option 'transactional.id' is not supported: the sink names its transactions itself. "
@@ -52,6 +61,8 @@ class WriteOptions:
     acks: int = -1
     codec: Codec = Codec.NONE
     batch_bytes: int = BATCH_BYTES
+    # Keys do not choose partitions.
+    ignore_keys: bool = False
     exactly_once: bool = False
     sink_id: str = ""
     # For df.write: a name of jobs, and the number of this one. A committed number is not written again.
@@ -92,6 +103,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         acks=acks,
         codec=_one_of(options, "kafka.compression.type", "none", _CODECS),
         batch_bytes=_positive(options, "kafka.batch.size", BATCH_BYTES),
+        ignore_keys=boolean(options.get(_IGNORE_KEYS, "false"), _IGNORE_KEYS),
         exactly_once=exactly_once,
         sink_id=sink_id,
         sink_batch=_sink_batch(options, exactly_once),

@@ -190,7 +190,7 @@ class RowWriter:
             self._topics.first_targets,
             self._topics.counts,
             self._topics.keyless,
-            binary(columns.get("key")),
+            None if self._options.ignore_keys else binary(columns.get("key")),
             numbers(columns.get("partition")),
             targets,
         )

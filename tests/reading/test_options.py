@@ -16,6 +16,7 @@ from mpbroker.reading.options import (
     AtTimestamps,
     Subscribe,
     SubscribePattern,
+    check_options,
     chosen_columns,
     includes_headers,
     parse_options,
@@ -197,6 +198,22 @@ def test_a_stream() -> None:
 def test_complaints_of_a_stream(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
         parse_options(STREAM | given, streaming=True)
+
+
+def test_options_are_checked_before_a_query_is_known_as_batch_or_stream(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without warnings, which follow when it is parsed. One that has an end is checked as a batch."""
+    for given in (
+        {},
+        {"startingOffsets": "latest"},
+        {"endingOffsets": "latest", "maxOffsetsPerTrigger": "-1"},
+    ):
+        check_options(STREAM | given)
+    for given in ({"maxOffsetsPerTrigger": "-1"}, {"endingOffsets": "earliest"}, {"assign": "{}"}):
+        with pytest.raises(OptionError):
+            check_options(STREAM | given)
+    assert caplog.messages == []
 
 
 def test_a_group_is_committed_to_by_a_broker() -> None:

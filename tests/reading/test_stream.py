@@ -344,14 +344,22 @@ def test_a_start_that_cannot_be(topics: Topics) -> None:
 
 
 def test_whoever_watches_lags_is_told(topics: Topics) -> None:
-    told: list[Mapping[TopicPartition, int]] = []
+    told: list[tuple[Mapping[TopicPartition, int], bool]] = []
 
     class Group:
-        def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-            told.append(offsets)
+        def reached(self, offsets: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
+            told.append((offsets, is_last))
 
     options = parse_options({"subscribe": "t", "log.dir": "/logs"}, streaming=True)
     run = Stream(options, open_follower=lambda: topics, clock=topics.time, progress=Group())
     run.next_end(at(90))
     run.committed(at(95))
-    assert told == [{("t", 0): 90}, {("t", 0): 95}]
+    run.prepare_available_now()
+    run.next_end(at(95))
+    run.next_end(at(100))
+    assert told == [
+        ({("t", 0): 90}, False),
+        ({("t", 0): 95}, False),
+        ({("t", 0): 95}, False),
+        ({("t", 0): 100}, True),
+    ]

@@ -8,6 +8,8 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,21 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_topic_id
+from mpbroker.testing import Broker
+from ops.bench.maven import MissingToolError
 from ops.setup import jvm_reader
 from spark_integration import session
 from spark_integration.environment import SparkSetupError
 from spark_integration.jvm import jar
 from spark_integration.jvm.planner import manifest
+from tests.support import generated_queries
 from tests.support.forms import pick, rounds
+from tests.support.generated_queries import Queries, make_expected, make_tables
 from tests.support.partition_model import pairs_of
 from tests.support.partition_walk import LOG_DIR, history, walker
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
+from tests.support.spark_connector import connector_jars
 from tests.support.spark_jvm import end_jvm
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
 
@@ -39,6 +46,7 @@ READERS = ("python", "jvm")
 BY_JVM = "by its JVM reader"
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
+QUERIES = pick("generated queries", short=20, long=400)
 HISTORIES = pick("histories", short=rounds(40), long=500)
 
 Read = Callable[..., DataFrame]
@@ -60,6 +68,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[
             "spark.driver.memory": "1g",
             "spark.sql.session.timeZone": "UTC",
         }
+        with suppress(MissingToolError):
+            # Its one test says what is missing.
+            config["spark.jars"] = connector_jars()
         accelerated = session.session(
             "mpbroker tests", "local[2]", accelerated=True, config=config, quiet=True
         )
@@ -195,6 +206,38 @@ def test_headers_nulls_and_empty_values(read: Read, log_dir: Path, fake_broker: 
         assert (row.key, row.value) == (record.key, record.value)
         assert [tuple(one) for one in row.headers or ()] == list(record.headers)
         assert (row.headers is None) == (not record.headers)
+
+
+NESTED = {
+    "select headers.key from t": [(["a", "b"],), (None,)],
+    "select headers.value from t": [([b"1", None],), (None,)],
+    "select headers[0].key, offset from t": [("a", 0), (None, 1)],
+    "select offset, h.key from t lateral view explode(headers) e as h": [(0, "a"), (0, "b")],
+    "select h.value from t lateral view explode(headers) e as h": [(b"1",), (None,)],
+    "select timestampType, headers.key, value, offset from t limit 1": [(0, ["a", "b"], b"v", 0)],
+    "select headers.value v, headers.key k from t limit 1": [([b"1", None], ["a", "b"])],
+    "select inline(headers) from t": [("a", b"1"), ("b", None)],
+    "select size(headers), exists(headers, h -> h.value is null) from t": [(2, True), (None, None)],
+    "select count(headers.key), max(size(headers.value)) from t": [(1, 2)],
+    "select 1 from t": [(1,), (1,)],
+}
+
+
+def test_a_query_that_reads_parts_of_headers(
+    spark: SparkSession, read: Read, log_dir: Path, fake_broker: FakeBroker
+) -> None:
+    """Spark prunes fields of the headers that a query does not name."""
+    writer = PartitionWriter(log_dir, "t")
+    writer.append(
+        [
+            NewRecord(key=b"k", value=b"v", timestamp=1, headers=(("a", b"1"), ("b", None))),
+            NewRecord(key=b"k", value=b"v", timestamp=1),
+        ]
+    )
+    fake_broker.publish(writer)
+    read(includeHeaders=True).createOrReplaceTempView("t")
+    for sql, rows in NESTED.items():
+        assert [tuple(row) for row in spark.sql(sql).collect()] == rows, sql
 
 
 def test_not_null_is_held(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -475,6 +518,34 @@ def test_what_spark_leaves_to_the_jvm_reader(
     assert size > writer.end.position
     narrow = frame.select("offset")._jdf.queryExecution().optimizedPlan().stats()
     assert narrow.sizeInBytes() < 100_000
+
+
+def test_generated_queries(spark: SparkSession, tmp_path: Path) -> None:
+    """Both readers and Spark's own connector return the same rows. The connector's are read once."""
+    try:
+        connector_jars()
+    except MissingToolError as error:
+        pytest.fail(str(error), pytrace=False)
+    with Broker(generated_queries.BROKER, log_dir=tmp_path / "log") as broker:
+        topics = generated_queries.Topics(broker.bootstrap_servers, broker.log_dir, random.Random(1))
+        views = [
+            make_expected(spark, broker.bootstrap_servers),
+            *(make_tables(kind, partial(reader_of, spark, broker.log_dir, kind)) for kind in READERS),
+        ]
+        assert BY_JVM in physical_plan(spark.table("jvm_mixed_read_committed"))
+        made, whole = Queries(1), [f"select * from {{{name}}}" for name in generated_queries.TABLES]
+        for sql in (*whole, *(made.next() for _ in range(QUERIES))):
+            wanted, *found = (sorted_rows(spark.sql(sql.format_map(names))) for names in views)
+            assert found == [wanted] * len(READERS), sql
+        del topics
+
+
+def reader_of(spark: SparkSession, log_dir: Path, kind: str) -> DataFrameReader:
+    return with_reader(spark.read.format("mpbroker").option("log.dir", str(log_dir)), kind)
+
+
+def sorted_rows(frame: DataFrame) -> list[str]:
+    return sorted(map(repr, frame.collect()))
 
 
 def test_views_joins_and_sorts(spark: SparkSession, log_dir: Path, fake_broker: FakeBroker) -> None:

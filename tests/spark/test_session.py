@@ -78,7 +78,10 @@ spark.stop()
 print(json.dumps(found))
 """
 QUIET = """
-spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
+# Spark puts something in front of these two.
+config |= {"spark.driver.extraJavaOptions": "-Dx=y", "spark.sql.warehouse.dir": log_dir}
+for _ in range(2):
+    spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
 assert count(spark) == 30
 spark._jvm.java.lang.System.err.println("said by the JVM")
 spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "gone").load().count()

@@ -55,6 +55,17 @@ def test_every_column(spark: SparkSession, broker: Broker) -> None:
     assert sorted(seen) == list(range(100))
 
 
+@pytest.mark.parametrize(("ignored", "partitions"), [("false", 1), ("true", PARTITIONS)])
+def test_keys_choose_partitions_unless_they_are_ignored(
+    spark: SparkSession, broker: Broker, ignored: str, partitions: int
+) -> None:
+    frame = spark.range(30, numPartitions=PARTITIONS).selectExpr("'k' key", "string(id) value")
+    write(frame, broker, topic=f"ignored-{ignored}", **{"kafka.partitioner.ignore.keys": ignored})
+    found = records(broker, f"ignored-{ignored}")
+    assert [one.key() for one in found] == [b"k"] * 30
+    assert len({one.partition() for one in found}) == partitions
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_codecs_and_topic_option(spark: SparkSession, broker: Broker, codec: str) -> None:
     frame = spark.range(2_000).selectExpr("'nowhere' topic", "cast(id as string) value")
@@ -74,6 +85,13 @@ def test_codecs_and_topic_option(spark: SparkSession, broker: Broker, codec: str
         (["'v' value", "cast(null as string) topic"], {}, "null topic present in the data"),
         (["'v' value", "9 partition"], {"topic": "errors"}, r"is not in the range \[0...3\) of topic errors"),
         (["'v' value"], {"topic": "t", "kafka.key.serializer": "x"}, "'key.serializer' is not supported"),
+        (
+            ["'v' value"],
+            {"topic": "t", "kafka.partitioner.class": "x"},
+            "'partitioner.class' is not supported",
+        ),
+        (["'v' value"], {"topic": "t", "kafka.partitioner.ignore.keys": "1"}, "is true or false, not '1'"),
+        (["'v' value"], {"topic": "t", "kafka.interceptor.classes": "x"}, "'interceptor.classes' is not"),
         (["'v' value"], {"topic": "t", "exactlyOnce": "true"}, "needs the option sinkId"),
         (["'v' value"], {"topic": "t", "kafka.acks": "2"}, "kafka.acks is one of"),
         (["'v' value"], {"topic": "t", "sinkBatch": "a:1"}, "sinkBatch needs exactlyOnce=true"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
@@ -190,6 +190,38 @@ def test_a_topic_made_anew_between_two_runs(
     with pytest.raises(PySparkException, match="Topic events was deleted and recreated"):
         rows.run(reader.load())
     assert rows.run(reader.option("failOnDataLoss", "false").load()) == offsets(0, 500)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("minOffsetsPerTrigger", "9", "higher than the maxOffsetsPerTrigger"),
+        ("assign", "{}", "Only one of the following options can be specified"),
+        ("startingOffsets", "never", "startingOffsets: Expected e.g."),
+    ],
+)
+def test_options_are_refused_by_load(
+    reader: DataStreamReader, option: str, value: str, complaint: str
+) -> None:
+    with pytest.raises(AnalysisException, match=complaint):
+        reader.option("maxOffsetsPerTrigger", "3").option(option, value).load()
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "complaint"),
+    [
+        (None, {"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ("offset string", {}, "schema: column 'offset' is bigint, not string"),
+    ],
+)
+def test_other_errors_of_options_are_those_of_the_query(
+    rows: Rows, reader: DataStreamReader, ddl: str | None, options: dict[str, str], complaint: str
+) -> None:
+    """`load` cannot tell a stream from a batch, and does not see the schema that it is given."""
+    frame = (reader.schema(ddl) if ddl else reader).options(**options).load()
+    with pytest.raises(StreamingQueryException, match=complaint) as raised:
+        rows.start(frame).awaitTermination(PATIENCE_S)
+    assert "another exception" not in str(raised.value)
 
 
 @pytest.fixture

@@ -16,10 +16,13 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from mpbroker.client.errors import ClientError
+from mpbroker.reading.group_progress import GroupProgress
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from spark_integration.source import MpbrokerStreamReader
 from tests.support.client_tools import SMALL_JVM
+from tests.support.committed_offsets import offset_of
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import served
 from tests.support.spark_produced import make_topic
@@ -38,6 +41,9 @@ class Query:
         self._reader = MpbrokerStreamReader({"startingOffsets": "earliest", **options}, SCHEMA)
         self.at = _json(self._reader.initialOffset())
         self.rows: list[int] = []
+
+    def is_available_now(self) -> None:
+        self._reader.prepareForTriggerAvailableNow()
 
     def trigger(self) -> bool:
         """Whether there was a batch."""
@@ -181,3 +187,26 @@ def test_batches_without_a_row_go_on(
     while one_by_one.trigger():
         batches += 1
     assert (one_by_one.rows, batches) == ([6, 7, 9], 10)
+
+
+def test_a_group_has_the_end_of_each_batch_by_the_next_one(
+    start: Start, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However soon batches follow each other. A run that ends tries again what a broker has refused."""
+    write(plain(broker), topic, 40)
+    commit = GroupProgress._commit
+    query = start(topic, maxOffsetsPerTrigger="10", commitGroupId=topic)
+    query.is_available_now()
+    seen: list[int | None] = []
+    while query.trigger():
+        seen.append(offset_of(broker, topic, topic))
+        if query.at[topic]["0"] == 20:
+            monkeypatch.setattr(GroupProgress, "_commit", refused)
+        if query.at[topic]["0"] == 40:
+            monkeypatch.setattr(GroupProgress, "_commit", commit)
+    assert seen == [0, 10, 10, 10]
+    assert offset_of(broker, topic, topic) == 40
+
+
+def refused(*_arguments: object) -> None:
+    raise ClientError("the coordinator is not available")

@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 
 from spark_integration.workers import CLOSED, end_in_silence, in_silence
+from tests.support.programs import ran
+from tests.support.spark_here import ROOT
 
 
 def raising(error: OSError) -> ModuleType:
@@ -23,6 +25,12 @@ def raising(error: OSError) -> ModuleType:
     return main
 
 
+@pytest.fixture(autouse=True)
+def as_for_planners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the variable as Spark has it for planners, and again when the test ends."""
+    monkeypatch.setenv("PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE", "")
+
+
 @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
 def test_a_connection_that_spark_has_closed_is_no_failure(error: OSError) -> None:
     with socket.socket() as connection:
@@ -34,6 +42,23 @@ def test_everything_else_is_as_the_worker_left_it() -> None:
         assert in_silence(lambda _socket, authenticated: 7 if authenticated else 0)(connection, True) == 7
         with pytest.raises(OSError, match="disk"):
             in_silence(raising(OSError("disk")).worker)(connection, True)
+
+
+CLOSED_WHILE_IDLE = """
+import socket, sys
+from pyspark import daemon
+from spark_integration.workers import in_silence
+idle, of_spark = socket.socketpair()
+of_spark.close()
+sys.argv = ["daemon", "pyspark.sql.worker.lookup_data_sources"]
+print(in_silence(daemon.worker)(idle, True))
+"""
+
+
+def test_an_idle_planner_that_spark_closes_prints_nothing() -> None:
+    """Spark does so after a minute. PySpark's worker prints an error of its last flush if it may go on."""
+    done = ran([sys.executable, "-c", CLOSED_WHILE_IDLE], timeout=60, cwd=ROOT)
+    assert (done.stdout, done.stderr) == (f"{CLOSED}\n", "")
 
 
 @pytest.mark.parametrize("name", ["pyspark.daemon", "mpbroker.__main__", None])

@@ -14,6 +14,7 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
+import scala.Option;
 
 /** Holds the wanted columns while they are filled. A column that is not wanted is null. */
 final class Columns implements AutoCloseable {
@@ -26,6 +27,8 @@ final class Columns implements AutoCloseable {
   final WritableColumnVector timestamp;
   final WritableColumnVector timestampType;
   final WritableColumnVector headers;
+  private final WritableColumnVector headerKey;
+  private final WritableColumnVector headerValue;
   private final StructType schema;
   private final LogRange range;
   private final ColumnarBatch batch;
@@ -40,6 +43,8 @@ final class Columns implements AutoCloseable {
     timestamp = writable("timestamp");
     timestampType = writable("timestampType");
     headers = writable("headers");
+    headerKey = ofHeaders("key");
+    headerValue = ofHeaders("value");
     ColumnVector[] vectors = new ColumnVector[schema.size()];
     for (int i = 0; i < vectors.length; i++) {
       vectors[i] = vector(schema.apply(i).name());
@@ -71,18 +76,18 @@ final class Columns implements AutoCloseable {
     headers.putArray(row, headers.arrayData().getElementsAppended(), count);
   }
 
-  /** Adds a header. Bytes of its key that are not UTF-8 become U+FFFD, as in Python. */
+  /** Adds the wanted fields of a header. Bytes of its key that are not UTF-8 become U+FFFD, as in Python. */
   void addHeader(long keyAddress, int keyBytes, long valueAddress, int valueBytes) {
-    WritableColumnVector entries = headers.arrayData();
-    entries.appendStruct(false);
-    String key = new String(copy(keyAddress, keyBytes), StandardCharsets.UTF_8);
-    byte[] text = key.getBytes(StandardCharsets.UTF_8);
-    ((WritableColumnVector) entries.getChild(0)).appendByteArray(text, 0, text.length);
-    WritableColumnVector values = (WritableColumnVector) entries.getChild(1);
-    if (valueBytes < 0) {
-      values.appendNull();
-    } else {
-      values.appendByteArray(copy(valueAddress, valueBytes), 0, valueBytes);
+    headers.arrayData().appendStruct(false);
+    if (headerKey != null) {
+      String key = new String(copy(keyAddress, keyBytes), StandardCharsets.UTF_8);
+      byte[] text = key.getBytes(StandardCharsets.UTF_8);
+      headerKey.appendByteArray(text, 0, text.length);
+    }
+    if (headerValue != null && valueBytes < 0) {
+      headerValue.appendNull();
+    } else if (headerValue != null) {
+      headerValue.appendByteArray(copy(valueAddress, valueBytes), 0, valueBytes);
     }
   }
 
@@ -112,6 +117,16 @@ final class Columns implements AutoCloseable {
 
   private WritableColumnVector writable(String name) {
     return wants(name) ? new OnHeapColumnVector(ROWS, schema.apply(name).dataType()) : null;
+  }
+
+  /** Returns a field of the headers; null if Spark has pruned it, or all headers. */
+  private WritableColumnVector ofHeaders(String name) {
+    if (headers == null) {
+      return null;
+    }
+    WritableColumnVector entries = headers.arrayData();
+    Option<Object> place = ((StructType) entries.dataType()).getFieldIndex(name);
+    return place.isDefined() ? (WritableColumnVector) entries.getChild((int) place.get()) : null;
   }
 
   private ColumnVector vector(String name) {
