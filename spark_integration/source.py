@@ -66,7 +66,7 @@ class MpbrokerDataSource(spark.DataSource):
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802
         try:
             return MpbrokerStreamReader(self.options, schema)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the reader raises it when Spark asks
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> spark.DataSourceWriter:

@@ -6,12 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Static
 
@@ -183,9 +185,10 @@ class TopApp(App[None]):
         self._show_unless_paused()
 
     def _show_unless_paused(self) -> None:
-        # At the end widgets are removed before the last messages come.
-        if not self.is_paused and self.query(Cards):
-            self._show()
+        # At the end Textual removes the widgets one by one before the last messages come.
+        with suppress(NoMatches):
+            if not self.is_paused:
+                self._show()
 
     def _show(self) -> None:
         sample, colours = self.model.sample, self.theme_variables

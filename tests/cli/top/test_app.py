@@ -177,6 +177,12 @@ async def test_sorting_by_each_column_and_the_other_way_round(shared_broker: Bro
         assert terminal.app.sorting[PARTITIONS.key] == ("topic", True)
 
 
+async def test_a_sample_that_comes_while_widgets_are_removed_is_dropped(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker) as terminal:
+        await terminal.app.query_one("#headline").remove()
+        terminal.app._add(None, None)
+
+
 async def test_the_cursor_stays_on_its_row(shared_broker: Broker) -> None:
     many = shared_broker.create_topic("many", partitions=20)
 
