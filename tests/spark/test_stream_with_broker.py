@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from mpbroker.client.errors import ClientError
+from mpbroker.reading import group_progress
 from mpbroker.reading.group_progress import GroupProgress
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
@@ -194,6 +195,8 @@ def test_a_group_has_the_end_of_each_batch_by_the_next_one(
 ) -> None:
     """However soon batches follow each other. A run that ends tries again what a broker has refused."""
     write(plain(broker), topic, 40)
+    # A broker that is busy does not refuse.
+    monkeypatch.setattr(group_progress, "TIMEOUT_MS", PATIENCE_S * 1000)
     commit = GroupProgress._commit
     query = start(topic, maxOffsetsPerTrigger="10", commitGroupId=topic)
     query.is_available_now()
