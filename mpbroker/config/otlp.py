@@ -14,7 +14,7 @@ PATH: Final = "v1/metrics"
 PROTOCOL: Final = "http/protobuf"
 OWN_SETTING: Final = "otlp.endpoint"
 DEFAULT_INTERVAL_MS: Final = 60_000
-"""The specification's."""
+"""OTEL_METRIC_EXPORT_INTERVAL has this default."""
 _NO: Final = "none"
 _QUERY: Final = re.compile("[?#]")
 

@@ -39,8 +39,8 @@ from mpbroker.security.scram import ITERATIONS_MIN
 
 TIMEOUT_S: Final = 30.0
 _NAMED_MAX: Final = 3
-# Strings of requests have at most 32,767 bytes of UTF-8; the broker decides about shorter ones.
 _INT32_MAX: Final = (1 << 31) - 1
+# Strings of requests have at most 32,767 bytes of UTF-8; the broker decides about shorter ones.
 _Text = Annotated[str, msgspec.Meta(max_length=8_000)]
 _LongText = Annotated[str, msgspec.Meta(max_length=1 << 20)]
 _Partition = Annotated[int, msgspec.Meta(ge=-1, le=_INT32_MAX)]

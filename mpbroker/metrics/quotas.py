@@ -112,7 +112,7 @@ def _register(kind: QuotaKind, name: str) -> None:
 
 
 def of_clients(view: View, kind: QuotaKind) -> Iterator[tuple[tuple[str, str], dict[str, float]]]:
-    """Yield (user, client id) of each budget, and its use. Text that is not part of it is ""."""
+    """Yield each budget's (user, client id) and its use. A budget without a user, or client id, has ""."""
     for owner, words in sorted(view.now.quota_clients.items()):
         if owner[0] != kind:
             continue

@@ -97,7 +97,7 @@ class SaslServer:
 
     @property
     def has_chosen(self) -> bool:
-        """Return whether the client has chosen a mechanism: its tokens may be guesses."""
+        """Return whether the client has chosen a mechanism. From then on its tokens may guess passwords."""
         return self._mechanism is not None
 
     @property

@@ -207,10 +207,9 @@ class Mpbroker(Broker):
 
     template: str = MPBROKER_COMMAND
     flags: Sequence[str] = ()
-    # Further arguments; the command already names directories and sources.
 
     name = "mpbroker"
-    # Flags that every one gets, in front of its own.
+    # Flags of a class of brokers; they precede `flags`.
     always: ClassVar[Sequence[str]] = ()
 
     def command(self) -> Sequence[str]:

@@ -181,8 +181,8 @@ def test_times_are_looked_up_around_damage(log: Logs) -> None:
     assert ask_time(log, T0 + 5) == (0, T0 + 5, 5)
     assert ask_time(log, T0 + 7) == (0, T0 + 10, 10)
     assert ask_time(log, -3) == (0, T0 + 19, 19)
-    damage(log, 9, 10, version=2)
-    log.rig.memory.words("damaged").store(0, damage_word(GENERATION, 3))
+    damage(log, 3, 10, version=2)
+    assert ask_time(log, -3) == (0, T0 + 5, 5)
 
 
 def test_times_in_damage_that_nobody_has_found_are_an_error(log: Logs) -> None:

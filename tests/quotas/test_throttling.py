@@ -369,8 +369,8 @@ def test_a_fetch_that_is_held_back_has_used_nothing(ready: Rig) -> None:
     assert row[QuotaWord.QUOTA_PAUSES] == 1
 
 
-def test_whom_nobody_can_measure_any_more_is_counted(ready: Rig) -> None:
-    """Sixteen busy clients in a key's two groups: the next one is not limited, and that is told."""
+def test_clients_without_a_meter_are_counted(ready: Rig) -> None:
+    """Check with a client whose two groups are full of sixteen busy ones: it is not limited, but counted."""
     clients = ready.handler.turn.clients
     # Their groups are the first one of the page and the sixth.
     keys = [number << 16 | 5 << 32 for number in range(17)]

@@ -153,7 +153,7 @@ def test_without_a_file_there_is_still_something_beneath() -> None:
 
 
 class Listeners:
-    """What of the listeners a change uses. None of them is affected."""
+    """The members that `Changing` uses of listeners. No change affects a listener."""
 
     now: tuple[()] = ()
     processor = None

@@ -283,7 +283,7 @@ def test_numbers_of_workers_change_with_the_file_and_not_without(broker: Configu
 
 
 def test_what_a_reload_changes_is_a_setting() -> None:
-    """All others wait for the next start, also one that nobody has thought of yet."""
+    """Check that a reload changes only settings that it names: a new setting waits for the next start."""
     fields = set(BrokerConfig.__struct_fields__)
     assert fields >= config_diff.FOLLOWED
     assert fields >= config_diff.WORKERS

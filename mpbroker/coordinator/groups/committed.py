@@ -1,4 +1,4 @@
-"""Groups read from the files of `__consumer_offsets`; does no I/O.
+"""Committed offsets and members of groups, by the batches of `__consumer_offsets` that the caller has read.
 
 The coordinator itself keeps more of them (`group_manager`). Offsets of a transaction count from its marker
 on. (Kafka: GroupCoordinatorRecordSerde)

@@ -67,9 +67,9 @@ class Forwarding:
         request: Callable[[list[str]], Message],
         results_of: Callable[[Any], list[Any]],
     ) -> Generator[None, None, list[Any]]:
-        """Forward a request about many names, some at a time, each of them once; return all results.
+        """Forward a request about many names in several, each name once; return the results of all.
 
-        `request` makes the request about some names. Its response is about at least the first of them.
+        `request` makes a request about a list of names. Its response may omit names at the end of the list.
         """
         left = list(dict.fromkeys(names))
         longest = max(map(len, left), default=0) or 1

@@ -26,7 +26,7 @@ cdef struct Topic:
     int32_t partitions          # partition numbers are less than this
     uint32_t config_version
     int32_t max_message_bytes
-    bint fast                   # batches of `codec` are stored as they come
+    bint fast                   # not internal: the native turn may append to it
     int codec                   # of compression.type; -1: whatever a batch has
     bint append_time            # message.timestamp.type is LogAppendTime
     bint keyed                  # cleanup.policy has compact: every record needs a key

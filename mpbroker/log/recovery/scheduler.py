@@ -154,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give out partitions of the first topics: until partition `key` is given, or enough wait."""
+        """Give the first topics' partitions to workers: GIVEN_MOST, and of `key`'s topic all up to `key`."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return

@@ -149,7 +149,7 @@ class TransactionModel(RuleBasedStateMachine):
                 self.rig.coordinator.end_txn.holds.earlier_ended()
 
     def one(self, data: st.DataObject) -> Producer:
-        """Mostly the newest there is."""
+        """Draw a producer, in three of five cases the newest."""
         at = data.draw(st.sampled_from([-1, -1, -1, -2, -3]))
         return self.known[max(at, -len(self.known))]
 
@@ -178,7 +178,7 @@ class TransactionModel(RuleBasedStateMachine):
 
     @rule(has_heard=st.booleans())
     def coordinator_dies(self, has_heard: bool) -> None:
-        """Nobody is answered by it any more."""
+        """The requests that it had get no answer."""
         self.lose(has_heard)
         self.hear()
         self.requests.clear()

@@ -27,10 +27,10 @@ def produce(partitions: int, value_bytes: int) -> ProduceRequest:
     return ProduceRequest(None, -1, 30_000, [ProduceRequest.TopicProduceData("", ZIPPED.topic_id, named)])
 
 
-def test_batches_that_are_compressed_anew_are_bounded_together(
+def test_batches_that_are_compressed_again_are_bounded_together(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few bytes for each could stand for the memory of the whole host."""
+    """Check the sum of their sizes: few compressed bytes may decompress to more than the host's memory."""
     monkeypatch.setattr(k00_produce, "REBUILT_BYTES_MAX", 100_000)
     (topic,) = ready.ask(PRODUCE, VERSION, produce(4, 40_000)).responses
     assert ready.log.take() == []

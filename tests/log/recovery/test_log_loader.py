@@ -176,7 +176,7 @@ def test_every_truncation_is_cut_to_whole_batches(writer: MakeWriter, tmp_path: 
         shutil.rmtree(copy)
 
 
-def test_every_flipped_bit_is_found(writer: MakeWriter, tmp_path: Path, caplog) -> None:
+def test_a_flipped_bit_of_each_byte_is_found(writer: MakeWriter, tmp_path: Path, caplog) -> None:
     """Check it except for what no checksum covers: base offset, and leader epoch (see below)."""
     caplog.set_level(logging.ERROR)
     source, ends = small_log(writer)

@@ -283,8 +283,8 @@ def test_what_a_worker_that_hangs_had_is_taken_again(
     recovery.close()
 
 
-def test_who_asks_again_gets_what_there_is(log_dir: Path, recovery: Recovery) -> None:
-    """Check it for a coordinator that died in between."""
+def test_a_partition_that_is_submitted_twice_is_opened_once(log_dir: Path, recovery: Recovery) -> None:
+    """Check with two submissions: a coordinator that replaces a dead one asks for the same partitions."""
     for _ in range(2):
         recovery.submit(0, job(log_dir, 4, topic_config()))
     assert isinstance(results(recovery, [4])[4], RecoveredPartition)

@@ -266,10 +266,10 @@ def test_what_is_about_to_get_another_name_is_not_taken_for_empty(node: MakeNode
     assert all(segment.size > 0 for segment in log.sealed)
 
 
-def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
+def test_a_topic_that_is_deleted_as_its_move_ends_leaves_no_files(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check it though its slot of the table is another partition's by then."""
+    """Check also that a new topic, which has its slot of the table, is not affected."""
     made, process, target, to = ready_to_move(node, file_delete_delay_ms="0")
     place, reached, goes_on = future_replica.place, threading.Event(), threading.Event()
 
