@@ -78,11 +78,11 @@ NARROW = {
         *("mpbroker.inspection", "mpbroker.reading"),
         "mpbroker.storage",
         # The records of committed offsets.
-        *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.log_records"),
+        *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.log_records"),
     ),
     "mpbroker.exporter": (
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),
-        *("mpbroker.http", "mpbroker.observe", "mpbroker.coordinator.groups.committed"),
+        *("mpbroker.http", "mpbroker.observe"),
     ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.cli": (

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from mpbroker.coordinator.groups.committed import CommittedGroup
 from mpbroker.exporter.exposition import Family, Page, labels_text
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.observe.committed_groups import CommittedGroup
 from mpbroker.observe.lag import lag_behind
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 

@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpbroker.coordinator.groups.committed import CommittedGroups
 from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.inspection.directory import InspectedDirectory, open_directory
 from mpbroker.inspection.partition import Partition, segment_paths
 from mpbroker.inspection.segment import batches, mapped
+from mpbroker.observe.committed_groups import CommittedGroups
 from mpbroker.observe.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, Sample
 from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC
 from mpbroker.reading.errors import CorruptLog, OptionError, SourceUnavailable

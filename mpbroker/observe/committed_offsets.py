@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
 from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.observe.committed_groups import CommittedGroup, CommittedGroups
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mpbroker.coordinator.groups.committed import CommittedGroup
 from mpbroker.exporter import partition_metrics
 from mpbroker.exporter.exposition import Page
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.observe.committed_groups import CommittedGroup
 
 
 def seen(topic: str, partition: int, end: int, *, usable: bool = True) -> LogSeen:

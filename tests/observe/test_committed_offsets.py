@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.coordinator.groups.committed import CommittedGroup
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -22,6 +21,7 @@ from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, pack_partition, unp
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.observe import committed_offsets
+from mpbroker.observe.committed_groups import CommittedGroup
 from mpbroker.observe.committed_offsets import CommittedOffsets
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.builder import build_batch

@@ -52,7 +52,6 @@ cdef struct Judged:
     int has_tombstone
     int64_t first_timestamp     # of the first record that is kept
     int64_t max_timestamp       # the largest of the records that are kept
-    int64_t first_delta         # as in the batch
 
 
 cdef class BatchWalk:

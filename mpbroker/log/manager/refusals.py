@@ -14,7 +14,8 @@ from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.calls import EnsureTopic
-from mpbroker.ipc.disk_problems import NO_ROOM, ROOM_BYTES, mebibytes, room_advice
+from mpbroker.ipc.disk_problems import ROOM_BYTES, mebibytes, room_advice
+from mpbroker.storage.disk_errors import NO_ROOM
 
 LOG_EVERY_S = 10.0
 # Refusals are over when none came for this long and no log directory is full. Whether something was appended

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -15,6 +14,7 @@ from mpbroker.coordinator.groups.records import (
     encode,
 )
 from mpbroker.coordinator.runtime.log_records import UnreadableRecord
+from mpbroker.observe.committed_groups import CommittedGroup, CommittedGroups
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.record import NewRecord
