@@ -232,7 +232,7 @@ class SharedMemory:
     BULLETIN_BYTES = 256 << 20
     CREDENTIALS_BYTES = 64 << 20
     LIMITS_BYTES = 64 << 20
-    # A base takes 2.7 MB at most, with everything that can be altered of brokers (coordinator.metadata.broker_rules).
+    # A base takes at most 2.7 MB, with all alterations of brokers (coordinator.metadata.broker_rules).
     BROKERS_BYTES = 8 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
