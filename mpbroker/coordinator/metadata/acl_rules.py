@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import astuple
 
-from mpbroker.coordinator.metadata.image_sizes import acl_bytes
+from mpbroker.coordinator.metadata.image_sizes import NAME_BYTES_MAX, acl_bytes
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import AlteredResources, CreateAcls, DeleteAcls, DeletedAcls, DeletedAclsOfFilter
 from mpbroker.protocol.errors import ErrorCode
@@ -26,11 +26,6 @@ COMPARED_MAX: Final = 1_000_000
 """Entries that the filters of a request may be compared with in all: half a second of the coordinator's work.
 
 Filters that leave no field open are not compared.
-"""
-NAME_BYTES_MAX: Final = 1024
-"""The longest principal and the longest host of an entry, in bytes.
-
-Kafka sets no bound; here every handler holds them all.
 """
 
 AclTable: TypeAlias = dict[Acl, bytes]

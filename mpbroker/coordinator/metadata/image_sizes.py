@@ -17,6 +17,8 @@ _TOPIC_BYTES: Final = 48
 _ENTITY_BYTES: Final = 12
 _NUMBER_BYTES: Final = 9
 PARTITION_BYTES: Final = 8
+NAME_BYTES_MAX: Final = 1024
+"""The longest user, client id, principal or host. Kafka sets no bound; here every handler holds them all."""
 
 
 def topic_bytes(name: str, partitions: int, configs: Mapping[str, str]) -> int:

@@ -6,19 +6,12 @@ The changes of one entity happen together or not at all. (Kafka: ClientQuotaCont
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
 
-from mpbroker.coordinator.metadata.image_sizes import quota_bytes
+from mpbroker.coordinator.metadata.image_sizes import NAME_BYTES_MAX, quota_bytes
 from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ClientQuotaRecord
 from mpbroker.quotas.entities import Entity, InvalidQuota, QuotaTable, check_quota, entity_of
-
-NAME_BYTES_MAX: Final = 1024
-"""The longest user or client id with a quota, in bytes.
-
-Kafka sets no bound; here every handler holds them all.
-"""
 
 
 def entity_in(record: ClientQuotaRecord) -> Entity:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
+from mpbroker.coordinator.metadata.image_sizes import NAME_BYTES_MAX
 from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUser, ScramUsers
 from mpbroker.ipc.credentials import ScramImage
 from mpbroker.protocol.errors import ErrorCode
@@ -19,7 +20,6 @@ Alteration: TypeAlias = UserScramCredentialRecord | RemoveUserScramCredentialRec
 Refusal: TypeAlias = tuple[ErrorCode, str]
 
 # These bounds are ours; Kafka has none. Here all credentials together have to fit into a bulletin.
-NAME_BYTES_MAX = 1024
 SALT_BYTES_MAX = 1024
 KEY_BYTES_MAX = 64
 # Bytes of a credential without its name and salt.

@@ -18,7 +18,7 @@ from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
-from mpbroker.coordinator.transactions.marker_sender import MarkerSender
+from mpbroker.coordinator.transactions.marker_sender import RETRY_MS, MarkerSender
 from mpbroker.coordinator.transactions.records import TV1, TV2
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
 from mpbroker.coordinator.transactions.steps import Action, PendingStep, TransactionMetadata, Verdict
@@ -27,8 +27,6 @@ from mpbroker.protocol.messages import EndTxnRequest, EndTxnResponse
 from mpbroker.records.batch import NO_PRODUCER_ID
 
 FIRST_BUMPING_VERSION: Final = 5
-# How soon the record that a transaction is over is tried again.
-RETRY_MS: Final = 100
 
 log = logging.getLogger("mpbroker.coordinator.transactions")
 

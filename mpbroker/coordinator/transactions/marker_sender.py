@@ -22,6 +22,7 @@ from mpbroker.protocol.topic_names import GROUP_TOPIC
 
 # The most markers in a round: some 10 ms of the coordinator's work.
 ROUND_MARKERS: Final = 1_000
+# How soon a marker, or the record that a transaction is over, is tried again.
 RETRY_MS: Final = 100
 # The partition knows a later epoch of the producer or the coordinator: this marker is void there.
 OUTDATED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)

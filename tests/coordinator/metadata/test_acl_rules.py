@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.coordinator.metadata import acl_rules
-from mpbroker.coordinator.metadata.image_sizes import acl_bytes
+from mpbroker.coordinator.metadata.image_sizes import NAME_BYTES_MAX, acl_bytes
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.acls import AclFilterImage, AclImage
 from mpbroker.ipc.calls import AlteredResources, CreateAcls, DeleteAcls, DeletedAcls
@@ -56,7 +56,7 @@ def test_the_same_entry_again_needs_no_record(log: Log) -> None:
 
 def test_each_entry_has_its_own_result(log: Log) -> None:
     wrong = ORDERS._replace(operation=1)
-    long = ORDERS._replace(principal="User:" + "x" * acl_rules.NAME_BYTES_MAX)
+    long = ORDERS._replace(principal="User:" + "x" * NAME_BYTES_MAX)
     results = log.create_acls(wrong, ORDERS, long)
     assert [code for code, _ in results] == [ErrorCode.INVALID_REQUEST, 0, ErrorCode.INVALID_REQUEST]
     assert "principal" in str(results[2][1])
