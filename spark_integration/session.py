@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from mpbroker.protocol.printable import spelt
 from spark_integration.environment import SparkSetupError, check_java, check_packages, why_unfit, with_package
 from spark_integration.quiet import started_quietly
 
@@ -66,7 +67,7 @@ def session(
     check_packages()
     from pyspark.sql import SparkSession
 
-    wanted = {name: _text(value) for name, value in (config or {}).items()}
+    wanted = {name: spelt(value) for name, value in (config or {}).items()}
     if master is not None:
         wanted["spark.master"] = master
     wanted = _prepared(wanted, accelerated=accelerated, quiet=quiet)
@@ -97,7 +98,7 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> Sp
     """
     check_packages()
     # PySpark has no public way to read the settings of a builder.
-    given = {str(name): _text(value) for name, value in vars(builder).get("_options", {}).items()}
+    given = {str(name): spelt(value) for name, value in vars(builder).get("_options", {}).items()}
     _check_running_jvm()
     for name, value in _prepared(given, accelerated=accelerated, quiet=False).items():
         builder = builder.config(name, value)
@@ -289,7 +290,3 @@ def _is_local(master: str | None) -> bool:
     """Return whether workers are on this host, with the files and programs that this process sees."""
     master = master or os.environ.get("MASTER") or "local"
     return master.startswith("local")
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

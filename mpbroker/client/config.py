@@ -15,7 +15,7 @@ import msgspec
 
 from mpbroker.client.errors import ConfigError
 from mpbroker.config import known
-from mpbroker.config.keys import Secret
+from mpbroker.config.keys import Secret, listed
 from mpbroker.config.properties import Entry, PropertiesError, parse
 from mpbroker.config.protocols import PROTOCOLS, TLS_VERSIONS, uses_sasl, uses_tls
 from mpbroker.security.jaas import JaasError, parse_jaas
@@ -165,7 +165,7 @@ def _text(_name: str, text: str) -> str:
 
 
 def _list(_name: str, text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(listed(text))
 
 
 def _number(lowest: int) -> Callable[[str, str], int]:

@@ -142,6 +142,11 @@ class Key(msgspec.Struct, frozen=True):
             raise self.invalid(text, why)
 
 
+def listed(text: str) -> list[str]:
+    """Split a list at its commas, without blanks and empty parts."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def key_name(field: str) -> str:
     """Return Kafka's key of a field. It has dots where the field has underscores, and never an underscore."""
     return field.replace("_", ".")

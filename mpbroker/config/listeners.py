@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from mpbroker.config.keys import listed
 from mpbroker.config.protocols import PROTOCOLS
 
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
@@ -55,7 +56,7 @@ class Listener(msgspec.Struct, frozen=True):
 def parse_protocol_map(text: str) -> dict[str, str]:
     """Parse `NAME:PROTOCOL,…`. Raises ValueError, which names the wrong entry."""
     protocols: dict[str, str] = {}
-    for entry in _split(text):
+    for entry in listed(text):
         name, colon, protocol = (part.strip().upper() for part in entry.partition(":"))
         if not colon or not name:
             raise ValueError(f"'{entry}' is not NAME:PROTOCOL")
@@ -73,7 +74,7 @@ def parse_listeners(
     text: str, protocols: dict[str, str], *, unique_ports: bool = True
 ) -> tuple[Listener, ...]:
     """Parse a comma-separated list of listeners. Raises ValueError, which names the wrong one."""
-    listeners = tuple(_parse_one(entry, protocols) for entry in _split(text))
+    listeners = tuple(_parse_one(entry, protocols) for entry in listed(text))
     if not listeners:
         raise ValueError("at least one listener must be given, such as PLAINTEXT://127.0.0.1:9092")
     check_all(listeners, unique_ports=unique_ports)
@@ -149,10 +150,6 @@ def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> 
             raise ValueError(f"each listener must have a different path; {path} comes twice")
     if unique_ports:
         _check_ports(listeners)
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _parse_one(entry: str, protocols: dict[str, str]) -> Listener:

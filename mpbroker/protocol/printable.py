@@ -32,3 +32,8 @@ def error_text(text: str) -> str:
 def counted(count: int, one: str, many: str = "") -> str:
     """Return the number with the singular or plural that goes with it."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def spelt(value: object) -> str:
+    """Write a value as settings and options spell it: `true`, `false`, or as `str` does."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
+from mpbroker.protocol.printable import spelt
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.columns import SCHEMA
 from mpbroker.reading.errors import OptionError
@@ -66,7 +67,7 @@ def read(
     Raises OptionError (a ValueError), SourceUnavailable, DataLoss, CorruptLog; taking batches may raise them,
     too.
     """
-    given = _spelt(options or {})
+    given = {name: spelt(value) for name, value in (options or {}).items()}
     named = {
         "log.dir": _joined(log_dir),
         "kafka.bootstrap.servers": _joined(bootstrap_servers),
@@ -106,13 +107,6 @@ def arrow_schema(given: Mapping[str, str]) -> pa.Schema:
 def _batches(tasks: Sequence[TaskRange], schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     for task in tasks:
         yield from read_range(task, schema, options)
-
-
-def _spelt(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options with values as texts, as Spark passes them."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
-    }
 
 
 def _joined(values: Directory | Sequence[Directory] | None) -> str | None:

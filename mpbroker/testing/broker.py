@@ -24,6 +24,7 @@ import msgspec
 from mpbroker.config.environment import RUNTIME_DIR
 from mpbroker.config.listeners import reachable
 from mpbroker.ipc.pointer import read_pointer
+from mpbroker.protocol.printable import spelt
 from mpbroker.testing.errors import BrokerFailed
 from mpbroker.testing.leftovers import new_name, sweep
 
@@ -80,7 +81,7 @@ class Broker:
         start_timeout_s: float = START_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
     ) -> None:
-        self.settings = {key: _text(value) for key, value in (settings or {}).items()}
+        self.settings = {key: spelt(value) for key, value in (settings or {}).items()}
         for key in ("log.dirs", "log.dir"):
             if key in self.settings:
                 raise ValueError(f"settings[{key!r}]: name the directory with Broker(log_dir=…)")
@@ -247,7 +248,7 @@ class Broker:
         from mpbroker.testing.topics import create
 
         name = name or unique_name("topic")
-        create(self._where, name, partitions, {key: _text(value) for key, value in (config or {}).items()})
+        create(self._where, name, partitions, {key: spelt(value) for key, value in (config or {}).items()})
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -485,10 +486,6 @@ class Broker:
         self._bound = {}
         self._owner = 0
         atexit.unregister(self._at_exit)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_setting(what: str, path: Path) -> None:

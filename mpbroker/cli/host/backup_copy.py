@@ -33,6 +33,7 @@ import msgspec
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
+from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.names import META_PROPERTIES
 
 MANIFEST, INCOMING = "manifest.json", "incoming"
@@ -480,8 +481,5 @@ def _copy_owner(fd: int, found: os.stat_result) -> None:
 
 
 def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.keys import ConfigType, Key, format_value
+from mpbroker.config.keys import ConfigType, Key, format_value, listed
 from mpbroker.config.topic_config import TOPIC_KEYS, inherited
 from mpbroker.coordinator.metadata.image_sizes import config_bytes
 from mpbroker.coordinator.metadata.topic_rules import Refused, check_configs
@@ -71,14 +71,10 @@ def _value(
         raise Refused(
             ErrorCode.INVALID_CONFIG, f"Can't {operation} to key {change.name} because its type is not LIST."
         )
-    there = _parts(configs.get(change.name) or beneath(key))
-    named = _parts(change.value or "")
+    there = listed(configs.get(change.name) or beneath(key))
+    named = listed(change.value or "")
     if change.operation == ConfigOperation.APPEND:
         there += [part for part in named if part not in there]
     else:
         there = [part for part in there if part not in named]
     return ",".join(there)
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
