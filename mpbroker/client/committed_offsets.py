@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.topic_names import TopicPartition
 
 
 def fetch_request(

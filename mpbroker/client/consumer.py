@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 
 from mpbroker.client.cluster import Asked, Cluster
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed, BadText
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.numbers import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.aborted import from_fetch
 from mpbroker.records.iterate import Batch, iterate_batches

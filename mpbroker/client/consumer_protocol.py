@@ -9,9 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Mapping
 
+from mpbroker.protocol.topic_names import TopicPartition
+
 PROTOCOL_TYPE = "consumer"
 RANGE = "range"
-TopicPartition = tuple[str, int]
 
 _VERSION_0 = b"\0\0"
 _NO_USER_DATA = struct.pack(">i", -1)

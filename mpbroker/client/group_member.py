@@ -15,7 +15,6 @@ from mpbroker.client.committed_offsets import commit_request, fetch_request, fet
 from mpbroker.client.consumer_protocol import (
     PROTOCOL_TYPE,
     RANGE,
-    TopicPartition,
     assign_ranges,
     decode_assignment,
     decode_subscription,
@@ -25,6 +24,7 @@ from mpbroker.client.consumer_protocol import (
 from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import TopicPartition
 
 # Defaults of Kafka's consumer (session.timeout.ms, heartbeat.interval.ms, max.poll.interval.ms).
 SESSION_TIMEOUT_MS = 45_000

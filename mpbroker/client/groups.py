@@ -23,11 +23,12 @@ from mpbroker.client.committed_offsets import (
     of_group,
 )
 from mpbroker.client.consumer import PATIENCE_MS
-from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, TopicPartition, decode_assignment
+from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from mpbroker.client.errors import ApiFailed, UnsupportedByBroker, not_done
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import TopicPartition
 
 # The types of groups.
 CONSUMER = "consumer"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.topic_names import TopicPartition
 
 REQUEST_TIMEOUT_MS = 30_000
 _CONSUMER = -1

@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed, BadText, ClientError, FailedPrecondition
 from mpbroker.client.positions import Ends
 from mpbroker.client.times import check_time, parse_duration, parse_time
 from mpbroker.client.topics import partitions_of
 from mpbroker.config.integers import parse_decimal
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import TopicPartition
 
 # The members of a planned row.
 FIELDS: Final = ("group", "topic", "partition", "committed", "new_offset")

@@ -34,6 +34,7 @@ from mpbroker.client.metadata import Node
 from mpbroker.client.transactions import Transaction
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.batch import assign_producer
 from mpbroker.records.builder import build_batch
@@ -42,7 +43,6 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 
 ALL = -1
-TopicPartition = tuple[str, int]
 # The number of batches that the broker remembers of a producer and partition (Kafka: ProducerStateEntry).
 IN_FLIGHT_MAX_WITH_ID = 5
 BUFFERED_BYTES_MAX = 8 << 20

@@ -23,12 +23,12 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import state_of
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics.snapshot import Snapshot
-from mpbroker.observe.lag import Ends, Place, lag_behind
+from mpbroker.observe.lag import Ends, lag_behind
 from mpbroker.observe.live import LiveBroker
 from mpbroker.observe.model import Model, Row
 from mpbroker.observe.offset_follower import OffsetFollower
 from mpbroker.observe.samples import BrokerSeen, Health, Sample
-from mpbroker.protocol.topic_names import OWN_TOPICS
+from mpbroker.protocol.topic_names import OWN_TOPICS, TopicPartition
 
 EVERY_S: Final = 2.0
 # A sample that took a second is followed by a pause of three: clients need the processor, too.
@@ -240,7 +240,9 @@ class Watch:
     def _lag_history(self, name: str) -> list[list[float]]:
         return [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())]
 
-    def lag_of(self, name: str, assigned: Iterable[Place]) -> tuple[list[list[float]], list[dict[str, Any]]]:
+    def lag_of(
+        self, name: str, assigned: Iterable[TopicPartition]
+    ) -> tuple[list[list[float]], list[dict[str, Any]]]:
         """Return the lag of a group over time, and a row for each partition of its topics."""
         ends, group = self._ends(), self._offsets.committed.groups.get(name)
         committed = group.offsets if group is not None else {}
@@ -309,7 +311,7 @@ def ends_of(now: Snapshot) -> Ends:
     return Ends({(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable})
 
 
-def _offset_row(place: Place, committed: int | None, end: int | None) -> dict[str, Any]:
+def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:
     """Return a row about a partition of a group. `end` may be older than `committed`, and is raised to it."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:

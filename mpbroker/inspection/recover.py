@@ -30,12 +30,11 @@ from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID, TopicPartition
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import (
     CheckpointCorrupt,
     Offsets,
-    TopicPartition,
     read_offsets,
     read_topic_id,
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-Place = tuple[str, int]
-"""A topic and the number of a partition."""
+from mpbroker.protocol.topic_names import TopicPartition
 
 
 def lag_behind(end: int, committed: int) -> int:
@@ -16,20 +15,20 @@ def lag_behind(end: int, committed: int) -> int:
 class Ends:
     """The high watermarks of partitions at one moment."""
 
-    def __init__(self, ends: Mapping[Place, int]) -> None:
+    def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
         self.of = ends
-        self._by_topic: dict[str, list[Place]] = {}
+        self._by_topic: dict[str, list[TopicPartition]] = {}
         for place in ends:
             self._by_topic.setdefault(place[0], []).append(place)
 
-    def places(self, known: Iterable[Place]) -> list[Place]:
+    def places(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return these partitions and all others of their topics, in order."""
         found = set(known)
         return sorted(
             found.union(*(self._by_topic.get(topic, ()) for topic in {place[0] for place in found}))
         )
 
-    def lag(self, committed: Mapping[Place, int]) -> int | None:
+    def lag(self, committed: Mapping[TopicPartition, int]) -> int | None:
         """Return the lag of a group, of partitions with a commit; None if no partition has one."""
         lags = [lag_behind(self.of[place], offset) for place, offset in committed.items() if place in self.of]
         return sum(lags) if lags else None

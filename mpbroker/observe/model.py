@@ -16,9 +16,10 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import ApiHistogram, TopicMeter
 from mpbroker.metrics.requests import NAMES_OF_PAGE, NS_PER_MS, api_name, by_name
 from mpbroker.metrics.snapshot import NOTHING, NS, ApiCounts, Distribution, Snapshot
-from mpbroker.observe.lag import Ends, Place
+from mpbroker.observe.lag import Ends
 from mpbroker.observe.rates import per_second, rate, since
 from mpbroker.observe.samples import Groups, GroupSeen, PartitionSeen, ProcessSeen, Sample
+from mpbroker.protocol.topic_names import TopicPartition
 
 WINDOW_S: Final = 10.0
 HISTORY: Final = 240
@@ -75,7 +76,7 @@ class Model:
         self._groups_before: Groups | None = None
         self.window: deque[Snapshot] = deque()
         self._ends = Ends({})
-        self._trends: dict[Place, deque[float]] = {}
+        self._trends: dict[TopicPartition, deque[float]] = {}
         self._lags: dict[str, deque[float]] = {}
 
     def add(self, sample: Sample) -> None:
@@ -229,7 +230,7 @@ class Model:
 
     def _follow_partitions(self, sample: Sample) -> None:
         """Note how fast each partition grows, for its trend."""
-        kept: dict[Place, deque[float]] = {}
+        kept: dict[TopicPartition, deque[float]] = {}
         grown = self._per_second(sample, lambda before, now: now.log_end_offset - before.log_end_offset)
         for place, records_per_s in grown.items():
             kept[place] = self._trends.get(place) or deque(maxlen=TREND)
@@ -238,7 +239,7 @@ class Model:
 
     def _per_second(
         self, sample: Sample, grown: Callable[[PartitionSeen, PartitionSeen], float | None]
-    ) -> dict[Place, float]:
+    ) -> dict[TopicPartition, float]:
         """Return by how much partitions have grown in a second between the last two samples."""
         if self._before is None:
             return {}
@@ -319,7 +320,7 @@ def _counts(sample: Sample | None) -> Snapshot | None:
     return sample.counts if sample is not None else None
 
 
-def _place(one: PartitionSeen) -> Place:
+def _place(one: PartitionSeen) -> TopicPartition:
     return one.topic, one.partition
 
 

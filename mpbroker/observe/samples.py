@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mpbroker.metrics.snapshot import Snapshot
-from mpbroker.observe.lag import Place
+from mpbroker.protocol.topic_names import TopicPartition
 
 
 class Health(StrEnum):
@@ -76,11 +76,11 @@ class GroupSeen:
     group: str
     state: str
     members: int | None
-    committed: Mapping[Place, int]
-    assigned: frozenset[Place] = frozenset()
+    committed: Mapping[TopicPartition, int]
+    assigned: frozenset[TopicPartition] = frozenset()
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         """Return its partitions in order, whether it has committed an offset there or not."""
         return sorted({*self.committed, *self.assigned})
 

@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 import re
+from typing import TypeAlias
+
+TopicPartition: TypeAlias = tuple[str, int]
+"""A topic and the number of a partition."""
 
 NAME_LENGTH_MAX = 249
 

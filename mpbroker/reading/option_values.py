@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mpbroker.client.config import from_properties
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ConfigError
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.reading.errors import OptionError
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*([a-z]+)?")

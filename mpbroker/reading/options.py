@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mpbroker.client.consumer_protocol import TopicPartition as TopicPartition
 from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.protocol.topic_names import TopicPartition as TopicPartition
 from mpbroker.reading import option_values as values
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.java_regex import UnsupportedPattern, compile_java

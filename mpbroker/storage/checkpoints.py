@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.records.batch import checksum
 from mpbroker.storage.names import LEADER_EPOCHS, LOG_SUFFIX, PARTITION_METADATA, parse_segment
@@ -71,7 +72,6 @@ class PartitionMap(MutableMapping[tuple[_Topic, int], int]):
         return list(self._topics.get(topic, ()))
 
 
-TopicPartition = tuple[str, int]
 Offsets: TypeAlias = PartitionMap[str]
 # No topic's name has a colon.
 _CHECKSUM = "mpbroker:crc"

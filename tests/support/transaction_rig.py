@@ -24,6 +24,7 @@ from mpbroker.protocol.messages import (
     InitProducerIdResponse,
     Message,
 )
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
@@ -38,7 +39,6 @@ NOBODY = (-1, -1)
 V1, V2 = 4, 5
 """Versions of EndTxn, of both generations."""
 
-TopicPartition = tuple[str, int]
 Producer = tuple[int, int]
 
 

@@ -17,13 +17,13 @@ from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.groups import Group, Member
 from mpbroker.client.topics import Topic
 from mpbroker.observe.lag import Ends, lag_behind
 from mpbroker.protocol.numbers import LATEST
 from mpbroker.protocol.printable import printable
+from mpbroker.protocol.topic_names import TopicPartition
 
 group_app = App(no_args_is_help=True)
 # Headings of kafka-consumer-groups.sh, and the names in --json.

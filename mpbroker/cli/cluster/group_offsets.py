@@ -20,7 +20,7 @@ from mpbroker.cli.text.numbers import LONG
 from mpbroker.cli.text.output import print_json, print_table, say_each
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, TopicPartition
+from mpbroker.client.consumer_protocol import PROTOCOL_TYPE
 from mpbroker.client.errors import ApiFailed, ClientError, FailedPrecondition, InvalidArgument, raise_all
 from mpbroker.client.offset_resets import (
     Reset,
@@ -34,6 +34,7 @@ from mpbroker.client.offset_resets import (
 )
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
+from mpbroker.protocol.topic_names import TopicPartition
 
 # Headings of kafka-consumer-groups.sh, and the names in --json.
 COLUMNS = {

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.config.integers import INT_MAX, LONG_MAX, parse_decimal
+from mpbroker.protocol.topic_names import TopicPartition
 
 GroupOffsets: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
 """Offsets by group and partition."""

@@ -30,7 +30,6 @@ from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.text.output import print_json
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.groups import Group
 from mpbroker.client.log_dirs import described
@@ -40,6 +39,7 @@ from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.numbers import LATEST, READ_COMMITTED
 from mpbroker.protocol.printable import printable
+from mpbroker.protocol.topic_names import TopicPartition
 
 _CLIENT_ID: Final = "client-id"
 # A coordinator that does not answer must not hide the other facts for long.

@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.groups import Group
 from mpbroker.client.times import format_time
 from mpbroker.config.broker import ROOM_BYTES
 from mpbroker.observe.lag import Ends, lag_behind
+from mpbroker.protocol.topic_names import TopicPartition
 
 # Warn below this. Produces are refused only when a write finds no room.
 _LOW_ROOM_BYTES: Final = 128 << 20

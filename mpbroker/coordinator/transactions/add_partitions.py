@@ -20,13 +20,13 @@ from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
-from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition, TransactionState, encode
+from mpbroker.coordinator.transactions.records import TV1, TV2, TransactionState, encode
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
 from mpbroker.coordinator.transactions.steps import Action, PendingStep, Step
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction
 from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.topic_names import GROUP_TOPIC, INTERNAL_TOPICS
+from mpbroker.protocol.topic_names import GROUP_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 # By how much the record of the end can be longer than one that adds: tagged fields, and the batch around it.
 SPARE_BYTES: Final = 128

@@ -16,9 +16,8 @@ from typing import Final
 
 from mpbroker.coordinator.runtime.host import Host, TopicBatch
 from mpbroker.coordinator.runtime.write_queue import Marker, marker_batch
-from mpbroker.coordinator.transactions.records import TopicPartition
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.topic_names import GROUP_TOPIC
+from mpbroker.protocol.topic_names import GROUP_TOPIC, TopicPartition
 
 # The most markers in a round: some 10 ms of the coordinator's work.
 ROUND_MARKERS: Final = 1_000

@@ -18,6 +18,7 @@ from mpbroker.coordinator.runtime.log_records import (
     encode_value,
 )
 from mpbroker.protocol.messages import TransactionLogKey, TransactionLogValue
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.records.batch import NO_PRODUCER_ID
 
 KEY: Final = 0
@@ -26,8 +27,6 @@ NO_TIME: Final = -1
 TV1: Final = 0
 """A client of the generation before KIP-890's second part; Kafka writes 0 for it, too."""
 TV2: Final = 2
-
-TopicPartition: TypeAlias = tuple[str, int]
 
 
 class TransactionState(Enum):

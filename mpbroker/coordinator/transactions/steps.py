@@ -23,11 +23,11 @@ from mpbroker.coordinator.transactions.records import (
     ALLOWED_FROM,
     NO_TIME,
     TV2,
-    TopicPartition,
     TransactionState,
     TransactionValue,
 )
 from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 LAST_EPOCH: Final = 32767

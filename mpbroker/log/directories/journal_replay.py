@@ -26,9 +26,10 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import reread
 from mpbroker.log.partition.epoch_validation import are_refuted, stored_epochs
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
-from mpbroker.storage.checkpoints import TopicPartition, read_whole, write_all_at
+from mpbroker.storage.checkpoints import read_whole, write_all_at
 from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.journal import Extent, JournalFile, Record
 from mpbroker.storage.leader_epochs import NO_EPOCH

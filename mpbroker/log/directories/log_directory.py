@@ -28,11 +28,11 @@ from mpbroker.log.directories.journal_replay import replay
 from mpbroker.log.directories.reserve import Reserve
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.io.io_thread import IoThread
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.storage import journal, names
 from mpbroker.storage.checkpoints import (
     CheckpointCorrupt,
     Offsets,
-    TopicPartition,
     alone_with,
     fsync_directory,
     read_offsets,

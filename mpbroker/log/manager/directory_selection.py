@@ -8,8 +8,8 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.log_directory import LogDirectory, LogWorker
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import PartitionDamaged
+from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import TopicPartition
 from mpbroker.storage.strict_stat import is_directory
 
 # Preferences kept for partitions that do not exist. One more makes the oldest forgotten.
