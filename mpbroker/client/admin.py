@@ -17,7 +17,7 @@ from mpbroker.config import known
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_UNCOMMITTED, ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_UNCOMMITTED, ConfigOperation, ConfigResourceType
 from mpbroker.protocol.topic_names import problem_with
 
 _Value = TypeVar("_Value")
@@ -109,7 +109,7 @@ class Admin:
         }
 
     def describe_configs(
-        self, kind: ResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
+        self, kind: ConfigResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
     ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
         """Return settings of a topic or broker, with `details` also synonyms and documentation."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
@@ -119,13 +119,18 @@ class Admin:
 
     def topic_configs(self, name: str) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
         """Return the settings of one topic. Raises ApiFailed."""
-        result = self.describe_configs(ResourceType.TOPIC, name)
+        result = self.describe_configs(ConfigResourceType.TOPIC, name)
         if result.error_code:
             raise ApiFailed(f"settings of topic {name}", result.error_code, result.error_message)
         return result.configs
 
     def alter_configs(
-        self, kind: ResourceType, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+        self,
+        kind: ConfigResourceType,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        validate_only: bool = False,
     ) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
         """Set settings; reset those whose value is None. All or none (IncrementalAlterConfigs)."""
         operations = {False: ConfigOperation.SET, True: ConfigOperation.DELETE}
@@ -140,15 +145,15 @@ class Admin:
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Set settings of a topic; reset those whose value is None. Raises ApiFailed."""
-        result = self.alter_configs(ResourceType.TOPIC, name, changes)
+        result = self.alter_configs(ConfigResourceType.TOPIC, name, changes)
         if result.error_code == ErrorCode.INVALID_CONFIG:
             error = ApiFailed(f"topic {name}", result.error_code, result.error_message)
             raise error.advised(known.hint(changes, TOPIC_KEYS))
         self._check_topic(name, result.error_code, result.error_message)
 
-    def _ask_owner(self, kind: ResourceType, name: str, request: m.Message) -> Any:
+    def _ask_owner(self, kind: ConfigResourceType, name: str, request: m.Message) -> Any:
         """Ask the broker that has the settings; for settings that no single broker has, ask any."""
-        if kind == ResourceType.TOPIC or not name:
+        if kind == ConfigResourceType.TOPIC or not name:
             return self.cluster.ask_any(request)
         return self.cluster.ask(int(name), request)
 

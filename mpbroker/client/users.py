@@ -10,7 +10,7 @@ from mpbroker.client.errors import ApiFailed, FailedPrecondition, InvalidArgumen
 from mpbroker.config.listeners import parse_listeners, parse_protocol_map
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.security.scram import SALT_BYTES, TYPES, ScramType, salted_password
 
 _LISTENERS: Final = ("listeners", "listener.security.protocol.map")
@@ -42,7 +42,7 @@ def can_log_in(admin: Admin, user: str, kind: ScramType) -> str:
 def _serves_without_logins(admin: Admin) -> bool:
     """Return whether no listener of the broker has SASL; False also if it does not report that."""
     node = admin.cluster.refresh().brokers[0].node_id
-    result = admin.describe_configs(ResourceType.BROKER, str(node), _LISTENERS)
+    result = admin.describe_configs(ConfigResourceType.BROKER, str(node), _LISTENERS)
     found = {entry.name: entry.value or "" for entry in result.configs}
     listeners, protocols = (found.get(key, "") for key in _LISTENERS)
     try:

@@ -34,7 +34,7 @@ from mpbroker.protocol.messages import (
     UserScramCredentialRecord,
 )
 from mpbroker.protocol.metadata_records import decode_metadata_record, read_frame
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.wire import Buffer
 
 _BROKER_ID: Final = struct.Struct(">i")
@@ -113,7 +113,7 @@ class ClusterImage:
                 there[record.partition_id] = _changed(there[record.partition_id], record)
             case RemoveTopicRecord():
                 del self.partitions[record.topic_id]
-                self.configs.pop((ResourceType.TOPIC, self.topics.pop(record.topic_id)), None)
+                self.configs.pop((ConfigResourceType.TOPIC, self.topics.pop(record.topic_id)), None)
             case ConfigRecord():
                 self._set_config(record)
             case FeatureLevelRecord():

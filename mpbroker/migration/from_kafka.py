@@ -35,7 +35,7 @@ from mpbroker.migration.metadata_log import quorum_leader, read_image
 from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.old_format import HEAD_BYTES, old_length
 from mpbroker.storage import names
@@ -122,7 +122,7 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
     tiered = sorted(
         resource
         for (kind, resource), configs in image.configs.items()
-        if kind == ResourceType.TOPIC and configs.get(_TIERED) == "true"
+        if kind == ConfigResourceType.TOPIC and configs.get(_TIERED) == "true"
     )
     if tiered:
         raise CannotMove(
@@ -215,13 +215,13 @@ def _records(
 
 
 def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator[ConfigRecord]:
-    for name, value in image.configs.get((ResourceType.TOPIC, topic), {}).items():
+    for name, value in image.configs.get((ConfigResourceType.TOPIC, topic), {}).items():
         try:
             validate(BrokerConfig(), {name: value})
         except TopicConfigError as error:
             left.append(f"{name}={value} of the topic {topic}: {error}")
         else:
-            yield ConfigRecord(ResourceType.TOPIC, topic, name, value)
+            yield ConfigRecord(ConfigResourceType.TOPIC, topic, name, value)
 
 
 def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecord]:
@@ -230,14 +230,18 @@ def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecor
     Other settings are named without their values, which may be passwords.
     """
     for (kind, resource), configs in sorted(image.configs.items()):
-        if kind == ResourceType.TOPIC:
+        if kind == ConfigResourceType.TOPIC:
             continue
-        good = usable(configs)[0] if kind == ResourceType.BROKER else {}
+        good = usable(configs)[0] if kind == ConfigResourceType.BROKER else {}
         if kind in resource_config.KEYS:
             good = {name: value for name, value in configs.items() if name in resource_config.KEYS[kind]}
         for name, value in good.items():
             yield ConfigRecord(kind, resource, name, value)
-        whose = ResourceType(kind).name.lower().replace("_", " ") if kind in set(ResourceType) else str(kind)
+        whose = (
+            ConfigResourceType(kind).name.lower().replace("_", " ")
+            if kind in set(ConfigResourceType)
+            else str(kind)
+        )
         for name in sorted(configs.keys() - good.keys()):
             left.append(f"{name} of the {whose} {resource or '(default)'}: it cannot be altered here")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """The kind of resource that settings belong to."""
 
     TOPIC = 2

@@ -19,7 +19,7 @@ from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.log_dirs import with_siblings
@@ -203,7 +203,7 @@ def _settings(
                 f"{', '.join(source.log_dirs)} ({error}): name the brokers that have topic {topic} with "
                 f"--bootstrap-server, or create {name} with {counts[topic]} partitions"
             ) from error
-        found = {topic: configs.get((ResourceType.TOPIC, topic), {}) for topic in topics}
+        found = {topic: configs.get((ConfigResourceType.TOPIC, topic), {}) for topic in topics}
     return {
         topic: {name: value for name, value in settings.items() if name not in _NOT_COPIED}
         for topic, settings in found.items()

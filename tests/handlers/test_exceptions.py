@@ -25,7 +25,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import REQUESTS
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
@@ -205,9 +205,9 @@ ASK_OTHERS: dict[int, Any] = {
     ),
     ApiKey.ALTER_CONFIGS: m.AlterConfigsRequest([m.AlterConfigsRequest.AlterConfigsResource(2, "plain")]),
     ApiKey.DESCRIBE_CONFIGS: m.DescribeConfigsRequest(
-        [m.DescribeConfigsRequest.DescribeConfigsResource(ResourceType.GROUP, "g", None)]
+        [m.DescribeConfigsRequest.DescribeConfigsResource(ConfigResourceType.GROUP, "g", None)]
     ),
-    ApiKey.LIST_CONFIG_RESOURCES: m.ListConfigResourcesRequest([ResourceType.GROUP]),
+    ApiKey.LIST_CONFIG_RESOURCES: m.ListConfigResourcesRequest([ConfigResourceType.GROUP]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: m.IncrementalAlterConfigsRequest([OF_TOPIC]),
     ApiKey.CREATE_PARTITIONS: m.CreatePartitionsRequest([MORE], 30_000),
     ApiKey.ALTER_CLIENT_QUOTAS: m.AlterClientQuotasRequest([QUOTA], False),

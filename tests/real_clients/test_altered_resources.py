@@ -12,12 +12,12 @@ import pytest
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ConfigOperation, ConfigResourceType
 from ops.bench.brokers import Broker
 from tests.support.client_tools import eventually
 from tests.support.socket_client import SocketClient
 
-GROUP, METRICS = ResourceType.GROUP, ResourceType.CLIENT_METRICS
+GROUP, METRICS = ConfigResourceType.GROUP, ConfigResourceType.CLIENT_METRICS
 SET, DELETE, APPEND = ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND
 NONE, CONFIG, REQUEST = ErrorCode.NONE, ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST
 

@@ -12,7 +12,7 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterConfigsRequest
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from ops.bench import frames
 from tests.support.altered_settings import (
     DEFAULT,
@@ -93,7 +93,7 @@ def test_all_of_a_broker_is_replaced(broker: Configured) -> None:
     assert alter(broker, OF_BROKER, max_connections="500", log_cleaner_backoff_ms="111") == OK
     of = AlterConfigsRequest
     resource = of.AlterConfigsResource(
-        ResourceType.BROKER, OF_BROKER, [of.AlterableConfig("log.cleaner.backoff.ms", "222")]
+        ConfigResourceType.BROKER, OF_BROKER, [of.AlterableConfig("log.cleaner.backoff.ms", "222")]
     )
     (answer,) = ask(broker, ApiKey.ALTER_CONFIGS, 2, of([resource])).responses
     assert answer.error_code == 0
@@ -113,10 +113,10 @@ def test_defaults_of_topics_hold_in_topics_without_their_own(broker: Configured)
     # The handlers, who have tables of it, were replaced one after the other.
     after = pids(broker)
     assert {name for name in before if before[name] != after[name]} == {"handler 0", "handler 1"}
-    topic = settings_of(broker, "topic", ResourceType.TOPIC)["max.message.bytes"]
+    topic = settings_of(broker, "topic", ConfigResourceType.TOPIC)["max.message.bytes"]
     assert (topic.value, topic.source) == ("3000", DYNAMIC_DEFAULT)
     assert topic.synonyms[0] == ("message.max.bytes", "3000", DYNAMIC_DEFAULT)
-    own = settings_of(broker, "own", ResourceType.TOPIC)["max.message.bytes"]
+    own = settings_of(broker, "own", ConfigResourceType.TOPIC)["max.message.bytes"]
     assert (own.value, own.source) == ("5000", DYNAMIC_TOPIC)
     until_settled(broker)
     assert workers(broker, "handler") == 2

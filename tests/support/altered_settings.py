@@ -11,7 +11,7 @@ from mpbroker.protocol.messages import (
     IncrementalAlterConfigsRequest,
     Message,
 )
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ConfigOperation, ConfigResourceType
 from ops.bench.brokers import Mpbroker
 from tests.support.socket_client import SocketClient
 
@@ -45,12 +45,14 @@ def alter(
         )
         for key, value in values.items()
     ]
-    body = of([of.AlterConfigsResource(ResourceType.BROKER, name, changes)], validate_only)
+    body = of([of.AlterConfigsResource(ConfigResourceType.BROKER, name, changes)], validate_only)
     (answer,) = ask(broker, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
     return answer.error_code, answer.error_message
 
 
-def settings_of(broker: Mpbroker, name: str, kind: ResourceType = ResourceType.BROKER) -> dict[str, Told]:
+def settings_of(
+    broker: Mpbroker, name: str, kind: ConfigResourceType = ConfigResourceType.BROKER
+) -> dict[str, Told]:
     resource = DescribeConfigsRequest.DescribeConfigsResource(kind, name, None)
     body = DescribeConfigsRequest([resource], include_synonyms=True)
     (answer,) = ask(broker, ApiKey.DESCRIBE_CONFIGS, 4, body).results

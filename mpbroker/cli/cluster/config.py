@@ -27,7 +27,7 @@ from mpbroker.config.keys import ConfigType
 from mpbroker.config.sample import sample
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.printable import printable
 
 config_app = App(no_args_is_help=True)
@@ -52,7 +52,7 @@ class ConfigTarget(NamedTuple):
 class Resource(NamedTuple):
     """A resource that has settings. `text` names it to people, `keys` are those that it can have."""
 
-    type: ResourceType
+    type: ConfigResourceType
     name: str
     text: str
     keys: Collection[str]
@@ -154,11 +154,11 @@ def _alter(
         resource = _resource(client, target)
         # A broker unsets what it does not know without a word. Of all brokers it tells only what is set.
         unset = [key for key, value in changes.items() if value is None]
-        if unset and resource.name and resource.type != ResourceType.BROKER_LOGGER:
+        if unset and resource.name and resource.type != ConfigResourceType.BROKER_LOGGER:
             _check_known(resource, unset, _described(client, resource, unset))
         result = client.alter_configs(resource.type, resource.name, changes, validate_only=is_dry)
         _check(client, resource, changes, result)
-        if resource.type == ResourceType.BROKER:
+        if resource.type == ConfigResourceType.BROKER:
             _warn_of_unknown(resource, [key for key, value in changes.items() if value is not None])
     would = "would be " if is_dry else ""
     say_each(
@@ -182,13 +182,13 @@ def _resource(client: Admin, target: ConfigTarget) -> Resource:
             "--topic, --broker, --broker-defaults, --loggers: these exclude each other", USAGE_ERROR
         )
     if target.topic is not None:
-        return Resource(ResourceType.TOPIC, target.topic, f"topic {target.topic}", TOPIC_KEYS)
+        return Resource(ConfigResourceType.TOPIC, target.topic, f"topic {target.topic}", TOPIC_KEYS)
     if target.defaults:
-        return Resource(ResourceType.BROKER, "", "all brokers", BROKER_KEYS)
+        return Resource(ConfigResourceType.BROKER, "", "all brokers", BROKER_KEYS)
     broker = _broker(client, target.broker)
     if target.loggers:
-        return Resource(ResourceType.BROKER_LOGGER, str(broker), f"loggers of broker {broker}", ())
-    return Resource(ResourceType.BROKER, str(broker), f"broker {broker}", BROKER_KEYS)
+        return Resource(ConfigResourceType.BROKER_LOGGER, str(broker), f"loggers of broker {broker}", ())
+    return Resource(ConfigResourceType.BROKER, str(broker), f"broker {broker}", BROKER_KEYS)
 
 
 def _broker(client: Admin, wanted: int | None) -> int:
@@ -238,7 +238,7 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
     """Tell whether somebody has set it: for a topic, of its own; for a broker, in its file, too."""
-    if resource.type == ResourceType.TOPIC:
+    if resource.type == ConfigResourceType.TOPIC:
         return entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
     return entry.config_source != ConfigSource.DEFAULT_CONFIG
 
@@ -270,7 +270,7 @@ def _document(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) ->
 
 
 def _failed(client: Admin, resource: Resource, code: int, message: str | None) -> ApiFailed:
-    if resource.type == ResourceType.TOPIC:
+    if resource.type == ConfigResourceType.TOPIC:
         return client.topic_failed(resource.name, code, message)
     return not_done(resource.text, code, message)
 

@@ -21,7 +21,7 @@ from mpbroker.coordinator.metadata.topic_rules import CONFIG_VALUE_LENGTH_MAX, R
 from mpbroker.ipc.calls import ConfigAlteration
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ConfigOperation, ConfigResourceType
 
 ALL_BROKERS = ""
 Brokers = Mapping[str, Configs]
@@ -55,7 +55,7 @@ def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -
         raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
     _check_room(brokers, {**brokers, name: after})
     _check(brokers, {**brokers, name: after}, now)
-    return config_rules.records(ResourceType.BROKER, name, before, after)
+    return config_rules.records(ConfigResourceType.BROKER, name, before, after)
 
 
 def _check_room(before: Brokers, after: Brokers) -> None:

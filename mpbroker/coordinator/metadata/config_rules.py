@@ -15,7 +15,7 @@ from mpbroker.coordinator.metadata.topic_rules import Refused, check_configs
 from mpbroker.ipc.calls import ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ConfigOperation, ConfigResourceType
 
 Configs = dict[str, str]
 
@@ -45,7 +45,7 @@ def after(
     return result
 
 
-def records(kind: ResourceType, name: str, before: Configs, after: Configs) -> list[ConfigRecord]:
+def records(kind: ConfigResourceType, name: str, before: Configs, after: Configs) -> list[ConfigRecord]:
     """Return the records that turn `before` into `after`; unchanged settings need none."""
     removed = {key: None for key in before if key not in after}
     changed = {key: value for key, value in after.items() if before.get(key) != value}

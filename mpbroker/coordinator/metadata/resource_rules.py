@@ -18,21 +18,21 @@ from mpbroker.coordinator.metadata.topic_rules import Refused, check_lengths
 from mpbroker.ipc.calls import ConfigAlteration, ReadSettings, SettingsRead
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 
 Settings: TypeAlias = dict[tuple[int, str], Configs]
-KINDS: Final = frozenset(map(ResourceType, resource_config.KEYS))
+KINDS: Final = frozenset(map(ConfigResourceType, resource_config.KEYS))
 # This bound is ours; Kafka has none.
 SETTINGS_BYTES_MAX: Final = 16 << 20
 _UNNAMED: Final = {
-    ResourceType.CLIENT_METRICS: "Subscription name can't be empty",
-    ResourceType.GROUP: "Default group resources are not allowed.",
+    ConfigResourceType.CLIENT_METRICS: "Subscription name can't be empty",
+    ConfigResourceType.GROUP: "Default group resources are not allowed.",
 }
 
 
 def altered(settings: Settings, alteration: ConfigAlteration, broker: BrokerConfig) -> list[ConfigRecord]:
     """Return the records of an alteration. Raises Refused if the result is invalid or too large."""
-    kind, name = ResourceType(alteration.kind), alteration.name
+    kind, name = ConfigResourceType(alteration.kind), alteration.name
     if not name:
         raise Refused(ErrorCode.INVALID_REQUEST, _UNNAMED[kind])
     before = settings.get((kind, name), {})

@@ -45,7 +45,7 @@ from mpbroker.coordinator.waiting import Change
 from mpbroker.ipc import calls
 from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, TRANSACTION_TOPIC, collision_key
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.quotas.entities import Entity, QuotaTable
@@ -193,14 +193,14 @@ class MetadataState:
         self.image_bytes += PARTITION_BYTES
 
     def _set_config(self, record: messages.ConfigRecord) -> None:
-        if record.resource_type == ResourceType.BROKER:
+        if record.resource_type == ConfigResourceType.BROKER:
             self._set_broker_config(record)
             return
         if record.resource_type in resource_rules.KINDS:
             resource_rules.apply(self.settings, record)
             return
         topic_id = self.ids.get(record.resource_name)
-        if record.resource_type != ResourceType.TOPIC or topic_id is None:
+        if record.resource_type != ConfigResourceType.TOPIC or topic_id is None:
             self._inconsistent(f"a setting of resource {record.resource_type} {record.resource_name!r}")
         topic = self.topics[topic_id]
         self.image_bytes += config_bytes(record.name, record.value)
@@ -460,7 +460,7 @@ class Decider:
         return [
             messages.TopicRecord(topic.name, topic_id),
             *(
-                messages.ConfigRecord(ResourceType.TOPIC, topic.name, name, value)
+                messages.ConfigRecord(ConfigResourceType.TOPIC, topic.name, name, value)
                 for name, value in configs.items()
             ),
             *(lone_partition(number, topic_id, node) for number in range(partitions)),
@@ -479,7 +479,7 @@ class Decider:
         decision = Decision(answers := calls.AlteredResources([]))
         for alteration in call.alterations:
             try:
-                if alteration.kind == ResourceType.BROKER:
+                if alteration.kind == ConfigResourceType.BROKER:
                     self._alter_broker(draft, alteration, decision, call.validate_only)
                 elif alteration.kind in resource_rules.KINDS:
                     changes = resource_rules.altered(draft.settings, alteration, self._config)
@@ -517,7 +517,7 @@ class Decider:
             )
         after = config_rules.altered(topic.configs, alteration, self._config)
         self._check_room(state, config_rules.growth(topic.configs, after))
-        return [*config_rules.records(ResourceType.TOPIC, topic.name, topic.configs, after)]
+        return [*config_rules.records(ConfigResourceType.TOPIC, topic.name, topic.configs, after)]
 
     def _create_partitions(self, draft: MetadataState, call: calls.CreatePartitions) -> Decision:
         mutation = self._begin_mutation(draft, call.account)

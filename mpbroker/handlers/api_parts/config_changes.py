@@ -19,24 +19,24 @@ from mpbroker.handlers.requests.permissions import Need
 from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ConfigOperation, ConfigResourceType
 from mpbroker.security.acls import CLUSTER_NAME
 
 # Resources that the coordinator is asked to alter at a time: others wait for it meanwhile, some 60 us each.
 ALTERED_AT_ONCE = 250
 _OPERATIONS = frozenset(map(int, ConfigOperation))
-_TYPES = frozenset(map(int, ResourceType))
+_TYPES = frozenset(map(int, ConfigResourceType))
 
 # What a client needs for the settings of a topic or a group; those of all else are the cluster's.
 DESCRIBING: dict[int, Need] = {
-    ResourceType.TOPIC: permissions.DESCRIBE_TOPIC_CONFIGS,
-    ResourceType.GROUP: permissions.DESCRIBE_GROUP_CONFIGS,
-    ResourceType.BROKER: permissions.DESCRIBE_CLUSTER_CONFIGS,
+    ConfigResourceType.TOPIC: permissions.DESCRIBE_TOPIC_CONFIGS,
+    ConfigResourceType.GROUP: permissions.DESCRIBE_GROUP_CONFIGS,
+    ConfigResourceType.BROKER: permissions.DESCRIBE_CLUSTER_CONFIGS,
 }
 ALTERING: dict[int, Need] = {
-    ResourceType.TOPIC: permissions.ALTER_TOPIC_CONFIGS,
-    ResourceType.GROUP: permissions.ALTER_GROUP_CONFIGS,
-    ResourceType.BROKER: permissions.ALTER_CLUSTER_CONFIGS,
+    ConfigResourceType.TOPIC: permissions.ALTER_TOPIC_CONFIGS,
+    ConfigResourceType.GROUP: permissions.ALTER_GROUP_CONFIGS,
+    ConfigResourceType.BROKER: permissions.ALTER_CLUSTER_CONFIGS,
 }
 
 
@@ -91,7 +91,7 @@ def alter(
             check_permission(context, resource, ALTERING)
             changes = changes_of(resource)
             _check(context, resource, changes)
-            if resource.resource_type == ResourceType.BROKER_LOGGER:
+            if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
                 _alter_loggers(context, resource.resource_name, changes, replaces=replaces)
                 outcomes.append(Outcome(ErrorCode.NONE, None))
                 continue
@@ -125,7 +125,7 @@ def _check(context: RequestContext, resource: Any, changes: list[ConfigChange]) 
     if any(change.operation not in _OPERATIONS for change in changes):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
     kind = resource.resource_type
-    if kind == ResourceType.BROKER:
+    if kind == ConfigResourceType.BROKER:
         check_broker(context, resource.resource_name)
     elif kind not in _TYPES:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
@@ -147,8 +147,8 @@ def check_permission(context: RequestContext, resource: Any, needs: dict[int, Ne
     """Check that the client may see or alter the settings of a resource. Raises ApiError if it may not."""
     if resource.resource_type not in _TYPES:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
-    need = needs.get(resource.resource_type, needs[ResourceType.BROKER])
-    of_cluster = need == needs[ResourceType.BROKER]
+    need = needs.get(resource.resource_type, needs[ConfigResourceType.BROKER])
+    of_cluster = need == needs[ConfigResourceType.BROKER]
     if not context.allows(need, CLUSTER_NAME if of_cluster else resource.resource_name):
         raise ApiError(need.denied)
 

@@ -21,14 +21,14 @@ from mpbroker.ipc.calls import ReadSettings, SettingsRead
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import problem_with
 
 Resource: TypeAlias = DescribeConfigsRequest.DescribeConfigsResource
 # Resource types whose settings the coordinator has, and what their names are called.
 NAMED: dict[int, str] = {
-    ResourceType.CLIENT_METRICS: "Client metrics subscription name",
-    ResourceType.GROUP: "Group name",
+    ConfigResourceType.CLIENT_METRICS: "Client metrics subscription name",
+    ConfigResourceType.GROUP: "Group name",
 }
 # An entry without its texts, with what one has of synonyms.
 SMALLEST_CONFIG_BYTES = 32
@@ -65,11 +65,11 @@ def entries(context: RequestContext, resource: Resource, settings: Settings) -> 
     check_permission(context, resource, DESCRIBING)
     # An empty list means every setting, as in Kafka.
     keys = resource.configuration_keys or None
-    if resource.resource_type == ResourceType.TOPIC:
+    if resource.resource_type == ConfigResourceType.TOPIC:
         return topic_entries(context, resource.resource_name, keys)
-    if resource.resource_type == ResourceType.BROKER:
+    if resource.resource_type == ConfigResourceType.BROKER:
         return broker_entries(context, resource.resource_name, keys)
-    if resource.resource_type == ResourceType.BROKER_LOGGER:
+    if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
         return broker_loggers.entries(context, resource.resource_name, keys)
     if resource.resource_type in NAMED:
         if not resource.resource_name:

@@ -16,11 +16,11 @@ from mpbroker.ipc.calls import ReadSettings, SettingsRead
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ListConfigResourcesResponse
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import ConfigResourceType
 
 FIRST_VERSION_WITH_KINDS = 1
 # Those whose resources the coordinator has.
-KEPT = {ResourceType.CLIENT_METRICS, ResourceType.GROUP}
+KEPT = {ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP}
 
 Resource: TypeAlias = ListConfigResourcesResponse.ConfigResource
 
@@ -31,18 +31,18 @@ def failed(_: RequestContext, code: ErrorCode) -> ListConfigResourcesResponse:
 
 def found(context: RequestContext, kinds: set[int]) -> Iterator[Resource]:
     metadata = context.broker.metadata
-    for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER):
+    for kind in (ConfigResourceType.BROKER_LOGGER, ConfigResourceType.BROKER):
         if kind in kinds:
             yield Resource(str(metadata.node_id), kind)
-    if ResourceType.TOPIC in kinds:
-        yield from (Resource(name, ResourceType.TOPIC) for name in metadata.by_name)
+    if ConfigResourceType.TOPIC in kinds:
+        yield from (Resource(name, ConfigResourceType.TOPIC) for name in metadata.by_name)
 
 
 @api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, name="ListConfigResources", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, ListConfigResourcesResponse]:
     """The names of topics, broker and loggers, and of groups and client metrics that have settings."""
     has_kinds = context.version >= FIRST_VERSION_WITH_KINDS
-    supported: set[int] = set(ResourceType) if has_kinds else {ResourceType.CLIENT_METRICS}
+    supported: set[int] = set(ConfigResourceType) if has_kinds else {ConfigResourceType.CLIENT_METRICS}
     kinds: set[int] = set(context.body.resource_types) or supported
     if not kinds <= supported:
         return failed(context, ErrorCode.UNSUPPORTED_VERSION)

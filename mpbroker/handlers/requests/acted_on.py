@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.numbers import ResourceType as ConfigResource
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.security.acls import Operation, PatternType, Permission, ResourceType, kafka_word
 from mpbroker.security.audit import NAMES_MAX, Names
 from mpbroker.security.scram import TYPES
@@ -97,7 +97,7 @@ def _acl_filters(body: Any) -> Named:
 
 def _configs(body: Any) -> Named:
     for one in body.resources:
-        kind = _word(ConfigResource, one.resource_type)
+        kind = _word(ConfigResourceType, one.resource_type)
         yield (kind, f"{one.resource_name}:", *islice((config.name for config in one.configs), NAMES_MAX))
 
 

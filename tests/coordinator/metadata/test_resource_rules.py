@@ -9,15 +9,15 @@ from mpbroker.coordinator.metadata.metadata_records import decode_record, encode
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.calls import AlterSettings, ConfigAlteration, ConfigChange, ReadSettings, SettingsRead
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ConfigOperation, ConfigResourceType
 from tests.support.decider_rig import DeciderRig
 
 SESSION = "consumer.session.timeout.ms"
-GROUP, METRICS = ResourceType.GROUP, ResourceType.CLIENT_METRICS
+GROUP, METRICS = ConfigResourceType.GROUP, ConfigResourceType.CLIENT_METRICS
 
 
 def setting(
-    kind: ResourceType, name: str, key: str, value: str | None, *, replaces: bool = False
+    kind: ConfigResourceType, name: str, key: str, value: str | None, *, replaces: bool = False
 ) -> ConfigAlteration:
     operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
     return ConfigAlteration(name, [ConfigChange(key, operation, value)], replaces, kind)

@@ -29,7 +29,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.topology import SUPERVISOR, SharedMemory
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ConfigOperation, ConfigResourceType
 from mpbroker.quotas.entities import USER, QuotaTable
 from mpbroker.quotas.mutations import Mutations
 from shm.word import Words
@@ -289,7 +289,7 @@ def test_records_are_those_that_kafka_writes() -> None:
 
 def of_broker(name: str, *changes: tuple[str, int, str | None], replaces: bool = False) -> ConfigAlteration:
     made = [ConfigChange(*change) for change in changes]
-    return ConfigAlteration(name, made, replaces, ResourceType.BROKER)
+    return ConfigAlteration(name, made, replaces, ConfigResourceType.BROKER)
 
 
 def test_settings_of_brokers_are_recorded_as_kafka_does(rig: DeciderRig) -> None:
