@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.errors import ClientConfigError
 from mpbroker.config import known
 from mpbroker.config.keys import Secret, listed
 from mpbroker.config.properties import Entry, PropertiesError, parse
@@ -82,10 +82,10 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
 
 def parse_servers(text: str) -> list[tuple[str, int]]:
-    """Parse `host:port,…` (IPv6 in brackets, port 9092 by default) or `unix:/path`. Raises ConfigError."""
+    """Parse `host:port,…` (IPv6 in brackets, default port 9092) or `unix:/path`. Raises ClientConfigError."""
     servers = [_server(address.strip()) for address in text.split(",") if address.strip()]
     if not servers:
-        raise ConfigError(f"'{text}' is not HOST:PORT")
+        raise ClientConfigError(f"'{text}' is not HOST:PORT")
     return servers
 
 
@@ -97,14 +97,14 @@ def _server(address: str) -> tuple[str, int]:
         host, port = address, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"'{address}' is not HOST:PORT or unix:/path")
+        raise ClientConfigError(f"'{address}' is not HOST:PORT or unix:/path")
     return host, int(port)
 
 
 def from_properties(
     properties: Mapping[str, str], base: ClientConfig | None = None
 ) -> tuple[ClientConfig, list[str]]:
-    """Return the settings, and the names that mean nothing to this client. Raises ConfigError."""
+    """Return the settings, and the names that mean nothing to this client. Raises ClientConfigError."""
     values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():
@@ -113,7 +113,7 @@ def from_properties(
             continue
         try:
             values.update(_parsed(name, text))
-        except ConfigError as error:
+        except ClientConfigError as error:
             error.name = name
             raise
     config = msgspec.structs.replace(base or ClientConfig(), **values)
@@ -122,24 +122,24 @@ def from_properties(
 
 
 def read_entries(path: Path | None) -> list[Entry]:
-    """Read the properties in a file; None has none. Raises ConfigError."""
+    """Read the properties in a file; None has none. Raises ClientConfigError."""
     if path is None:
         return []
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, PropertiesError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise ClientConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_config(path: Path | None, base: ClientConfig, warn: Callable[[str], object]) -> ClientConfig:
-    """Read settings over those of `base`; call `warn` about each unknown name. Raises ConfigError."""
+    """Read settings over those of `base`; call `warn` about each unknown name. Raises ClientConfigError."""
     entries = read_entries(path)
     lines = {entry.key: entry.line for entry in entries}
     try:
         config, unknown = from_properties({entry.key: entry.value for entry in entries}, base)
-    except ConfigError as error:
+    except ClientConfigError as error:
         line = f":{lines[error.name]}" if error.name else ""
-        raise ConfigError(f"{path}{line}: {error}") from error
+        raise ClientConfigError(f"{path}{line}: {error}") from error
     for name in unknown:
         warn(f"{path}:{lines[name]}: warning: {name} is ignored{known.hint([name], known_names())}")
     return config
@@ -157,7 +157,7 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
         return _of_jaas(text)
     if name in _NEEDLESS:
         return {}
-    raise ConfigError(f"{name} is not supported by this client{known.hint([name], known_names())}")
+    raise ClientConfigError(f"{name} is not supported by this client{known.hint([name], known_names())}")
 
 
 def _text(_name: str, text: str) -> str:
@@ -173,9 +173,9 @@ def _number(lowest: int) -> Callable[[str, str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise ConfigError(f"{name}={text} is not a number") from None
+            raise ClientConfigError(f"{name}={text} is not a number") from None
         if number < lowest:
-            raise ConfigError(f"{name}={text}: the least is {lowest}")
+            raise ClientConfigError(f"{name}={text}: the least is {lowest}")
         return number
 
     return parse
@@ -184,7 +184,7 @@ def _number(lowest: int) -> Callable[[str, str], int]:
 def _one_of(*allowed: str) -> Callable[[str, str], str]:
     def parse(name: str, text: str) -> str:
         if text.upper() not in allowed:
-            raise ConfigError(f"{name}={text} is not one of {', '.join(allowed)}")
+            raise ClientConfigError(f"{name}={text} is not one of {', '.join(allowed)}")
         return text.upper()
 
     return parse
@@ -192,13 +192,13 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
 
 def _file(name: str, text: str) -> str:
     if not Path(text).is_file():
-        raise ConfigError(f"{name}: no such file: {text}")
+        raise ClientConfigError(f"{name}: no such file: {text}")
     return text
 
 
 def _identification(name: str, text: str) -> str:
     if text.lower() not in ("https", ""):
-        raise ConfigError(f"{name}={text} is neither https nor empty")
+        raise ClientConfigError(f"{name}={text} is neither https nor empty")
     return text.lower()
 
 
@@ -243,21 +243,23 @@ _NEEDLESS = ("ssl.truststore.type", "ssl.keystore.type", "ssl.protocol")
 def _check(config: ClientConfig) -> None:
     if config.uses_sasl:
         if not config.sasl_mechanism:
-            raise ConfigError(
+            raise ClientConfigError(
                 f"security.protocol={config.security_protocol} needs sasl.mechanism, "
                 f"one of {', '.join(MECHANISMS)}"
             )
         if not config.sasl_username or not config.sasl_password:
-            raise ConfigError(
+            raise ClientConfigError(
                 f"sasl.mechanism={config.sasl_mechanism} needs username and password: give sasl.jaas.config, "
                 "or sasl.username and sasl.password"
             )
     if unknown := [name for name in config.ssl_enabled_protocols if name not in TLS_VERSIONS]:
-        raise ConfigError(f"ssl.enabled.protocols: {unknown[0]} is not one of {', '.join(TLS_VERSIONS)}")
+        raise ClientConfigError(
+            f"ssl.enabled.protocols: {unknown[0]} is not one of {', '.join(TLS_VERSIONS)}"
+        )
     if not config.ssl_enabled_protocols:
-        raise ConfigError("ssl.enabled.protocols names no version of TLS")
+        raise ClientConfigError("ssl.enabled.protocols names no version of TLS")
     if bool(config.ssl_keystore_key) != bool(config.ssl_keystore_certificate_chain):
-        raise ConfigError("ssl.keystore.key and ssl.keystore.certificate.chain belong together")
+        raise ClientConfigError("ssl.keystore.key and ssl.keystore.certificate.chain belong together")
 
 
 _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
@@ -268,11 +270,11 @@ def _of_jaas(text: str) -> dict[str, Any]:
     try:
         entry = parse_jaas(Secret(text))
     except JaasError as error:
-        raise ConfigError(f"sasl.jaas.config: {error}") from error
+        raise ClientConfigError(f"sasl.jaas.config: {error}") from error
     if entry.module.rpartition(".")[2] not in _LOGIN_MODULES:
-        raise ConfigError(f"sasl.jaas.config: the login module is one of {', '.join(_LOGIN_MODULES)}")
+        raise ClientConfigError(f"sasl.jaas.config: the login module is one of {', '.join(_LOGIN_MODULES)}")
     if not entry.options.get("username") or not entry.options.get("password"):
-        raise ConfigError("sasl.jaas.config has no username or no password")
+        raise ClientConfigError("sasl.jaas.config has no username or no password")
     return {
         "sasl_username": entry.options["username"],
         "sasl_password": entry.options["password"],

@@ -59,7 +59,7 @@ class FailedPrecondition(ClientError):
     """The state of the cluster does not allow a call: a group has members, a user does not exist."""
 
 
-class ConfigError(InvalidArgument):
+class ClientConfigError(InvalidArgument):
     """A setting is missing, malformed or not supported; `name` is its name if only one is wrong."""
 
     name = ""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Generator
 from functools import partial
 
-from mpbroker.client.errors import AuthenticationFailed, ConfigError
+from mpbroker.client.errors import AuthenticationFailed, ClientConfigError
 from mpbroker.security.mechanism import SaslFailed
 from mpbroker.security.scram import ITERATIONS_MIN, TYPES, ScramClient, ScramType
 
@@ -21,12 +21,12 @@ _ITERATIONS = re.compile(rb",i=(\d+)$")
 
 
 def mechanism(name: str, username: str, password: str, *, by_token: bool = False) -> Callable[[], Exchange]:
-    """Return a function that begins an exchange. `by_token`: with a delegation token. Raises ConfigError."""
+    """Return a function that begins an exchange, `by_token` with a delegation token. Raises ClientConfigError."""
     if name == PLAIN:
         return partial(plain, username, password)
     if name in TYPES:
         return partial(scram, TYPES[name], username, password, by_token=by_token)
-    raise ConfigError(f"sasl.mechanism={name} is not supported by this client")
+    raise ClientConfigError(f"sasl.mechanism={name} is not supported by this client")
 
 
 def plain(username: str, password: str) -> Exchange:

@@ -47,7 +47,7 @@ POLL_MS_MAX = 300_000.0
 class NetworkClient:
     """A client's connections, for one thread except `wakeup`. Connects when a node is asked for.
 
-    `advice` ends the text of a failed connection. The other parameters are for tests. Raises ConfigError.
+    `advice` ends the text of a failed connection. Other parameters are for tests. Raises ClientConfigError.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ from mpbroker.client.cluster import Cluster
 from mpbroker.client.connection import ClientRequest, ClientResponse
 from mpbroker.client.errors import (
     ApiFailed,
+    ClientConfigError,
     ClientError,
-    ConfigError,
     RequestTimedOut,
     UnsupportedByBroker,
     without_leader,
@@ -117,7 +117,7 @@ class Producer:
         self._per_partition_max = 1
         self._producer_id, self._producer_epoch = -1, -1
         if transaction is not None and acks != ALL:
-            raise ConfigError("acks: a transaction needs acks=all")
+            raise ClientConfigError("acks: a transaction needs acks=all")
         if acks == ALL:
             self._become_idempotent()
 
@@ -188,7 +188,7 @@ class Producer:
 
     def _become_idempotent(self) -> None:
         if self._cluster.config.max_in_flight_requests_per_connection > IN_FLIGHT_MAX_WITH_ID:
-            raise ConfigError(
+            raise ClientConfigError(
                 f"max.in.flight.requests.per.connection: with acks=all the most is {IN_FLIGHT_MAX_WITH_ID}"
             )
         self._per_partition_max = IN_FLIGHT_MAX_WITH_ID

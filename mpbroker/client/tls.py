@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Sequence
 
 from mpbroker.client.config import ClientConfig
-from mpbroker.client.errors import AuthenticationFailed, ConfigError
+from mpbroker.client.errors import AuthenticationFailed, ClientConfigError
 from mpbroker.config.keys import Secret
 from mpbroker.config.security import SecuritySettings
 from mpbroker.protocol.wire import Buffer
@@ -105,7 +105,7 @@ def _handshake_failure(error: ssl.SSLError, host: str) -> str:
 
 
 def client_context(config: ClientConfig) -> ssl.SSLContext:
-    """Build the TLS context of a client. Raises ConfigError, whose text names the wrong setting."""
+    """Build the TLS context of a client. Raises ClientConfigError, whose text names the wrong setting."""
     settings = SecuritySettings(
         ssl_truststore_location=config.ssl_truststore_location or None,
         ssl_truststore_password=_secret(config.ssl_truststore_password),
@@ -123,7 +123,7 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
             settings, check_hostname=bool(config.ssl_endpoint_identification_algorithm)
         )
     except TlsError as error:
-        raise ConfigError(str(error)) from error
+        raise ClientConfigError(str(error)) from error
 
 
 def _secret(text: str) -> Secret | None:

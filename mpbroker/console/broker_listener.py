@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mpbroker.client.admin import Admin
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, parse_servers, read_config
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.errors import ClientConfigError
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener, is_loopback, parse_http_listener, reachable
 
@@ -45,13 +45,13 @@ class BrokerListener(NamedTuple):
     settings: Path | None
 
     def client(self) -> Admin:
-        """Return a client that is not connected yet. Raises ConfigError."""
+        """Return a client that is not connected yet. Raises ClientConfigError."""
         servers = parse_servers(reachable(str(self.listener).partition("://")[2]))
         return Admin(Cluster(servers, read_config(self.settings, _BASE, _warn)))
 
 
 def listener_of(config: BrokerConfig) -> BrokerListener:
-    """Return the listener that the console takes. Raises NoListener, ConfigError."""
+    """Return the listener that the console takes. Raises NoListener, ClientConfigError."""
     settings = Path(config.http_console_client_config) if config.http_console_client_config else None
     protocol = PLAINTEXT if settings is None else read_config(settings, _BASE, _warn).security_protocol
     fitting = [one for one in config.listeners if one.protocol == protocol]
@@ -78,5 +78,5 @@ def needs_token(config: BrokerConfig) -> bool:
         return True
     try:
         return bool(listener_of(config).listener.path)
-    except (NoListener, ConfigError):
+    except (NoListener, ClientConfigError):
         return True

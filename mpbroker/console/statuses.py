@@ -13,8 +13,8 @@ import msgspec
 from mpbroker.client.errors import (
     ApiFailed,
     AuthenticationFailed,
+    ClientConfigError,
     ClientError,
-    ConfigError,
     FailedPrecondition,
     InvalidArgument,
     UnsupportedByBroker,
@@ -43,7 +43,7 @@ def status_of(error: Exception) -> HTTPStatus:
     match error:
         case ApiFailed():
             return _of_code(error)
-        case Busy() | NoListener() | ConfigError():
+        case Busy() | NoListener() | ClientConfigError():
             return HTTPStatus.SERVICE_UNAVAILABLE
         case BadQuery() | msgspec.MsgspecError() | InvalidArgument():
             return HTTPStatus.BAD_REQUEST

@@ -58,7 +58,7 @@ class Connections:
         self._kept: dict[Key, list[_Kept]] = {}
 
     def take(self, servers: list[tuple[str, int]], config: ClientConfig, advice: str) -> Lent:
-        """Lend a cluster to the caller alone, until it is given back. Raises ConfigError.
+        """Lend a cluster to the caller alone, until it is given back. Raises ClientConfigError.
 
         Its knowledge of leaders and certificates is not older than metadata.max.age.ms.
         """

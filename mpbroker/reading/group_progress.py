@@ -26,7 +26,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 class GroupProgress:
-    """Commits offsets to a consumer group without members. Raises OptionError, ConfigError."""
+    """Commits offsets to a consumer group without members. Raises OptionError, ClientConfigError."""
 
     def __init__(self, group: str, options: ReadOptions) -> None:
         self._group = group

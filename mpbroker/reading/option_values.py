@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mpbroker.client.config import from_properties
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.errors import ClientConfigError
 from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.reading.errors import OptionError
 
@@ -102,7 +102,7 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
     }
     try:
         _, unknown = from_properties(given)
-    except ConfigError as error:
+    except ClientConfigError as error:
         raise OptionError(f"kafka.{error}") from error
     return {key: value for key, value in given.items() if key not in unknown}
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.consumer import Consumer, Limits, fetch_request, fetched_of
-from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
+from mpbroker.client.errors import ApiFailed, ClientConfigError, ClientError, ConnectionLost
 from mpbroker.client.list_offsets import list_offsets
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
@@ -29,7 +29,7 @@ def servers_of(text: str) -> list[tuple[str, int]]:
     """Parse `host:port,host:port`. Raises OptionError."""
     try:
         return parse_servers(text)
-    except ConfigError as error:
+    except ClientConfigError as error:
         raise OptionError(f"kafka.bootstrap.servers: {error}") from error
 
 
@@ -46,7 +46,7 @@ class Brokers:
         try:
             config, _ = from_properties(options.client, _base(options))
             self._lent = CONNECTIONS.take(servers, config, SERVERS_ADVICE)
-        except ConfigError as error:
+        except ClientConfigError as error:
             raise OptionError(f"kafka.{error}") from error
         self.cluster = self._lent.cluster
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mpbroker.client.admin import Admin
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
-from mpbroker.client.errors import ApiFailed, ClientError, ConfigError
+from mpbroker.client.errors import ApiFailed, ClientConfigError, ClientError
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing.errors import BrokerFailed
 
@@ -47,7 +47,7 @@ def delete(where: BrokerAddress, names: list[str], *, missing_ok: bool) -> None:
 def _admin(where: BrokerAddress) -> Admin:
     config, unknown = from_properties(where.client, ClientConfig(client_id=CLIENT_ID))
     if unknown:
-        raise ConfigError(f"client={where.client}: no Kafka client has {', '.join(unknown)}")
+        raise ClientConfigError(f"client={where.client}: no Kafka client has {', '.join(unknown)}")
     return Admin(Cluster(parse_servers(where.servers), config))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.errors import ClientConfigError
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.option_values import boolean, client_settings, positive
 from mpbroker.records.compression import Codec
@@ -72,7 +72,7 @@ class WriteOptions:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client_config(self) -> ClientConfig:
-        """Return the network client's settings. Raises ConfigError."""
+        """Return the network client's settings. Raises ClientConfigError."""
         config, _ = from_properties(self.client, ClientConfig(client_id=CLIENT_ID))
         return config
 
@@ -95,7 +95,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     _check_exactly_once(exactly_once, sink_id, acks)
     try:
         parse_servers(bootstrap)
-    except ConfigError as error:
+    except ClientConfigError as error:
         raise OptionError(f"kafka.bootstrap.servers: {error}") from error
     return WriteOptions(
         bootstrap_servers=bootstrap,

@@ -40,7 +40,7 @@ HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa
 
 
 def open_cluster(options: WriteOptions) -> Cluster:
-    """Open a cluster, which connects when it is first asked something. Raises ConfigError."""
+    """Open a cluster, which connects when it is first asked something. Raises ClientConfigError."""
     return Cluster(parse_servers(options.bootstrap_servers), options.client_config(), SERVERS_ADVICE)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.errors import ClientConfigError
 
 
 def test_defaults_are_kafkas() -> None:
@@ -86,7 +86,7 @@ def test_librdkafkas_names() -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused(properties: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError) as failed:
+    with pytest.raises(ClientConfigError) as failed:
         from_properties(properties)
     assert message in str(failed.value)
     assert "se-cret" not in str(failed.value)
@@ -121,5 +121,5 @@ def test_servers(address: str, parsed: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x", "unix:k.sock"])
 def test_what_is_no_server(address: str) -> None:
-    with pytest.raises(ConfigError, match="is not HOST:PORT"):
+    with pytest.raises(ClientConfigError, match="is not HOST:PORT"):
         parse_servers(address)

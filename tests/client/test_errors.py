@@ -7,8 +7,8 @@ import pytest
 from mpbroker.client.errors import (
     ApiFailed,
     AuthenticationFailed,
+    ClientConfigError,
     ClientError,
-    ConfigError,
     ConnectionLost,
     FailedPrecondition,
     InvalidArgument,
@@ -28,7 +28,7 @@ from mpbroker.protocol.errors import ErrorCode
         (ApiFailed("t-0", ErrorCode.TOPIC_AUTHORIZATION_FAILED), False),
         (ApiFailed("t-0", 12345), False),
         (AuthenticationFailed("no"), False),
-        (ConfigError("no"), False),
+        (ClientConfigError("no"), False),
         (UnsupportedByBroker("no"), False),
     ],
 )
@@ -62,8 +62,8 @@ INVALID = ApiFailed("topic t", ErrorCode.INVALID_PARTITIONS)
 
 
 def test_which_calls_are_wrong() -> None:
-    wrong = [one for one in (BUSY, WRONG, DENIED, INVALID, ConfigError("no")) if one.is_wrong_call]
-    assert [type(one) for one in wrong] == [InvalidArgument, ApiFailed, ConfigError]
+    wrong = [one for one in (BUSY, WRONG, DENIED, INVALID, ClientConfigError("no")) if one.is_wrong_call]
+    assert [type(one) for one in wrong] == [InvalidArgument, ApiFailed, ClientConfigError]
 
 
 @pytest.mark.parametrize(

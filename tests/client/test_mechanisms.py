@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from mpbroker.client.errors import AuthenticationFailed, ConfigError
+from mpbroker.client.errors import AuthenticationFailed, ClientConfigError
 from mpbroker.client.mechanisms import mechanism, plain, scram
 from mpbroker.security.delegation import credential_of_token
 from mpbroker.security.principals import Principal
@@ -83,5 +83,5 @@ def test_each_authentication_is_a_new_exchange() -> None:
     begin = mechanism("SCRAM-SHA-512", USER, PASSWORD)
     assert next(begin()) != next(begin())
     assert next(mechanism("PLAIN", "u", "p")()) == b"\0u\0p"
-    with pytest.raises(ConfigError, match=r"sasl\.mechanism=GSSAPI is not supported"):
+    with pytest.raises(ClientConfigError, match=r"sasl\.mechanism=GSSAPI is not supported"):
         mechanism("GSSAPI", USER, PASSWORD)

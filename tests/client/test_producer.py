@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig
-from mpbroker.client.errors import ApiFailed, ConfigError, ConnectionLost, RequestTimedOut
+from mpbroker.client.errors import ApiFailed, ClientConfigError, ConnectionLost, RequestTimedOut
 from mpbroker.client.producer import Producer
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -185,7 +185,7 @@ def test_a_broker_that_stays_away(fake: FakeBroker) -> None:
 
 def test_more_in_flight_than_a_broker_remembers(fake: FakeBroker) -> None:
     too_many = producing(fake, max_in_flight_requests_per_connection=6)
-    with pytest.raises(ConfigError, match="the most is 5"), too_many:
+    with pytest.raises(ClientConfigError, match="the most is 5"), too_many:
         raise AssertionError("not reached")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from mpbroker.client import cluster as cluster_module
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.errors import AuthenticationFailed, ConfigError, ConnectionLost
+from mpbroker.client.errors import AuthenticationFailed, ClientConfigError, ConnectionLost
 from mpbroker.client.network_client import NetworkClient
 from mpbroker.client.tls import TlsTransport, client_context
 from tests.client.server import HOST, MECHANISMS, Closes, Listener, ask, offered, settings
@@ -177,5 +177,5 @@ def test_tls_to_a_port_of_plaintext(trusted: str) -> None:
     ],
 )
 def test_settings_of_tls_that_cannot_work(config: dict[str, str]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ClientConfigError):
         Cluster([(HOST, 1)], settings("SSL", **config))

@@ -41,7 +41,7 @@ def test_what_the_broker_answers(code: ErrorCode, status: int) -> None:
         (errors.FailedPrecondition("group g is active"), 409),
         (Busy("try again"), 503),
         (NoListener("every listener asks for a login"), 503),
-        (errors.ConfigError("no such file"), 503),
+        (errors.ClientConfigError("no such file"), 503),
         (errors.AuthenticationFailed("wrong password"), 403),
         (errors.UnsupportedByBroker("no such API"), 501),
         (errors.ConnectionLost("it is gone"), 502),

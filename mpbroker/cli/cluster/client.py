@@ -11,7 +11,7 @@ from mpbroker.client import config
 from mpbroker.client.admin import Admin
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, parse_servers
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.errors import ClientConfigError
 from mpbroker.config.properties import Entry
 
 ADVICE = "does the broker run there? (--bootstrap-server)"
@@ -24,7 +24,7 @@ OF_COMMANDS = ClientConfig(
 def open_admin(
     where: tuple[str, Path | None], base: ClientConfig = OF_COMMANDS, advice: str = ADVICE
 ) -> Admin:
-    """Return a client of an address with the settings of a file, else those of `base`. Raises ConfigError."""
+    """Return a client of an address, with the settings of a file or of `base`. Raises ClientConfigError."""
     bootstrap, command_config = where
     with _flag_named():
         found = config.read_config(command_config, base, _warn)
@@ -32,7 +32,7 @@ def open_admin(
 
 
 def read_entries(path: Path | None) -> list[Entry]:
-    """Read the properties of --command-config. Raises ConfigError."""
+    """Read the properties of --command-config. Raises ClientConfigError."""
     with _flag_named():
         return config.read_entries(path)
 
@@ -41,8 +41,8 @@ def read_entries(path: Path | None) -> list[Entry]:
 def _flag_named() -> Iterator[None]:
     try:
         yield
-    except ConfigError as error:
-        raise ConfigError(f"--command-config {error}") from error
+    except ClientConfigError as error:
+        raise ClientConfigError(f"--command-config {error}") from error
 
 
 def _warn(text: str) -> None:

@@ -132,11 +132,11 @@ def by_address(bootstrap: str) -> ControlClient:
     """Return a client of the broker at HOST:PORT (the first of several) or unix:/path. Raises CliError."""
     # Most calls name no address, and probes call often.
     from mpbroker.client.config import UNIX, parse_servers
-    from mpbroker.client.errors import ConfigError
+    from mpbroker.client.errors import ClientConfigError
 
     try:
         host, port = parse_servers(bootstrap)[0]
-    except ConfigError as error:
+    except ClientConfigError as error:
         raise CliError(f"-b: {error}", USAGE_ERROR) from error
     if host.startswith(UNIX):
         return by_path(host)

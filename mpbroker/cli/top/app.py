@@ -22,7 +22,7 @@ from mpbroker.cli.top.panels import Cards, headline, tabs
 from mpbroker.cli.top.table import ROWS_MAX, Table
 from mpbroker.cli.top.text import text_of
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.errors import ClientConfigError
 from mpbroker.observe.lag import lag_behind
 from mpbroker.observe.model import Model, Row
 from mpbroker.observe.samples import Groups, Health, Sample
@@ -170,7 +170,7 @@ class TopApp(App[None]):
             if broker is not None and broker.health in (Health.RUNNING, Health.NOT_READY):
                 try:
                     groups = self._group_watch.groups(broker)
-                except ConfigError as error:  # of --command-config
+                except ClientConfigError as error:  # of --command-config
                     groups = Groups(time.monotonic_ns(), problem=str(error))
                 self.call_later(self._add, None, groups)
                 pause_s = max(pause_s, GROUPS_EVERY_S)

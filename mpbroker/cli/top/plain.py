@@ -17,7 +17,7 @@ from mpbroker.protocol.topic_names import OWN_TOPICS
 
 
 def seen_once(wanted: BrokerFlags, interval_s: float, *, with_groups: bool) -> Model:
-    """Take two samples, so that there are rates; one of directories at rest. Raises CliError, ConfigError."""
+    """Take two samples, for rates; of directories at rest one. Raises CliError, ClientConfigError."""
     watch, model = Watch(wanted), Model()
     first = watch.first()
     model.add(first)
