@@ -1,22 +1,17 @@
 """Faults that the owner of a test's broker has asked for. A broker without an owner never has any.
 
-A block of the private region:
-
-    0    length   of what follows, written last
-    8    the faults (msgpack of a list of Fault)
-
-The supervisor alone writes it, then orders all processes to read it (process.SETTINGS_CHANGED), as with the
-settings (ipc.settings). A process forked later reads it when it begins.
+A block of the private region, like that of the settings (ipc.settings), with the msgpack of a list of Fault.
+The supervisor alone writes it, then orders all processes to read it (process.SETTINGS_CHANGED). A process
+forked later reads it when it begins.
 """
 
 from __future__ import annotations
 
-import struct
-
 import msgspec
 
+from mpbroker.ipc.settings import content, packed
+
 BYTES = 1 << 20
-_LENGTH = struct.Struct("=Q")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -35,23 +30,14 @@ class Fault(msgspec.Struct, frozen=True):
     times: int = 0
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Fault])
 
 
 def encode(faults: list[Fault]) -> bytes:
     """Encode faults. Raises ValueError when they do not fit into the block."""
-    data = _encoder.encode(faults)
-    if len(data) > BYTES - _LENGTH.size:
-        raise ValueError(f"the faults take {len(data)} bytes, and at most {BYTES - _LENGTH.size} fit")
-    return data
-
-
-def write(block: memoryview, data: bytes) -> None:
-    block[_LENGTH.size : _LENGTH.size + len(data)] = data
-    block[: _LENGTH.size] = _LENGTH.pack(len(data))
+    return packed(faults, "the faults take", BYTES)
 
 
 def read(block: memoryview) -> list[Fault]:
-    (length,) = _LENGTH.unpack_from(block)
-    return _decoder.decode(block[_LENGTH.size : _LENGTH.size + length]) if length else []
+    data = content(block)
+    return _decoder.decode(data) if data else []

@@ -27,9 +27,14 @@ _decoder = msgspec.msgpack.Decoder(BrokerConfig)
 
 def encode(config: BrokerConfig) -> bytes:
     """Encode a configuration. Raises ValueError when it does not fit into the block."""
-    data = _encoder.encode(config)
-    if len(data) > BYTES - _LENGTH.size:
-        raise ValueError(f"the configuration takes {len(data)} bytes, and at most {BYTES - _LENGTH.size} fit")
+    return packed(config, "the configuration takes", BYTES)
+
+
+def packed(value: object, what: str, block_bytes: int) -> bytes:
+    """Encode a value. Raises ValueError, which begins with `what`, when it does not fit into its block."""
+    data, most = _encoder.encode(value), block_bytes - _LENGTH.size
+    if len(data) > most:
+        raise ValueError(f"{what} {len(data)} bytes, and at most {most} fit")
     return data
 
 
@@ -38,13 +43,17 @@ def write(block: memoryview, data: bytes) -> None:
     block[: _LENGTH.size] = _LENGTH.pack(len(data))
 
 
+def content(block: memoryview) -> memoryview:
+    (length,) = _LENGTH.unpack_from(block)
+    return block[_LENGTH.size : _LENGTH.size + length]
+
+
 def adopt(block: memoryview, config: BrokerConfig) -> None:
     """Set `config` to the settings in the block.
 
     All parts of a process hold the one object that it was forked with, so this changes that object, although
     it is frozen for everybody else.
     """
-    (length,) = _LENGTH.unpack_from(block)
-    now = _decoder.decode(block[_LENGTH.size : _LENGTH.size + length])
+    now = _decoder.decode(content(block))
     for name in BrokerConfig.__struct_fields__:
         msgspec.structs.force_setattr(config, name, getattr(now, name))

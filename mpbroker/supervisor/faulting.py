@@ -47,7 +47,7 @@ class Faulting:
     def advance(self, tree: Tree, config: BrokerConfig) -> None:
         asked, self._asked = self._asked, []
         for wanted, answer in asked:
-            faults.write(tree.memory.private.block("faults"), faults.encode(wanted))
+            settings.write(tree.memory.private.block("faults"), faults.encode(wanted))
             publish(settings.encode(config), tree)
             log.info("faults on demand: %s", "; ".join(map(_described, wanted)) or "none")
             answer.give({"faults": len(wanted)})

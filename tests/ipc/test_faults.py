@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.ipc import faults
+from mpbroker.ipc import faults, settings
 from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.topology import SharedMemory
 
@@ -16,9 +16,9 @@ def test_a_broker_has_none_until_somebody_asks(memory: SharedMemory) -> None:
 def test_the_last_ones_count(memory: SharedMemory) -> None:
     block = memory.private.block("faults")
     first = [Fault("/a", 0, delay_ms=5, client_id="c", times=2), Fault("/b", 1, closes=True)]
-    faults.write(block, faults.encode(first))
+    settings.write(block, faults.encode(first))
     assert faults.read(block) == first
-    faults.write(block, faults.encode([]))
+    settings.write(block, faults.encode([]))
     assert faults.read(block) == []
 
 

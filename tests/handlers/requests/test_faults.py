@@ -41,7 +41,7 @@ def clock(ready: Rig) -> Clock:
 
 
 def put(made: Rig, *wanted: Fault) -> None:
-    faults.write(made.memory.private.block("faults"), faults.encode(list(wanted)))
+    settings.write(made.memory.private.block("faults"), faults.encode(list(wanted)))
     settings.write(made.memory.private.block("settings"), settings.encode(made.context.config))
     order_settings(made)
 
