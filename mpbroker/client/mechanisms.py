@@ -21,7 +21,7 @@ _ITERATIONS = re.compile(rb",i=(\d+)$")
 
 
 def mechanism(name: str, username: str, password: str, *, by_token: bool = False) -> Callable[[], Exchange]:
-    """Return a function that begins an exchange, `by_token` with a delegation token. Raises ClientConfigError."""
+    """Return a function that begins an exchange, `by_token` with a token. Raises ClientConfigError."""
     if name == PLAIN:
         return partial(plain, username, password)
     if name in TYPES:

@@ -119,7 +119,7 @@ class GroupWatch:
         self._admin: Admin | None = None
 
     def groups(self, broker: BrokerSeen) -> Groups:
-        """Return the groups, or why they are unknown. Raises ClientConfigError for a wrong --command-config."""
+        """Return the groups, or why not. Raises ClientConfigError for a wrong --command-config."""
         address = self._wanted.address or next((one.partition("://")[2] for one in broker.listeners), "")
         if not address:
             return Groups(time.monotonic_ns(), problem="the broker has no listener; name one with -b")
