@@ -14,7 +14,9 @@ from mpbroker.cli.text import standard_output
 
 def end(code: int) -> NoReturn:
     """Write the output, and exit with a command's code."""
-    sys.exit(exit_code(standard_output.flush) or code)
+    code = exit_code(standard_output.flush) or code
+    standard_output.give_up_errors()
+    sys.exit(code)
 
 
 def exit_code(call: Callable[[], object]) -> int:

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def fork_child(child: Child, context: ProcessContext) -> None:
     if tasks != 1 or threading.active_count() != 1:
         raise RuntimeError(f"the supervisor has {tasks} threads; it may not fork")
     sys.stdout.flush()
-    sys.stderr.flush()
+    _flush_log()
     parent = os.getpid()
     own_fds = child.fds() if callable(child.fds) else child.fds
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
@@ -159,8 +160,14 @@ def _child_main(
         context.log.critical("the %s process fails", child.name, exc_info=True)
         context.counters.set_last_error(traceback.format_exc(limit=-2))
     finally:
-        sys.stderr.flush()
+        _flush_log()
         os._exit(code)
+
+
+def _flush_log() -> None:
+    """Write the buffered log. A log that cannot be written ends no process, nor changes an exit code."""
+    with suppress(OSError):
+        sys.stderr.flush()
 
 
 def _terminated(context: ProcessContext, parent: int) -> None:

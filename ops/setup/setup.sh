@@ -69,6 +69,7 @@ look_around() {
     command -v kcat >/dev/null || wanted+=(kcat)
     [ "$purpose" != spark ] || return 0
     command -v mvn >/dev/null || wanted+=(maven)
+    command -v curl >/dev/null || wanted+=(curl)
     # The console's tests click in it.
     command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null ||
         command -v google-chrome >/dev/null || wanted+=("$(chromium_package)")

@@ -74,7 +74,9 @@ def _version(python: str) -> tuple[int, int, int] | None:
 
 def unpack(sdist: Path, into: Path) -> Path:
     with tarfile.open(sdist) as archive:
-        archive.extractall(into, filter="data")
+        # Python 3.11 has filters of members from 3.11.4 on.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(into)
     (unpacked,) = into.iterdir()
     return unpacked
 

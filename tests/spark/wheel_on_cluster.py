@@ -45,7 +45,8 @@ def test_the_wheel_reaches_executors_with_the_job(broker: Mpbroker, tmp_path: Pa
     pack(environment, archive)
     submit = tmp_path / "submit"
     with tarfile.open(archive) as packed:
-        packed.extractall(submit / "env", filter="fully_trusted")
+        packed.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
+        packed.extractall(submit / "env")
     job = tmp_path / "job.py"
     job.write_text(JOB)
     with running_cluster(tmp_path / "cluster", [[], []]) as cluster:

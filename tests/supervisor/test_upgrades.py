@@ -30,7 +30,8 @@ def broker_of(directory: Path, version: str, label: str) -> Mpbroker:
     """Return a broker, not started, with a copy of a release's directory."""
     broker = Mpbroker(directory, flags=flags())
     with tarfile.open(RELEASES / f"{version}.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(directory)
     (directory / label).rename(broker.log_dir)
     return broker
 

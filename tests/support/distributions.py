@@ -46,7 +46,8 @@ def build_sdist(directory: Path) -> Path:
 def unpack(sdist: Path, into: Path) -> Path:
     """Returns the directory that pip would build a wheel in."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(into, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(into)
     (unpacked,) = into.iterdir()
     return unpacked
 

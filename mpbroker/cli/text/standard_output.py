@@ -72,6 +72,15 @@ def flush() -> None:
         sys.stdout.flush()
 
 
+def give_up_errors() -> None:
+    """Discard what cannot be written to standard error, or Python would try again and exit with 120."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def give_up() -> None:
     """Discard the rest of the output, or Python would write it, and fail, again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

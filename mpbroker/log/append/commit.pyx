@@ -227,7 +227,7 @@ cdef void add_entry(
     cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
     entry.core = core
     entry.journaled = (not itself and dir < commit.journal_count
-                        and journal_add(&commit.journals[dir], &flush.writes[dir], core))
+                       and journal_add(&commit.journals[dir], &flush.writes[dir], core))
     entry.synced_itself = core.syncs_itself
     entry.covered = end_bound(core)
     entry.stable = stable_bound(core)
