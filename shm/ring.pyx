@@ -102,7 +102,7 @@ cdef class Ring:
         return out, wants
 
     def untaken(self) -> list[bytes]:
-        """Return the published slots that are not taken, and leave them. For use after the consumer's death."""
+        """Return the published slots that are not taken, and leave them. For use after the consumer dies."""
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
 
