@@ -493,7 +493,7 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Remove the partition from its journal's list, because its segment is synced."""
+    """Remove the partition from its journal's list, since it no longer needs the journal."""
     cdef int i
     for i in range(BEHIND_PER_ROUND):
         if commit.behind[i] == core:
