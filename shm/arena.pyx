@@ -18,7 +18,7 @@ cdef extern from "<sys/mman.h>" nogil:
 
 
 class ArenaFull(MemoryError):
-    """The limit of bytes in use, or the extent itself, leaves no room for the block."""
+    """Raised when the limit of bytes in use, or the extent itself, leaves no room for the block."""
 
 
 cdef int stack_reserve(BlockStack *stack, uint64_t room) noexcept nogil:
@@ -121,7 +121,7 @@ cdef inline uint64_t whole_size(ArenaRef *arena, uint64_t block) noexcept nogil:
 
 
 cdef uint64_t forget_gone(ArenaRef *arena, BlockStack *stack) noexcept nogil:
-    """Take BLOCK_GONE blocks off a list; return how many bytes they had."""
+    """Remove BLOCK_GONE blocks from a list; return their bytes."""
     cdef uint64_t i, kept = 0, gone = 0
     for i in range(stack.count):
         if block_header(arena, stack.offsets[i]).state == BLOCK_GONE:
@@ -134,7 +134,7 @@ cdef uint64_t forget_gone(ArenaRef *arena, BlockStack *stack) noexcept nogil:
 
 
 cdef bint new_block(ArenaRef *arena, uint64_t start, int order) noexcept nogil:
-    """Write the header of a block that is cut out of free ones. False: no private memory."""
+    """Write the header of a block cut out of free ones. Return False if private memory is exhausted."""
     cdef uint64_t block = start + BLOCK_HEADER_BYTES
     if (
         stack_reserve(&arena.carved, arena.carved.count + 1)
@@ -161,7 +161,7 @@ cdef int compare_offsets(const void *a, const void *b) noexcept nogil:
 
 
 cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint64_t *behind) noexcept nogil:
-    """Find adjacent free blocks with `whole` bytes from a page on: places [first, behind) in `carved`."""
+    """Find adjacent free blocks of `whole` bytes, page-aligned: indexes [first, behind) in `carved`."""
     cdef uint64_t i, begin = 0, bytes = 0, block, end = 0
     for i in range(arena.carved.count):
         block = arena.carved.offsets[i]
@@ -378,7 +378,7 @@ cdef class Arena:
         return out
 
     def check(self, uint64_t block, uint64_t generation) -> bool:
-        """Return whether a descriptor still names what the block holds. For borrowers."""
+        """Return whether the descriptor's generation is still that of the block. For borrowers."""
         if block < BLOCK_HEADER_BYTES or block >= self.ref.extent or block % BLOCK_HEADER_BYTES:
             return False
         return block_generation(self.ref.base, block) == generation

@@ -10,7 +10,7 @@ import time
 
 
 def monotonic_ms() -> int:
-    """Return CLOCK_MONOTONIC, which native code has in nanoseconds (`shm.counters.monotonic_ns`)."""
+    """Return CLOCK_MONOTONIC in ms, which native code has in nanoseconds (`shm.counters.monotonic_ns`)."""
     return time.monotonic_ns() // 1_000_000
 
 

@@ -1,6 +1,6 @@
 """Checks that no other user could have replaced a file or directory that this program opens.
 
-In a directory that all may write, such as /dev/shm, any user can make a name first.
+In a directory that all users may write to, such as /dev/shm, any user can create a name first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ALL_USERS = ["0", "0", str((1 << 32) - 1)]
 
 
 class UntrustedPath(Exception):
-    """Another user than the expected one could put something else in the path's place."""
+    """Raised when a user other than the expected one could replace the path."""
 
 
 def check_path(path: Path, owner: int) -> None:
@@ -64,7 +64,7 @@ def _overflow_uid() -> int | None:
 
 
 def _is_unmapped(uid: int) -> bool:
-    """Return whether the owner is a user outside of this user namespace, as root of the host may be."""
+    """Return whether the owner is outside of this user namespace, as the host's root may be."""
     return uid == _overflow_uid()
 
 

@@ -54,7 +54,7 @@ def process(pid: int) -> Stat:
 def pss_bytes(pid: int) -> int | None:
     """Return the proportional set size: resident memory, with shared pages divided among those who share.
 
-    None if the kernel hides it from us, as that of another user's process or with systemd's ProtectProc.
+    None if the kernel does not show it, as that of another user's process or with systemd's ProtectProc.
     Raises FileNotFoundError, ProcessLookupError.
     """
     try:

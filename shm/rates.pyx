@@ -77,7 +77,7 @@ cdef Sample *own_row(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nog
 
 
 cdef int64_t newest_start(RatesRef *rates, uint64_t key) noexcept nogil:
-    """Return when the newest sample of any writer began; 0: without samples."""
+    """Return the start of the newest sample of any writer in ms; 0 without samples."""
     cdef int64_t newest = 0, start, row
     cdef uint32_t writer, i
     cdef Sample *samples

@@ -1,9 +1,9 @@
-"""Named blocks in shared memory, and who may see them.
+"""Named blocks in shared memory, public or private.
 
 A region begins with a header page that every process and program reads first:
 
     0     magic            8 bytes, names the kind of region
-    8     layout version   u64; another version is refused, not guessed at
+    8     layout version   u64; another version is refused
     16    owner pid        u64
     24    owner start time u64, clock ticks since boot: pid and start time together are the owner's epoch
     32    block count      u64
@@ -45,11 +45,11 @@ assert _ENTRY.size == 64
 
 
 class LayoutMismatch(RuntimeError):
-    """The region was made by another version of the program, or the file is not a region."""
+    """Raised when another version of the program made the region, or the file is not a region."""
 
 
 class RegionUnavailable(OSError):
-    """The region cannot be made or attached: no tmpfs, no space, no permission."""
+    """Raised when the region cannot be made or attached: no tmpfs, no space, no permission."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Block:
 
 
 def process_start_ticks(pid: int) -> int:
-    """Return the process's start in clock ticks since boot; with the pid it names a process for good."""
+    """Return the process's start in clock ticks since boot, which with the pid identifies the process."""
     return procfs.process(pid).start_ticks
 
 
@@ -135,7 +135,7 @@ class Region:
 
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
-        """Make the file (0640) whole before it has its name. Raises RegionUnavailable: no tmpfs or space."""
+        """Make the file (0640) under its name when complete. Raises RegionUnavailable: no tmpfs or space."""
         refuse_disk(path.parent)
         _check_layout(magic, blocks)
         total = _total_bytes(blocks)
@@ -215,7 +215,7 @@ class Region:
         return list(self._directory)
 
     def owner_is_alive(self) -> bool:
-        """Return whether the region's maker runs: neither its zombie nor another process with its pid."""
+        """Return whether the region's maker runs; False for a zombie or another process with its pid."""
         try:
             owner = procfs.process(self.owner_pid)
         except (FileNotFoundError, ProcessLookupError):
@@ -224,7 +224,7 @@ class Region:
 
 
 def _check_layout(magic: bytes, blocks: list[Block]) -> None:
-    """Check what a caller can get wrong, before anything exists. Raises ValueError."""
+    """Check the arguments before anything is created. Raises ValueError."""
     if len(magic) != 8:
         raise ValueError(f"a magic has 8 bytes, not {len(magic)}")
     names = [block.name for block in blocks]

@@ -56,7 +56,7 @@ cdef class Ring:
         self.rebind()
 
     def rebind(self) -> None:
-        """Forget what this side remembers of the cursors, after the peer was fenced and the ring reset."""
+        """Drop this side's cached cursors, after the peer was fenced and the ring reset."""
         ring_bind(&self.ref, <void *>self.ref.tail, self.ref.size)
 
     def push(self, const unsigned char[::1] slot) -> bool:
@@ -102,7 +102,7 @@ cdef class Ring:
         return out, wants
 
     def untaken(self) -> list[bytes]:
-        """Return the slots published and not taken, in place. For repair after the consumer's death."""
+        """Return the published slots that are not taken, and leave them. For use after the consumer dies."""
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
 

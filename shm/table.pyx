@@ -16,7 +16,7 @@ def slot_bytes(payload_bytes: int) -> int:
 
 
 class SlotBusy(RuntimeError):
-    """The writer published faster than this reader could copy, a thousand times in a row."""
+    """Raised when the writer published faster than this reader could copy, a thousand times in a row."""
 
 
 cdef class SlotTable:

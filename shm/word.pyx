@@ -28,7 +28,7 @@ cdef class Words:
         return load_acquire(self.base + index)
 
     def load_some(self, int first, int count) -> tuple[int, ...]:
-        """Load words that follow each other, one after the other."""
+        """Load `count` consecutive words from `first` on, one after the other."""
         if first < 0 or count < 0 or first + count > self.count:
             raise IndexError(f"words {first} to {first + count} of {self.count}")
         return tuple([load_acquire(self.base + index) for index in range(first, first + count)])
@@ -42,5 +42,5 @@ cdef class Words:
 
 
 def fence() -> None:
-    """Fence fully, between a store to one's own word and the load of another's."""
+    """Issue a full memory fence, between a store to one's own word and a load of another's."""
     fence_full()

@@ -1,4 +1,4 @@
-"""The log worker: the Python program around a native turn, alone in writing its partitions below log.dirs.
+"""The log worker: the Python program around a native turn, and the only writer of its partitions' files.
 
 It appends the jobs of handlers and of the coordinator, serves the coordinator's calls, follows the
 supervisor's orders, and does periodic work. It inherits the supervisor's locks on the log directories.
@@ -149,7 +149,7 @@ class LogProcess:
         return self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
 
     def _wake(self) -> None:
-        """Wake the loop, from a thread, to take that thread's results."""
+        """Wake the loop from another thread, whose results it then takes."""
         os.eventfd_write(self.context.bell.fd, 1)
 
     def _make_turn(self) -> AppendTurn:
@@ -238,10 +238,10 @@ class LogProcess:
         return self.replica_mover.is_at_rest and not is_deleting and not manager.journals.awaited
 
     def work(self, timeout_ms: int) -> None:
-        """Run rounds until one leaves something to Python, and do that part of it.
+        """Run rounds until one needs Python, then do Python's part of it.
 
-        With tasks, run one round only: they advance by a step between two calls. Jobs that have used their
-        share of Python's time continue after a round of others.
+        With tasks, run one round only, since tasks advance by a step between two calls. Jobs that have used
+        their share of Python's time continue after a round of other jobs.
         """
         turn = self.turn
         has_tasks = bool(self._tasks) or not self.replica_mover.is_at_rest
@@ -271,7 +271,7 @@ class LogProcess:
             pause = turn.run(0)
 
     def _fail_broken_dirs(self) -> None:
-        """Fail each log directory that another worker has found broken."""
+        """Take each log directory offline that another worker has found broken."""
         if self.worker.is_alone:
             return
         found = self.context.memory.failed_dirs() & ~self.turn.failed_dirs
@@ -346,7 +346,7 @@ class LogProcess:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
     def _publish_refusals(self, error: int) -> None:
-        """Publish the error for the directories without room, for all if none is full. 0: no error."""
+        """Publish the errno for the directories without room, or for all if none is full. 0: no error."""
         paths = self._log_dirs() if error else []
         paths = without_room(paths) or paths
         for log_dir in self.manager.dirs:
@@ -359,7 +359,7 @@ class LogProcess:
         self._measure_soon()
 
     def _measure_soon(self) -> None:
-        """Measure sizes again soon: a log directory has changed."""
+        """Make the next measurement of sizes due now, because a log directory has changed."""
         if self.due["sizes"] != math.inf:
             self.due["sizes"] = 0.0
 
@@ -393,7 +393,7 @@ class LogProcess:
         self._work_if_due(now, "retention", math.inf, lambda: self._tasks.append((None, self._retain())))
 
     def _work_if_due(self, now: float, name: str, every_s: float, work: Callable[[], None]) -> bool:
-        """Do the work if it is due, and plan it again. Return whether it was."""
+        """Do the work if it is due, and schedule it again. Return whether it was due."""
         if now < self.due[name]:
             return False
         self.due[name] = now + every_s
@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish when a commit round began that was also under way at the last check."""
+        """Publish since when the current commit round runs, if the last check saw the same round."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0
@@ -560,7 +560,7 @@ class LogProcess:
             self._finish_fence(order)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the task without its dead caller; None if it ends. Only a cleaner's swap is completed."""
+        """Return the task, without its caller if that is the dead cleaner; None if a dead caller ends it."""
         if call is None or call.owner != role:
             return call, steps
         return (None, steps) if role == topology.CLEANER else None

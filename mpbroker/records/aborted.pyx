@@ -1,6 +1,6 @@
-"""Which batches belong to aborted transactions, and so are hidden from read_committed readers (KIP-98).
+"""Find the batches of aborted transactions, which are hidden from read_committed readers (KIP-98).
 
-Every reader asks `AbortedRanges`: those of files, of fetched bytes, and Arrow's decoder.
+`AbortedRanges` is used by every reader: of files, of fetched bytes, and by Arrow's decoder.
 """
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -82,7 +82,7 @@ cdef class AbortedRanges:
         return frozenset(self.handed_out or ())
 
     def is_aborted(self, batch: Batch) -> bool:
-        """Return whether an `iterate.Batch` is of an aborted transaction."""
+        """Return whether an `iterate.Batch` belongs to an aborted transaction."""
         header = batch.header
         return batch.is_transactional and self.covers(header.producer_id, header.base_offset)
 

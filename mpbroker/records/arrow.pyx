@@ -289,7 +289,7 @@ cdef int64_t _next_frame(const uint8_t *p, int64_t rest, int64_t position) excep
 
 
 cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t max_bytes):
-    """Return a decoder with room for what the limits let through; a larger batch makes more room.
+    """Return a decoder with room for as much as the limits allow; a larger batch makes more room.
 
     Raises ValueError for a limit below 1 or an unknown column.
     """

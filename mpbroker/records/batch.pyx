@@ -77,7 +77,7 @@ class BatchFrame(NamedTuple):
 def frame_at(const uint8_t[::1] data, int64_t position, bint check_crc=True) -> BatchFrame | None:
     """Return the header of the batch at `position`; None if only a piece of one is left.
 
-    Raises CorruptBatch if the bytes there are no batch, ValueError for a position outside of the data.
+    Raises CorruptBatch if the bytes there are not a batch, ValueError for a position outside of the data.
     """
     cdef BatchInfo info
     cdef int64_t length
@@ -123,7 +123,7 @@ class BatchScan(NamedTuple):
 
 
 class WalkScan(NamedTuple):
-    """The result of a walk over uncompressed records (RecordWalk in batch.h); reason is "" if all is well."""
+    """The result of a walk over uncompressed records (RecordWalk in batch.h); reason is "" if valid."""
 
     reason: str
     bad_record: int

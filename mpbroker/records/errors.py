@@ -29,7 +29,7 @@ class CompressionError(RecordsError):
 
 
 class CorruptBatch(RecordsError):
-    """Raised when the bytes at a position of the buffer are no record batch.
+    """Raised when the bytes at a position of the buffer are not a record batch.
 
     `offsets`: those of its header; None if it cannot be read.
     """

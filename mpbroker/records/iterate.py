@@ -152,7 +152,7 @@ def _end_of_records(stream: memoryview, start: int, count: int) -> int:
 
 
 def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> Iterator[Batch]:
-    """Yield the whole batches from `start` on. Raises CorruptBatch at bytes that are no batch."""
+    """Yield the whole batches from `start` on. Raises CorruptBatch at bytes that are not a batch."""
     view = memoryview(data).cast("B")
     position = start
     while (header := _frame_at(view, position, check_crc)) is not None:
@@ -169,7 +169,7 @@ def _frame_at(view: memoryview, position: int, check_crc: bool) -> BatchFrame | 
 
 
 def _offsets_beside_crc(view: memoryview, position: int) -> range | None:
-    """Return the offsets of a batch whose CRC is wrong; None if its header makes no sense either."""
+    """Return the offsets of a batch whose CRC is wrong; None if its header is invalid, too."""
     try:
         header = frame_at(view, position, False)
     except CorruptBatch:

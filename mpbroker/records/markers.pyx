@@ -24,7 +24,7 @@ cdef enum:
 cdef bint read_marker(const uint8_t *batch, int64_t length, Marker *marker) noexcept nogil:
     """Read the marker of a batch whose header is whole.
 
-    Return False if it ends no transaction: it is of another kind, or was emptied by the cleaner.
+    Return False if it does not end a transaction: it is of another kind, or the cleaner emptied it.
     """
     cdef RecordView record
     cdef const uint8_t *at = batch + BATCH_HEADER_BYTES

@@ -20,7 +20,7 @@ _SMALLEST: Final = 14
 
 
 def old_length(head: bytes | memoryview) -> int:
-    """Return the length in bytes of the old message that begins with `head`; 0 if none can begin so."""
+    """Return the length in bytes of the old message that begins with `head`; 0 if it cannot be one."""
     if len(head) < HEAD_BYTES:
         return 0
     _, size, _, magic = _HEAD.unpack_from(head)

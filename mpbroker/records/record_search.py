@@ -61,7 +61,7 @@ class RecordSearch:
         return self._search is None
 
     def step(self) -> bool:
-        """Do the next piece; return True if the search has ended. Raises CorruptBatch, then in each call."""
+        """Do the next piece; return True if the search has ended. Raises CorruptBatch, also later."""
         if self._error is not None:
             raise self._error
         if self._search is None:
@@ -98,7 +98,7 @@ class RecordSearch:
         return CorruptBatch(self._batch.header.position, reason)
 
     def _end(self, error: CorruptBatch | None) -> None:
-        """Keep the result alone, and let go of all memory."""
+        """Keep only the result, and release all memory."""
         assert self._search is not None
         if error is None and self._search.offset >= 0:
             self.found = self._search.timestamp, self._search.offset

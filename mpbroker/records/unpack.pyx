@@ -29,7 +29,7 @@ cdef class Libraries:
         return bool(self.found >> codec & 1)
 
     def missing(self) -> list[str]:
-        """Return the names of the libraries that are not there."""
+        """Return the names of the libraries that were not found."""
         return [name for codec, name in LIBRARY_NAMES.items() if not self.has(codec)]
 
 

@@ -1,4 +1,4 @@
-"""Small text files that must be whole or old: offset checkpoints, leader epochs, `partition.metadata`.
+"""Small text files that are replaced atomically: offset checkpoints, leader epochs, `partition.metadata`.
 
 (Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint
 holds its version, the number of entries, then an entry per line.
@@ -119,7 +119,7 @@ def read_whole(path: Path | str) -> bytes:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably. Raises OSError without any trace of the new file."""
+    """Replace a file atomically and durably. On OSError the new file is removed."""
     _put_whole(path, data)
     fsync_directory(path.parent)
 
@@ -152,7 +152,7 @@ def write_whole_at(directory: int, name: str, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`, for a filling disk takes only a part of it at first. Raises OSError."""
+    """Write all of `data`: one write may take only a part when the disk becomes full. Raises OSError."""
     at = 0
     while at < len(data):
         at += os.write(fd, data[at:])
@@ -166,7 +166,7 @@ def write_all_at(fd: int, data: bytes | memoryview, position: int) -> None:
 
 
 def _fill(fd: int, data: bytes, *, synced: bool = True) -> None:
-    """Write, sync and close. Raises OSError."""
+    """Write `data` to `fd`, sync it if `synced`, and close it. Raises OSError."""
     try:
         write_all(fd, data)
         if synced:
@@ -214,12 +214,12 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def _checksum_of(lines: Iterable[str]) -> int:
-    """Return the CRC-32C of the lines without the last line's end."""
+    """Return the CRC-32C of the lines, joined by newlines."""
     return checksum("\n".join(lines).encode())
 
 
 def _plain(entries: Iterable[str]) -> Iterator[str]:
-    """Yield the entries with single spaces between their words, as they are written here."""
+    """Yield the entries with single spaces between their words, the form in which they are written here."""
     return (" ".join(entry.split()) for entry in entries)
 
 
@@ -233,7 +233,7 @@ def put_id_and_epochs(
 
 @contextlib.contextmanager
 def alone_with(directory: Path) -> Iterator[None]:
-    """Hold the lock for replacing a directory's checkpoints; a dead holder loses it. Raises OSError."""
+    """Hold the lock for replacing a directory's checkpoints; a process's end frees it. Raises OSError."""
     with opened(directory, os.O_DIRECTORY) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -342,7 +342,7 @@ def _was_used(directory: Path | str) -> bool:
 
 
 def is_flipped(found: bytes, expected: bytes) -> bool:
-    """Return whether two ids differ in one letter of their texts: ids are random, so a bit has flipped."""
+    """Return whether two ids' texts differ in one letter. Ids are random, so then a bit has flipped."""
     letters = zip(uuid_text(found), uuid_text(expected), strict=True)
     return sum(one != other for one, other in letters) == 1
 

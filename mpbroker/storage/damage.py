@@ -2,7 +2,7 @@
 
 The file is a line with name, version and CRC-32C of the rest, then JSON; it is replaced as a whole. Only the
 scrubber writes it. Readers of a partition read its damaged ranges when its word of damage is set
-(ipc/table.pxd). A finding is about one particular file: it is void once that file is deleted, repaired or
+(ipc/table.pxd). A finding belongs to one particular file. It is void when that file is deleted, repaired or
 replaced by compaction.
 """
 
@@ -33,7 +33,7 @@ class FileIdentity(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A finding: bytes [position, end) are no batches; offsets [first, end_offset) cannot be read.
+    """A finding: bytes [position, end) are not valid batches; offsets [first, end_offset) cannot be read.
 
     For a `.txnindex` it is unknown which of the offsets are committed; read_committed consumers are refused.
     """
@@ -101,7 +101,7 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """List all damages; in the segment being read, those of this pass up to its position."""
+        """List all damages. In the segment being read, those before the position are of the current pass."""
         at = self.at
         if at is None:
             return list(self.damages)

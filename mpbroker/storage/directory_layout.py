@@ -75,7 +75,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Give the identity to directories that lack one, after all checks. Raises FatalError."""
+    """Write the identity to directories without one, after all checks. Raises FatalError."""
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)
@@ -83,7 +83,7 @@ def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
 
 
 def read_properties(directory: Path) -> dict[str, str] | None:
-    """Return the directory's identity as `meta.properties` has it; None if it has none. Raises FatalError."""
+    """Return the directory's `meta.properties`; None if it has no such file. Raises FatalError."""
     path = directory / names.META_PROPERTIES
     try:
         text = path.read_text("utf-8")
@@ -216,7 +216,7 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def own_files(log_dir: Path) -> list[Path]:
-    """List the files in a log directory that only mpbroker has; partitions do not count. Raises OSError."""
+    """List the files in a log directory that only mpbroker writes, except partitions. Raises OSError."""
     with os.scandir(log_dir) as entries:
         return [Path(one.path) for one in entries if one.name.startswith(names.OWN_PREFIX) and one.is_file()]
 
@@ -224,7 +224,7 @@ def own_files(log_dir: Path) -> list[Path]:
 def directories_in(log_dir: Path) -> Iterator[str]:
     """Yield the names of the directories that should be partitions. Raises OSError.
 
-    One by one, since thousands at once take much memory. Directories that are created, renamed or removed
+    This is an iterator, since thousands take much memory. Directories that are created, renamed or removed
     meanwhile may be missed.
     """
     with os.scandir(log_dir) as entries:

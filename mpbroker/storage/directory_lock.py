@@ -4,7 +4,7 @@ The supervisor takes the locks before it forks; children inherit the open file d
 broker starts on a directory while any process of this one lives.
 
 mpbroker takes two locks on the same open file. Readers of the directory test flock(2), as flock(1) of a shell
-can. Java's FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which ignores flock: so mpbroker
+does. Java's FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which ignores flock: so mpbroker
 takes one of these too, as an open file description lock. Such a lock lives as long as a process has this very
 open file. A lock of the process, which Java takes, would end when the process closes any descriptor of the
 file, and no child would have it.
@@ -79,7 +79,7 @@ def take(fd: int) -> bool:
 def holder_of(lock: Path) -> Holder | None:
     """Return the holder of the lock of fcntl(2) on the file, None if there is none. Raises OSError.
 
-    Takes nothing. Not for a process that has a lock of the process on the file: it would lose that.
+    Do not call this in a process that holds a process-owned lock on the file: it would lose that lock.
     """
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -97,7 +97,7 @@ def holder_of(lock: Path) -> Holder | None:
 def is_in_use(log_dir: Path) -> bool:
     """Return whether a broker, ours or Kafka's, has locked the directory, in whatever container it runs.
 
-    Ask /proc/locks too: this user may not be allowed to open the file. Raises OSError.
+    /proc/locks is read, too, because this user may not open the file. Raises OSError.
     """
     lock = log_dir / LOCK
     with contextlib.suppress(PermissionError):
@@ -121,14 +121,14 @@ def _is_taken(error: OSError) -> bool:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories, if nothing later can refuse the start; return the fds. Raises FatalError."""
+    """Lock the log directories and return the fds; files are kept if the start fails. Raises FatalError."""
     return LogDirLocks(config).fds
 
 
 class LogDirLocks:
     """The locks of all log directories, which are created if missing; held while any process has these `fds`.
 
-    Raises FatalError, with all created files removed again.
+    Raises FatalError after it has removed all files that it created.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -174,7 +174,7 @@ class LogDirLocks:
 
 
 def _why(error: OSError, directory: Path) -> str:
-    """Return why the directory cannot be used, and advice."""
+    """Return a text with the reason why the directory cannot be used, and advice."""
     reason = os.strerror(error.errno or 0)
     if error.errno in NO_ROOM:
         return f"{reason}. Make room"
@@ -213,7 +213,7 @@ def _is_there(fd: int, lock: Path) -> bool:
 
 @contextlib.contextmanager
 def restricted_new_files() -> Iterator[None]:
-    """Create directories with 0750 and files with 0640 meanwhile; the group (Spark) may read."""
+    """Create directories with mode 0750 and files with 0640 in this block, so that the group can read."""
     before = os.umask(UMASK)
     try:
         yield
@@ -242,7 +242,7 @@ def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
 
 
 def remove_empty(directories: Iterable[Path]) -> None:
-    """Remove the directories that are empty, the lowest first; used ones stay."""
+    """Remove the directories that are empty, the lowest first. Keep the others."""
     for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):
             directory.rmdir()
@@ -251,7 +251,7 @@ def remove_empty(directories: Iterable[Path]) -> None:
 def locked_by(directory: Path) -> str:
     """Return the broker that has the directory, and its pid, as text in brackets; "" if both are unknown.
 
-    A broker of ours that starts has not written its pid yet, and one that died had another.
+    A starting mpbroker has not written its pid yet, and the file may still have that of a dead one.
     """
     try:
         other = holder_of(directory / LOCK)

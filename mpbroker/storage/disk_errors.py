@@ -1,4 +1,4 @@
-"""Errors of files that pass without a repair; any other one ends the use of a log directory."""
+"""Temporary errors of files. Any other error takes a log directory offline."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ cdef inline int64_t key_of(const uint8_t *entry, int size) noexcept nogil:
 
 
 cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil:
-    """Copy the greatest entry with a key of at most `key` to `found` and return its place.
+    """Copy the last entry with a key of at most `key` to `found` and return its number.
 
     Returns -1 if there is none, -2 on a read error.
     """
@@ -52,7 +52,7 @@ cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *
 
 
 def entry_count(int fd, int size) -> int:
-    """Count the entries of a file without its tail of zeros. Raises OSError."""
+    """Return the number of entries of a file, without its tail of zeros. Raises OSError."""
     cdef int64_t low = 0, high = os.fstat(fd).st_size // size, middle
     cdef uint8_t entry[16]
     while low < high:

@@ -49,7 +49,7 @@ def name_of(int worker) -> str:
 
 
 def worker_of(str name) -> int | None:
-    """Return the number of the worker whose journal has that file name; None if it is no journal's name."""
+    """Return the number of the worker whose journal has that file name; None for any other file name."""
     found = _OF_A_WORKER.fullmatch(name)
     return int(found[1] or 0) if found else None
 
@@ -157,7 +157,7 @@ cdef class JournalFile:
             sequence += found.bytes
 
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
-        """Read the record at `sequence` into `room`; return NULL if none is whole there."""
+        """Read the record at `sequence` into `room`; return NULL if there is no whole record."""
         # In a ring that is full to the last byte, the next record would be the first one again.
         if sequence - self.head.start >= self.head.ring_bytes:
             return NULL
@@ -212,7 +212,7 @@ cdef class JournalFile:
     def reset(self) -> None:
         """Discard every record; durable on return. Raises OSError.
 
-        Both heads record that: if one is damaged later, the other must not bring the old records back.
+        Both heads are rewritten: if one is damaged later, the other must not restore the old records.
         """
         cdef uint64_t nonce = fresh_nonce()
         for _ in range(2):
@@ -231,8 +231,7 @@ cdef class JournalFile:
         return 0
 
     def write_directly(self) -> bool:
-        """Let rounds write past the page cache from now on: no second copy, and nothing that a sync must look
-        for.
+        """Have rounds write past the page cache from now on, which saves a copy and makes syncs faster.
 
         Return False where the file system or the disk does not take blocks of BLOCK_BYTES that way. Raises
         OSError.

@@ -27,7 +27,7 @@ class EpochEnd(NamedTuple):
 
 
 def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int]]:
-    """Cut epochs to a log's start and end. The last epoch stays: later batches belong to it."""
+    """Return the epochs between a log's start and end. The last epoch is kept: later batches belong to it."""
     if not epochs:
         return [(0, log_end)]
     if len(epochs) == 1:
@@ -53,7 +53,7 @@ def epoch_of(epochs: Epochs, offset: int) -> int:
 
 
 def end_of(epochs: Epochs, wanted: int, log_end: int) -> EpochEnd:
-    """Find where an epoch ends, or the one before it if `wanted` has no batches; both -1 if unknown."""
+    """Return the end of the epoch `wanted`, or of the one before it if `wanted` has no batches."""
     if wanted < 0 or not epochs or wanted > epochs[-1][0]:
         return EpochEnd(NO_EPOCH, NO_OFFSET)
     if wanted == epochs[-1][0]:

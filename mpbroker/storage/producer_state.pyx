@@ -48,7 +48,7 @@ hash_key[0], hash_key[1] = struct.unpack("=QQ", os.urandom(16))
 
 
 cdef bint rebuild(ProducersRef *producers, uint64_t room, int64_t forgotten_until) noexcept nogil:
-    """Move the producers into a new table. Return False without memory: nothing has changed then.
+    """Move the producers into a new table. Return False, with nothing changed, if memory is exhausted.
 
     Those without an open transaction whose last offset is at most `forgotten_until` are left out.
     """
@@ -78,7 +78,7 @@ cdef inline int64_t last_offset_of(const Producer *producer) noexcept nogil:
 
 
 cdef Producer *free_place(ProducersRef *producers, int64_t producer_id) noexcept nogil:
-    """Return where an id belongs that the table does not have. One place at least is free."""
+    """Return the free place for an id that is not in the table. At least one place is free."""
     cdef uint64_t mask = producers.room - 1
     cdef uint64_t at = producer_hash(producers, producer_id) & mask
     while producers.table[at].id != -1:
@@ -94,8 +94,8 @@ cdef int compare_offsets(const void *one, const void *other) noexcept nogil:
 cdef bint forget_oldest(ProducersRef *producers) noexcept nogil:
     """Forget the eighth of the producers that have not written for longest; return False without memory.
 
-    An eighth at once, so that a new producer costs little. Nothing changes if fewer can be forgotten, because
-    of open transactions or of offsets that are not known.
+    It forgets an eighth at once, so that a new producer costs little. It changes nothing if open
+    transactions or unknown offsets keep it from forgetting so many.
     """
     cdef int64_t *offsets = <int64_t *>malloc(producers.used * sizeof(int64_t))
     cdef uint64_t i, count = 0
@@ -227,7 +227,7 @@ cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nog
 
 
 cdef bint producer_wants(const Producer *producer) noexcept nogil:
-    """Return whether older batches of the producer are still to be remembered.
+    """Return whether the producer's last five batches are not all known yet.
 
     A batch that begins with sequence 0 is the first of its epoch; nothing is compared with one without a
     sequence.
@@ -265,7 +265,7 @@ cdef void producer_recall(
 def bound_producers(uint64_t most) -> None:
     """Set how many producers each partition of this process remembers (max.producer.ids.per.partition).
 
-    0: no bound. Forgotten ones may write again with any sequence number, as after their expiration.
+    0: no bound. A forgotten producer may write again with any sequence number, as an expired one may.
     """
     global producers_max
     producers_max = most
@@ -417,7 +417,7 @@ cdef class Producers:
         return 0
 
     def wanting(self) -> int:
-        """Return the offset below which batches may lie that are still to be remembered; -1: none may."""
+        """Return the offset below which batches must be searched for producers; -1 if none are missing."""
         cdef uint64_t i
         cdef Producer *p
         cdef int64_t newest = -1
@@ -440,7 +440,7 @@ cdef class Producers:
                 self.put(table[i].id)[0] = table[i]
 
     def longest_search(self) -> int:
-        """Return how many places a search for one of the producers reads, at most."""
+        """Return the largest number of places that a search for one of the producers reads."""
         cdef uint64_t i, mask = self.ref.room - 1, longest = 0
         for i in range(self.ref.room):
             if self.ref.table[i].id != -1:
@@ -448,7 +448,7 @@ cdef class Producers:
         return longest
 
     def expire(self, int64_t before_ms) -> int:
-        """Forget producers without an open transaction, last seen before `before_ms`; return how many."""
+        """Forget producers without an open transaction, last seen before `before_ms`; return their number."""
         cdef ProducersRef kept
         cdef uint64_t i
         cdef Producer *p

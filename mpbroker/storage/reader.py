@@ -1,12 +1,12 @@
-"""A reader of a partition's files for other processes: handlers, and Spark next to a running broker.
+"""A reader of a partition's files for other processes: handlers, and Spark while a broker runs.
 
 A reader never reads a byte beyond its bound (from the partition table), and stays correct while the log
 process appends and rolls: it reads sealed segments to their end, and the bound's segment to the bound's
 position, or to its offset if that may be another file by now. (Kafka: LocalLog.read, LogSegment.read,
 UnifiedLog.fetchOffsetByTimestamp.)
 
-Compaction puts another file under the name of a segment, and retention removes segments. So the knowledge of
-a file is kept with the open file (`_OpenSegment`, `AbortedIndex`) and ends when that is closed. A position
+Compaction puts another file under the name of a segment, and retention removes segments. So facts about
+a file are kept with the open file (`_OpenSegment`, `AbortedIndex`) and end when that is closed. A position
 means nothing in another file, and an inode number may be another file's once this one is closed. Only the
 listing of the directory is cached without open files. It is read again when it misses a file.
 """
@@ -49,15 +49,15 @@ OPEN_SEGMENTS = OPEN_ABORTED_INDEXES = 4
 
 
 class OffsetOutOfRange(Exception):
-    """The offset is not in the log, or beyond the bound."""
+    """Raised when the offset is not in the log, or is beyond the bound."""
 
 
 class SegmentGone(Exception):
-    """The segment was deleted between listing and opening: read the partition table again."""
+    """Raised when a segment was deleted after it was listed. Read the partition table again."""
 
 
 class NotResident(Exception):
-    """Reading this part of the file would wait for the disk."""
+    """Raised when a read of this part of the file would wait for the disk."""
 
     def __init__(self, fd: int, position: int, length: int) -> None:
         super().__init__(f"{length} bytes at {position}")
@@ -67,7 +67,7 @@ class NotResident(Exception):
 
 
 class RangeDamaged(Exception):
-    """The offset cannot be read: the scrubber has found its batch, or its `.txnindex`, damaged."""
+    """Raised when the scrubber has found the offset's batch, or its `.txnindex`, damaged."""
 
 
 class Bound(NamedTuple):
@@ -110,7 +110,7 @@ class TimedBatch(NamedTuple):
 
 @dataclass
 class _OpenSegment:
-    """The files of one segment, kept open for the next read, and the knowledge of these very files."""
+    """The files of one segment, kept open for the next read, and facts about these very files."""
 
     base: int
     fd: int
@@ -217,7 +217,7 @@ class PartitionReader:
         self._damage_version = 0
 
     def heed(self, damage_version: int) -> None:
-        """Load the damages if the word has a new version. Raises CheckpointCorrupt, a ValueError, OSError."""
+        """Load the damages if `damage_version` is new. Raises CheckpointCorrupt, a ValueError, OSError."""
         if damage_version != self._damage_version:
             found = damages_of(self.directory) if damage_version else []
             self._damages = [one for one in found if one.is_of_records]
@@ -276,8 +276,8 @@ class PartitionReader:
         """Return at most `max_bytes` from the batch with the offset on, up to the first damage.
 
         The slice is longer if `min_one_batch` and the first batch needs it. Returns None at the bound, or if
-        the first batch does not fit. Without `wait` nothing is read from the disk: NotResident names what
-        would have been. Raises OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
+        the first batch does not fit. Without `wait`, NotResident is raised instead of a
+        read from the disk. Raises OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound, None if wait else max_bytes)
         if found is None:
@@ -370,7 +370,7 @@ class PartitionReader:
         return known
 
     def _end_of(self, segment: _OpenSegment, piece: Slice, bound: Bound) -> int:
-        """Return an offset after all those of the slice, as near as indexes allow."""
+        """Return an offset after all those of the slice, as close as the indexes allow."""
         if segment.index_fd >= 0:
             end = piece.position + piece.length
             offset = index.offset_ceiling(segment.index_fd, segment.base, end)
@@ -394,11 +394,11 @@ class PartitionReader:
     # ---- searches for a time ----
 
     def find_timestamp(self, timestamp_ms: int, log_start: int, bound: Bound) -> FoundOffset:
-        """Do at once what `offset_of_time` does."""
+        """Do what `offset_of_time` does, without pauses."""
         return at_once(offset_of_time(lambda: self, timestamp_ms, log_start, bound))
 
     def max_timestamp(self, bound: Bound, log_start: int = 0) -> FoundOffset:
-        """Do at once what `offset_of_largest_time` does."""
+        """Do what `offset_of_largest_time` does, without pauses."""
         return at_once(offset_of_largest_time(lambda: self, bound, log_start))
 
     def batch_of_time(self, timestamp_ms: int, from_offset: int, bound: Bound) -> TimedBatch | None:
@@ -491,7 +491,7 @@ class PartitionReader:
             segment, position = self._segment(later[0]), 0
 
     def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[_OpenSegment, int]:
-        """Return the segment that has the offset by its name, and where to search for it there."""
+        """Return the segment whose name covers the offset, and the position where the search begins."""
         bases = self._bases
         place = bisect_right(bases, offset)
         if place == 0 or (place == len(bases) and bases[-1] < bound.segment_base):
@@ -623,7 +623,7 @@ class PartitionReader:
     ) -> tuple[int, int]:
         """Return (timestamp, offset) of the last trusted time index entry at or before `timestamp_ms`.
 
-        Entries from the offset `below` on do not count. (NO_TIMESTAMP, base) without an entry.
+        Entries from the offset `below` on are ignored. Returns (NO_TIMESTAMP, base) without an entry.
         """
         base, name = segment.base, names.segment_name(segment.base, names.TIME_INDEX_SUFFIX)
         try:

@@ -106,7 +106,7 @@ cdef class ChunkBuffer:
         free(self.chunk.bytes)
 
     cdef int raise_error(self) except -1:
-        """Raise OSError if a read failed: such an end of a walk proves nothing about the file."""
+        """Raise OSError if a read failed, since a walk that ends so proves nothing about the file."""
         if self.chunk.error:
             raise OSError(self.chunk.error, f"a segment cannot be read: {os.strerror(self.chunk.error)}")
         return 0

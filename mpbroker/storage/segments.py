@@ -56,8 +56,8 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
 def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[int, BinaryIO]]:
     """Open all segments up to the one of `last_base`, ascending. Raises OSError.
 
-    All are opened at once: the cleaner may replace them while they are read. Without the last one the
-    directory is no longer the partition's: it has moved to another log directory.
+    All are opened at once: the cleaner may replace them while they are read. If the last one is missing,
+    the partition has moved to another log directory.
     """
     for _ in range(TRIES):
         paths = {base: directory / segment_name(base) for base in segments_of(directory) if base <= last_base}

@@ -36,7 +36,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndexCorrupt(ValueError):
-    """An index not to be used: a read_committed consumer would take aborted records for committed ones."""
+    """Raised for an index with which a read_committed consumer would get aborted records as committed."""
 
 
 class Entries(Protocol):
@@ -98,7 +98,7 @@ class AbortedIndex:
             raise
 
     def read_on(self) -> bool:
-        """Check new entries; False if the file has lost its name, or entries. Raises as `__init__` does."""
+        """Check new entries. Return False if the file was renamed or shortened. Raises as `__init__` does."""
         try:
             now = os.stat(self._path)  # noqa: PTH116 - for each fetch
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class AbortedIndex:
         return True
 
     def _check(self, size: int) -> None:
-        """Check entries up to `size`, where the file ended just now; an append may be half done."""
+        """Check entries up to `size`, the current end of the file; an append may be half written."""
         while (at := self._count * _ENTRY.size) < size:
             data = os.pread(self._fd, _READ_ENTRIES * _ENTRY.size, at)
             whole = len(data) // _ENTRY.size
@@ -152,7 +152,7 @@ def packed(entries: Iterable[AbortedTransaction]) -> bytes:
 def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
     """Replace the entries of a `.txnindex` durably, if they differ; without entries the file is removed.
 
-    Raises OSError with the file as it was: some of its entries are found nowhere else.
+    On OSError the file is unchanged, since some of its entries are found nowhere else.
     """
     data = packed(entries)
     if not data:
@@ -164,7 +164,7 @@ def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
 
 
 def add_aborted(path: Path, entry: AbortedTransaction) -> None:
-    """Append an entry to a `.txnindex`. Raises OSError with the file as it was."""
+    """Append an entry to a `.txnindex`. On OSError the file is unchanged."""
     with opened(path, os.O_WRONLY | os.O_CREAT) as fd:
         size = os.fstat(fd).st_size
         data = packed([entry])

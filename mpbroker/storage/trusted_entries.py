@@ -1,4 +1,4 @@
-"""Index look-ups that count only if the log agrees.
+"""Index look-ups that are used only if the log agrees.
 
 An index has no checksum, and a start trusts those of synced segments. So a reader checks the batch that an
 entry points to. An `.index` entry with too late a position would hide the records before it; a `.timeindex`

@@ -23,8 +23,7 @@ from shm.ring cimport Slot, ring_publish, ring_stage, ring_want_space
 
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil:
-    """Return the job that a descriptor names; NULL if its block was reused since, or the job does not lie in
-    it.
+    """Return the job that a descriptor names, or NULL if its block was reused or does not contain the job.
     """
     cdef uint8_t *base
     cdef uint64_t capacity
@@ -54,8 +53,8 @@ cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
 
 
 cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, int timed_out) noexcept nogil:
-    """Bring the batches' results up to date with what happened since the append; return an error if one has
-    any.
+    """Fail batches whose partition went offline or whose time is over. Return the last failed batch's error,
+    or NO_ERROR.
     """
     cdef int worst = NO_ERROR
     cdef JobBatch *batch
@@ -79,9 +78,9 @@ cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, 
 
 
 cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
-    """Count an answer that goes straight to the processor.
+    """Count an answer that is sent directly to the processor.
 
-    A sender that gets its job back counts it itself.
+    A sender that gets its job back counts the answer itself.
     """
     cdef JobBatch *batch
     cdef uint32_t i
@@ -166,7 +165,7 @@ cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change
 
 
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
-    """Answer everything that waited for commit rounds up to `done`."""
+    """Send the answers that waited for commit rounds up to `done`."""
     cdef DelayedProduce *entry
     while answers.count:
         entry = &answers.waiting[answers.first & (answers.room - 1)]
@@ -183,7 +182,7 @@ cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
 
 
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
-    """Answer what waited longer than its request allows with REQUEST_TIMED_OUT. Its batches stay appended."""
+    """Answer jobs whose request timed out with REQUEST_TIMED_OUT. Their batches stay appended."""
     cdef DelayedProduce *entry
     cdef uint64_t i
     if answers.now_ns < answers.next_deadline_ns:
@@ -250,7 +249,7 @@ cdef void stage_kept(AnswersRef *answers, int process) noexcept nogil:
 
 
 cdef void send_kept(AnswersRef *answers) noexcept nogil:
-    """Send the descriptors that did not fit earlier, as far as there is room now."""
+    """Send the descriptors that did not fit into their rings earlier, as many as fit now."""
     cdef int process
     cdef Kept *kept
     for process in range(PROCESS_COUNT):

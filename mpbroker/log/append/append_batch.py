@@ -25,8 +25,8 @@ DUPLICATE = -1
 class Appended(NamedTuple):
     """The outcome of an append.
 
-    `failure`: an errno that ends the use of the log directory. `no_room`: the errno of a full disk or of too
-    few descriptors, which pass.
+    `failure`: a permanent errno, which takes the log directory offline. `no_room`: a temporary errno: the
+    disk is full, or file descriptors run out. 0: no such error.
     """
 
     error: int
@@ -144,7 +144,7 @@ def _write(
 
 
 def _cut_back(log: PartitionLog, error: OSError) -> Appended:
-    """Cut off the remains of a failed write, which must never be read. If that fails the directory fails."""
+    """Truncate a failed write, which must never be read, and return its error, or that of the truncation."""
     try:
         log.state.cut_back()
     except OSError as worse:
@@ -153,7 +153,7 @@ def _cut_back(log: PartitionLog, error: OSError) -> Appended:
 
 
 def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
-    """Note the aborted transaction. Raises OSError with nothing noted."""
+    """Add the aborted transaction to the transaction index. On OSError the index is unchanged."""
     producers = log.state.producers
     first = producers.open_from(producer_id)
     if first >= 0:
@@ -183,7 +183,7 @@ def _note_producer(
 
 
 def _storage_error(error: OSError) -> Appended:
-    """Refuse this produce. A passing error affects no other; any other errno fails the directory."""
+    """Return a refusal with the error: as `no_room` if it is temporary, else as `failure`."""
     if error.errno in PASSING:
         return Appended(ErrorCode.KAFKA_STORAGE_ERROR, no_room=error.errno or errno.ENOSPC)
     return Appended(ErrorCode.KAFKA_STORAGE_ERROR, failure=error.errno or errno.EIO)

@@ -80,8 +80,8 @@ cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
 
 
 cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogil:
-    """List the partition for publication at the end of this round. `wakes`: ring the handlers that wait for
-    it, too.
+    """List the partition for publication at the end of this round. `wakes`: its waiting handlers are then
+    woken.
     """
     core.wakes |= wakes
     if not core.moved:
@@ -91,12 +91,12 @@ cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogi
 
 
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil:
-    """Note that the partition's log end moved by `count` bytes: visible at once, or with the next commit
-    round.
+    """Note that `count` bytes were appended to the partition. Consumers see them at once, or after the next
+    commit round.
 
     The log end itself is published at once: a batch may be acknowledged before it is durable, and its
-    producer must not get OFFSET_OUT_OF_RANGE. Where flush.messages is due, visibility waits for
-    a flush (Kafka: UnifiedLog.append, which flushes before it returns).
+    producer must not get OFFSET_OUT_OF_RANGE. If a flush is due by flush.messages, consumers
+    see the records after it (Kafka: UnifiedLog.append, which flushes before it returns).
     """
     if not commit.group and flush_is_due(core):
         core.awaits_flush = 1
@@ -116,17 +116,17 @@ cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
 
 
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Sync the partition's segment with the next round: a flush is due, or the remains of a failed write were
-    cut off.
+    """Have the next round sync the partition's segment itself, not the journal.
 
-    Those remains must never return after the next acknowledged records.
+    This is needed if a flush is due, or if a failed write was truncated: its bytes must not reappear after
+    records that are acknowledged later.
     """
     join_round(commit, core)
     core.syncs_itself = 1
 
 
 cdef void join_round(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Let the partition take part in the next round."""
+    """Add the partition to the next round."""
     reopen(commit)
     if not core.unsynced:
         core.unsynced = 1
@@ -149,7 +149,7 @@ cdef uint64_t coming_round(CommitRef *commit) noexcept nogil:
 cdef void ask_next(CommitRef *commit) noexcept nogil:
     """Start the next round if none is in flight and something needs a sync.
 
-    Offer it after one in flight if it is large.
+    If one is in flight and the next one is large, offer the next one to the flusher.
     """
     cdef uint64_t number
     sync_behind(commit)
@@ -331,8 +331,8 @@ cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitE
 cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
     """Raise a mark; never lower it.
 
-    Without group commit more than a round covers may be visible; the log may start later by now; and where
-    everything has expired the mark is in a new segment.
+    The mark may be above `to`: without group commit records are visible before the round ends, and a
+    deletion may have moved the log start or begun a new segment.
     """
     if to.offset > mark.offset or to.offset == mark.offset and to.segment_base >= mark.segment_base:
         mark[0] = to[0]
@@ -347,7 +347,7 @@ cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *j
 
 
 cdef void commit_release(CommitRef *commit) noexcept nogil:
-    """Have the segments of everything now in the journals synced soon, so that a recovery has less to do."""
+    """Have the segments of all records in the journals synced soon, to shorten a recovery."""
     cdef int i
     for i in range(commit.journal_count):
         commit.journals[i].wanted = commit.journals[i].head
@@ -432,7 +432,7 @@ cdef uint64_t load_done(Flusher *flusher) noexcept nogil:
 
 
 cdef void close_retired(CommitRef *commit, CommitRound *round) noexcept nogil:
-    """Close the retired files of the finished round, which come before all others."""
+    """Close the finished round's retired files, which are the first in the list."""
     cdef int i
     for i in range(round.retiring):
         close(commit.retired[i].fd)
@@ -473,7 +473,7 @@ cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """Forget a partition that is being removed.
 
-    The caller retires its files, so that the journal is not needed for them.
+    The caller retires its files. Their sync makes the journal's copy unnecessary.
     """
     cdef int64_t i
     cdef int n
@@ -493,7 +493,7 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Take the partition, which no longer needs its journal, off the journal's list."""
+    """Remove the partition from its journal's list, since it no longer needs the journal."""
     cdef int i
     for i in range(BEHIND_PER_ROUND):
         if commit.behind[i] == core:
@@ -502,7 +502,7 @@ cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil:
-    """Take a log directory offline for good: nothing in it is appended to or acknowledged again."""
+    """Take a log directory offline for good: no append to it is accepted or acknowledged again."""
     cdef uint64_t i
     cdef PartitionCore *core
     if commit.failed_dirs >> log_dir & 1:

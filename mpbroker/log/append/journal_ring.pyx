@@ -21,8 +21,8 @@ cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil
 cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil:
     """Add the new bytes of the partition's segment to the round's record.
 
-    Return False if the segment itself has to be synced: it has much new, or the record or the ring has no
-    room.
+    Return False if the segment itself has to be synced: it has too many new bytes, or the record or the
+    ring has no room for them.
     """
     cdef int64_t position = core.covered.position if core.covered.segment_base == core.segment_base else 0
     cdef int64_t count = core.size - position
@@ -56,8 +56,8 @@ cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
 
 
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """Return whether the round writes to the journal: a record, or a head because much of the ring has become
-    free.
+    """Return whether the round writes to the journal: a record, or only a new head, after much of the ring
+    has become free.
     """
     cdef uint64_t free_up_to
     if not journal.ring_bytes:
@@ -107,7 +107,7 @@ cdef void journal_behind(JournalRef *journal, const JournalWrite *write, Partiti
 
 
 cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil:
-    """Take the partition off the list: its segment is synced, or is going to be."""
+    """Remove the partition from the list: its segment is synced, or will be."""
     if not core.is_behind:
         return
     core.is_behind = 0
@@ -125,7 +125,7 @@ cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogi
 cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil:
     """Return the record up to which segments are to be synced in the background.
 
-    Nothing is to be done if it is not above the oldest one.
+    If it is not above the oldest record, there is nothing to sync.
     """
     cdef uint64_t target = journal.wanted
     if journal.head - journal.start > journal.ring_bytes // FULL_PART:

@@ -14,8 +14,8 @@ from shm.ring cimport Slot
 def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
-    Its partition is being moved, it has had its share of Python's time, or it follows such a job of its
-    connection: the order is kept. Raises MemoryError.
+    A job is paused if its partition is being moved, if it has used its share of Python's time, or if an
+    earlier job of its connection is paused, to keep their order. Raises MemoryError.
     """
     cdef PausedJob *grown
     if turn.paused.count == turn.paused.room:
@@ -32,8 +32,8 @@ def pause_job(AppendTurn turn) -> None:
 
 
 def resume_jobs(AppendTurn turn) -> int:
-    """Take the paused jobs before anything else, in the order in which they came. Return their number: the
-    turn retries one a round.
+    """Retry the paused jobs before any new job, in the order of their arrival, one in each round. Return
+    their number.
 
     Jobs that were retried and paused again are older than those that are still to be retried.
     """
@@ -48,9 +48,9 @@ def resume_jobs(AppendTurn turn) -> int:
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:
-    """Append to the partition in that log directory from now on; its synced files there have all of it.
+    """Append to the partition in that log directory from now on. Its synced files there have all records.
 
-    None of its files may be open, unsynced or in flight.
+    None of its files may be open, unsynced or part of a commit round.
     """
     cdef PartitionCore *core = &state.core
     if core.unsynced or core.in_flight or core.fd >= 0:

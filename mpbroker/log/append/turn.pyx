@@ -151,9 +151,9 @@ cdef class AppendTurn:
     cdef void take(self) noexcept nogil:
         """Copy waiting descriptors into `jobs`.
 
-        The rings' heads advance before anything is appended: if this process dies, whatever it took is known
-        to be in doubt. The round after a full one begins with the ring where that one stopped, so that no
-        ring waits for ever.
+        The rings' heads advance before anything is appended: if this process dies, its successor does not
+        append the taken jobs twice. After a full round the next one begins with the ring at which the full
+        one stopped, so that no ring waits for ever.
         """
         cdef int n, process, first = self.first_inbox
         cdef RingRef *ring
@@ -179,7 +179,7 @@ cdef class AppendTurn:
                 bell_ring(self.answers.bells[process])
 
     cdef int gather(self) noexcept nogil:
-        """Plan batches until all jobs are through or Python is needed, then write the planned ones.
+        """Plan batches until all jobs are planned or Python is needed, then write the planned batches.
 
         Return a Pause.
         """
@@ -449,9 +449,9 @@ cdef class AppendTurn:
         return pause
 
     def serve(self, int timeout_ms) -> int:
-        """Run as `run` does, then further rounds while each finds something and nothing is left to Python.
+        """Run one round as `run` does, then more while each finds work and needs nothing of Python.
 
-        What Python does between two rounds costs more than the rounds.
+        A return to Python between two rounds costs more than a round. Return a Pause.
         """
         cdef int pause, left_ms = timeout_ms
         cdef uint64_t begun_ns = monotonic_ns(), passed_ns
@@ -553,9 +553,9 @@ cdef class AppendTurn:
             self.answers.extents[process] = arena.ref.extent
 
     def forget(self, int process) -> None:
-        """Forget a dead process: nothing more is sent to it or taken in for it.
+        """Forget a dead process: send nothing more to it, and take no more of its jobs.
 
-        Its arena stays mapped until nothing here can name it (`owes`).
+        Its arena stays mapped until no job or answer refers to it (`owes`).
         """
         forget_process(&self.answers, process)
 
@@ -563,7 +563,7 @@ cdef class AppendTurn:
         self.inbox[process] = NULL
 
     def tails(self) -> list[int]:
-        """Return how far each ring to this process is published, for `consumed` and `has_answered`."""
+        """Return the published tail of each ring to this process, for `consumed` and `has_answered`."""
         return [self.inbox[i].tail[0] if self.inbox[i] != NULL else 0 for i in range(PROCESS_COUNT)]
 
     def consumed(self, tails: list[int]) -> bool:
@@ -622,8 +622,8 @@ cdef class AppendTurn:
 
     @property
     def failed_dirs(self) -> int:
-        """A bit set of the log directories that failed since the broker's start, also in a predecessor's
-        life.
+        """A bit set of the log directories that failed since the broker's start, under this process or a
+        predecessor.
         """
         return self.commit.failed_dirs
 
@@ -677,8 +677,8 @@ cdef class AppendTurn:
         self, fixed_now_ms: int | None = None, by_reference: bool | None = None,
         offered_bytes: int | None = None,
     ) -> None:
-        """Set a clock that does not move, send every batch through Python (to compare both ways), or offer
-        rounds of few bytes.
+        """Stop the clock at `fixed_now_ms`, pass every batch through Python, or offer rounds from
+        `offered_bytes` on.
         """
         self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
         self.by_reference = self.by_reference if by_reference is None else by_reference

@@ -1,4 +1,4 @@
-"""Python's access to the journals of a turn: put to use, released, inspected."""
+"""Functions with which Python uses, releases and inspects the journals of a turn."""
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
@@ -39,7 +39,7 @@ def release_journals(AppendTurn turn) -> None:
 
 
 def bypass_journals(AppendTurn turn, bint bypass) -> None:
-    """Let rounds sync the segments themselves, so that no more files wait for the journals; or end that.
+    """Have rounds sync the segments themselves, not the journals, if `bypass`; else use the journals again.
     """
     turn.commit.bypass = bypass
 

@@ -18,7 +18,7 @@ cdef extern from "<malloc.h>" nogil:
 
 
 def give_back_memory() -> None:
-    """Return the memory that a start needed for a moment to the system."""
+    """Return memory that only the start needed to the operating system."""
     # Python keeps thousands of tuples for reuse until it collects.
     gc.collect()
     with nogil:

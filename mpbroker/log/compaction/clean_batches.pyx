@@ -2,7 +2,7 @@
 
 (Kafka: Cleaner, MemoryRecords.filterTo.) Batches come in pieces of a file. Plain ones are done here, one
 after the other. The walk stops at a compressed, transactional or control batch, which Python decides about,
-and continues after it. Most of the work is done without the GIL: the thread may stand still for long where
+and continues after it. Most of the work is done without the GIL: the thread may be suspended for long where
 CPUs are scarce, and other threads of its process must not wait for it.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -32,7 +32,7 @@ class Stop(IntEnum):
 
 
 class Verdict(IntEnum):
-    """The fate of a batch."""
+    """The filter's decision on a batch."""
 
     DROPPED = 0
     COPIED = 1      # as it is
@@ -55,7 +55,7 @@ cdef struct Judged:
 
 
 cdef class BatchWalk:
-    """One piece of a segment file, and the position in it. Batches are checked as they come."""
+    """A walk over one piece of a segment file, which checks each batch when it reaches it."""
 
     cdef const uint8_t[::1] data
     cdef readonly bytes piece
@@ -72,7 +72,7 @@ cdef class BatchWalk:
     cdef int look(self) except -1:
         """Read the header of the batch at `at` into `info`. Return 1, or 0 if no whole batch is left.
 
-        Raises CorruptBatch if the bytes are no batch.
+        Raises CorruptBatch if the bytes are not a valid batch.
         """
         cdef const uint8_t *p
         cdef int reason, verdict
@@ -123,7 +123,7 @@ def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
 def map_one(BatchWalk walk, OffsetMap offsets, int64_t start, const uint8_t[::1] stream) -> int:
     """Put the keys of the batch at which the walk stopped into the map. Return a Stop.
 
-    `stream`: its records, uncompressed; empty if they do not count. Raises CorruptBatch if one is malformed.
+    `stream`: its uncompressed records; empty to add no keys. Raises CorruptBatch if a record is malformed.
     """
     cdef bint full = False
     if stream.shape[0]:
@@ -161,9 +161,9 @@ cdef bint map_stream(
 
 
 cdef class Filter:
-    """A filter that writes what stays of a segment's batches, one after the other, into a buffer for `take`.
+    """A filter that writes the retained batches and records of a segment into a buffer, for `take`.
 
-    `end`: where the cleaned part of the log ends. `producers`: the active ones, with the last batch of each.
+    `end`: the end offset of the cleaned part. `producers`: the active ones, with the last batch of each.
     """
 
     cdef OffsetMap offsets
@@ -204,7 +204,7 @@ cdef class Filter:
         return data
 
     def plain(self, BatchWalk walk) -> int:
-        """Filter every batch up to one that is for Python. Return a Stop.
+        """Filter batches up to the first one that needs Python. Return a Stop.
 
         Raises CorruptBatch if a batch or record is malformed.
         """
@@ -220,8 +220,8 @@ cdef class Filter:
     def judge_one(self, BatchWalk walk, const uint8_t[::1] stream, bint discards, bint marks_nothing) -> int:
         """Filter the batch at which the walk stopped. Return a Verdict.
 
-        `stream`: its records, uncompressed. `discards`: none of them stays. `marks_nothing`: the batch is a
-        marker of a transaction of which nothing is left. A compressed batch with the verdict REBUILT is not
+        `stream`: its records, uncompressed. `discards`: none is retained. `marks_nothing`: the batch is the
+        marker of a transaction without other batches. A compressed batch with the verdict REBUILT is not
         done yet: `rebuilt` returns its records, which are to be compressed and given to `put`.
         """
         cdef const uint8_t *p = &stream[0] if stream.shape[0] else NULL
@@ -286,9 +286,9 @@ cdef class Filter:
         return REBUILT
 
     cdef bint must_stay(self, BatchWalk walk) noexcept:
-        """Return whether at least the batch's header must stay.
+        """Return whether at least the batch's header must be retained.
 
-        It must if it has the last sequence number of a producer, or the last offset of the cleaned part.
+        The header of a producer's last batch must, and that of the cleaned part's last batch.
         """
         cdef int64_t last = walk.base_offset + walk.info.last_offset_delta
         cdef Producer *producer
@@ -310,7 +310,7 @@ cdef class Filter:
         )
 
     cdef bint keeps(self, BatchWalk walk, const c.RecordView *record) noexcept nogil:
-        """Return whether the record stays (Kafka: Cleaner.shouldRetainRecord)."""
+        """Return whether the record is retained (Kafka: Cleaner.shouldRetainRecord)."""
         cdef int64_t offset = walk.base_offset + record.offset_delta
         cdef bint is_control = walk.info.attributes & c.CONTROL_BIT
         if is_control or offset > self.offsets.ref.latest:
@@ -410,7 +410,7 @@ cdef class Filter:
     cdef int write_empty(self, BatchWalk walk) except -1:
         """Write the header of a batch without records (Kafka: DefaultRecordBatch.writeEmptyHeader).
 
-        Its timestamps do not count for the segment: they are of no record.
+        The segment's timestamps ignore those of the batch, because it has no records.
         """
         cdef c.BatchInfo info = walk.info
         cdef int64_t at = self.used

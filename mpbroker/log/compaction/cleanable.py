@@ -18,7 +18,7 @@ COMPACT = "compact"
 
 
 class Limits(NamedTuple):
-    """The offsets that bound a cleaning: below `safe_end`, and from `checkpoint` of the last one on."""
+    """The bounds of a cleaning: from `checkpoint`, the end of the last cleaning, to below `safe_end`."""
 
     log_start: int
     log_end: int
@@ -49,7 +49,7 @@ class Dirty(NamedTuple):
 def dirty_part(
     segments: Sequence[Segment], first_times_ms: Sequence[int], config: TopicConfig, limits: Limits
 ) -> Dirty:
-    """Return the dirty part. `segments`: all, active one last. `first_times_ms`: of their first batches."""
+    """Return the dirty part. `first_times_ms`: the times of the first batches of all `segments`."""
     first_dirty = limits.checkpoint if limits.checkpoint is not None else limits.log_start
     if not limits.log_start <= first_dirty <= limits.log_end:
         first_dirty = limits.log_start
@@ -66,7 +66,7 @@ def dirty_part(
 
 
 def _end(segments: Sequence[Segment], config: TopicConfig, limits: Limits, first_dirty: int) -> int:
-    """Return the base of the first segment that must stay as it is."""
+    """Return the base offset of the first segment that must not be cleaned."""
     for one in segments:
         too_young = (
             config.min_compaction_lag_ms > 0

@@ -44,7 +44,7 @@ class _Aborted:
 
 
 class CleanedTransactions:
-    """The transactions of a walk; it gets each batch once, in the order of the log.
+    """The transactions of a walk, which passes each batch to it once, in the order of the log.
 
     `aborted`: those with records in the cleaned part. `kept`: entries of aborted transactions that still have
     batches, found since the list was last emptied.

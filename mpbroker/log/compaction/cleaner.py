@@ -1,4 +1,4 @@
-"""The cleaning of one partition: keys of its dirty part into the offset map, its segments into new ones.
+"""Clean one partition: map the keys of its dirty part to their last offsets, then rewrite its segments.
 
 (Kafka: Cleaner.) Existing files are only read. New ones get the suffix `.cleaned` and have no effect until
 the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment has the name of the first
@@ -77,7 +77,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """A caller of functions that change files; it returns their result."""
+    """A callable that calls `do`, which changes files, and returns its result."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 
@@ -90,8 +90,8 @@ def at_once(do: Callable[[], Result], /) -> Result:
 class Cleaner:
     """The cleaning of one partition.
 
-    `pace` is called with the bytes read or written and the disk's seconds for them; between two pieces also
-    with (0, 0.0). It may wait, and raise to end the cleaning. `disk` changes files: a thread of very low
+    `pace` is called with the bytes read or written and the seconds that the disk took; between two pieces
+    also with (0, 0.0). It may wait, and raise to end the cleaning. `disk` changes files: a thread of very low
     priority passes one that does so in another thread, since it may be suspended at any point while it has
     locks in the kernel.
     """
@@ -110,7 +110,7 @@ class Cleaner:
         self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
-        """Yield the new segments in order, once on disk. Raises CleaningFailed, CorruptBatch, OSError."""
+        """Yield the new segments, each once it is on disk. Raises CleaningFailed, CorruptBatch, OSError."""
         task = self.task
         self.disk(partial(remove_cleaned, self._directory))
         ends = [*task.bases[1:], task.end]
@@ -282,7 +282,7 @@ class Cleaner:
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """Call `do` with pieces of batches until it returns FULL. Raises CleaningFailed if they are bad."""
+        """Call `do` with pieces of batches until it returns FULL. Raises CleaningFailed, OSError."""
         path = self._path(base)
         with opened(path) as fd:
             no_read_ahead(fd)

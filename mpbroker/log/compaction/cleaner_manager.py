@@ -43,7 +43,7 @@ class _Grant:
 
 @dataclass
 class _Swap:
-    """Swap one segment, in the I/O thread. Change nothing if the new segment is missing."""
+    """The swap of one segment, run in the I/O thread. It changes nothing if the new segment is missing."""
 
     fd: int
     bases: list[int]
@@ -213,7 +213,7 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Return whether the recovery point on disk is at least `end`: no journal is replayed below."""
+        """Return whether the recovery point on disk is at least `end`: no journal is replayed below it."""
         log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True
@@ -251,7 +251,7 @@ class Compaction:
     def _failed(self, log: PartitionLog, errno: int, problem: str) -> None:
         """Note that a partition could not be cleaned.
 
-        A passing error is only logged, any other errno fails the log directory. Without an errno the
+        A temporary error is only logged, any other one takes the directory offline. Without an errno the
         partition itself is at fault, and is not cleaned again before the next start.
         """
         if not self._manager.is_served(log):

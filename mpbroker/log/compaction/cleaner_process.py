@@ -59,7 +59,7 @@ class Abandoned(Exception):
 
 
 class LogWorkerClient:
-    """A client of one log worker, for one question at a time. `lender`: of our arena, for all workers."""
+    """A client of one log worker, for one question at a time. `lender`: lends our arena's blocks."""
 
     def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
         role = log_worker(worker)
@@ -147,7 +147,7 @@ class CleanerProcess:
             )
 
     def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
-        """Wait for another thread's result and beat. Raises Abandoned if the task is void."""
+        """Wait for another thread's result, and return it. Raises Abandoned if the task is void."""
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
             if gives_way:
@@ -246,7 +246,7 @@ class CleanerProcess:
         return ended is not None and not ended.problem
 
     def _clean(self, task: calls.ToClean) -> int:
-        """Clean a partition. Return the offset up to which it is clean, -1 if the task is void."""
+        """Clean a partition. Return the offset below which it is now clean, -1 if the cleaning failed."""
         started, void = time.monotonic(), threading.Event()
         thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
         cleaner = Cleaner(task, self._buffers(), self._paced(void, rests=not task.must), disk)

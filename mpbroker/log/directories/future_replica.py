@@ -3,7 +3,7 @@
 (Kafka: UnifiedLog.logFutureDirName, LogManager.replaceCurrentWithFutureLog; KIP-113.) The steps, each safe
 against a crash of the process or of the machine:
 
-1. `<topic>-<partition>.<uuid>-future` is made in the target directory. It is not read; a start continues it.
+1. `<topic>-<partition>.<uuid>-future` is made in the target directory. A start continues its copy.
 2. It has all records of the current replica, on disk, and the target's checkpoints have the partition. No
    append follows before step 4. It gets a mark, the file `mpbroker.moved`.
 3. It loses its suffix, and the target directory is synced: from here on it is the partition.
@@ -35,7 +35,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def new_name(topic: str, partition: int) -> str:
-    """Return a new future replica's name, too long for the file system if the topic's is (KAFKA-4893)."""
+    """Return a new future replica's name. With a long topic the file system refuses it (KAFKA-4893)."""
     return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
 
 
@@ -59,7 +59,7 @@ def set_aside(directory: Path) -> Path:
 
 
 def _rename(directory: Path, to: Path) -> Path:
-    """Rename a directory durably; return its path. Raises OSError, before the rename if fds are short."""
+    """Rename a directory durably; return its new path. Raises OSError."""
     with opened(to.parent, os.O_DIRECTORY) as fd:
         directory.rename(to)
         os.fsync(fd)
@@ -67,12 +67,12 @@ def _rename(directory: Path, to: Path) -> Path:
 
 
 def stay(current: Path) -> None:
-    """Mark the partition as being here, wherever a start finds another replica. Raises OSError."""
+    """Mark the current replica as the one that any later start uses. Raises OSError."""
     write_whole(current / names.STAYED, b"")
 
 
 def has_stayed(current: Path) -> bool:
-    """Return whether the partition is marked as having stayed. Raises OSError."""
+    """Return whether `stay` has marked the replica. Raises OSError."""
     return is_there(current / names.STAYED)
 
 
@@ -86,7 +86,7 @@ def unmark(directory: Path) -> None:
 
 
 def settle(log_dirs: Sequence[LogDirectory]) -> None:
-    """Keep one of the two replicas that a crash left in two log directories. Raises OSError."""
+    """Keep one replica of each partition that a crash left in two log directories. Raises OSError."""
     found: dict[str, list[Path]] = {}
     if len(log_dirs) == 1:
         return

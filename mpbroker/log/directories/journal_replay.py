@@ -126,7 +126,7 @@ def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 def sync_named(
     named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
 ) -> None:
-    """Sync these segments. Raises OSError, which may pass unless a sync failed: then it is EIO."""
+    """Sync these segments. Raises OSError: EIO if a sync failed, else an error that may be temporary."""
     targets, segments = _Targets(partitions, {}), _Segments()
     try:
         for topic_id, partition, base in named:
@@ -139,7 +139,7 @@ def sync_named(
 
 
 class _Target(NamedTuple):
-    """An existing partition. `letters`: the end of its `partition.metadata`, the topic id."""
+    """An existing partition. `letters`: the topic id as text, from the end of `partition.metadata`."""
 
     directory: Path
     name: TopicPartition
@@ -200,7 +200,7 @@ class _Targets:
         return target.name
 
     def segment_of(self, extent: Extent) -> str | None:
-        """Return the extent's segment; None if it is deleted, synced that far, or written by others since."""
+        """Return the segment's path; None if it is deleted, synced that far, or written by another broker."""
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
             return None
         target = self._target(extent.topic_id, extent.partition)
@@ -218,14 +218,14 @@ class _Targets:
         return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
 
     def _epoch_of(self, target: _Target) -> int:
-        """Return the last leader epoch in the checkpoint; NO_EPOCH if unknown (then all writes are ours)."""
+        """Return the checkpoint's last leader epoch; NO_EPOCH, which refuses no extent, if it is unknown."""
         if target.directory not in self._epochs:
             epochs = stored_epochs(str(target.directory))
             self._epochs[target.directory] = epochs[-1][0] if epochs else NO_EPOCH
         return self._epochs[target.directory]
 
     def _is_refuted(self, target: _Target) -> bool:
-        """Return whether the checkpoint's leader epochs are impossible: a bit has flipped there."""
+        """Return whether the batches show that the checkpoint's leader epochs are wrong (a flipped bit)."""
         if target.directory not in self._refuted:
             epochs = stored_epochs(str(target.directory)) or ()
             self._refuted[target.directory] = are_refuted(target.directory, epochs)
@@ -233,7 +233,7 @@ class _Targets:
 
 
 def _is_flipped(one: bytes, other: bytes) -> bool:
-    """Return whether the texts differ in one letter: then one of their halves is the same."""
+    """Return whether the texts differ in one letter. (One of their halves is then equal: a fast test.)"""
     half = TOPIC_ID_LETTERS // 2
     if one[:half] != other[:half] and one[half:] != other[half:]:
         return False
@@ -255,7 +255,7 @@ class _Segments:
     def reread(self, path: str, extent: Extent) -> None:
         """Read the extent's place from the device, to compare it.
 
-        After a failed sync, pages count as written whatever the device has, and the journal is not used
+        After a failed sync the page cache may hold bytes that the device lacks, and the journal is not used
         again. Reads of many files run concurrently.
         """
         if path in self._touched or path in self._missing:

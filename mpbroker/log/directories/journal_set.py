@@ -1,4 +1,4 @@
-"""The commit journals of all log directories: taken over, made, put to use, emptied at the end."""
+"""The commit journals of all log directories, which are taken over or made, used, and emptied at a stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
-    """Stop, or resume, adding to the journals: their unsynced segments hold too many files open."""
+    """Bypass the journals while their unsynced segments keep too many files open (`is_crowded`)."""
     bypass_journals(turn, is_crowded)
     if is_crowded:
         release_journals(turn)
@@ -65,7 +65,7 @@ class Journals:
         self.use()
 
     def use(self) -> None:
-        """Use the journals that are ready by now."""
+        """Use the journals that have become ready since the last call."""
         for log_dir in self._dirs:
             found = log_dir.journal.file
             if found is not None and log_dir.number not in self._in_use and not log_dir.failed:
@@ -78,14 +78,14 @@ class Journals:
         )
 
     def release(self) -> None:
-        """Have segments that lag the journals synced soon; retry missing journals and failed syncs."""
+        """Have segments of the journals' records synced soon; retry missing journals and failed syncs."""
         release_journals(self._turn)
         for log_dir in self._dirs:
             if not log_dir.failed and (log_dir.journal.is_missing or log_dir.journal.must_sync):
                 self._prepare(log_dir)
 
     def empty(self, log_dir: LogDirectory) -> None:
-        """Empty the journal before the mark of a clean stop: the next writer may not know journals."""
+        """Empty the journal before a clean stop is marked: the next broker may not know of journals."""
         if log_dir.failed:
             return
         try:

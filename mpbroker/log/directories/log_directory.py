@@ -59,7 +59,7 @@ def _read_checkpoint(path: Path) -> Offsets | None:
 
 
 def _file_system_of(path: Path) -> FileSystem | None:
-    """Open the file system; return None on an error, which the first operation there meets again."""
+    """Open the file system; return None on an error, which the first operation there raises again."""
     try:
         return FileSystem(path)
     except OSError as error:
@@ -90,9 +90,9 @@ ALONE = LogWorker()
 
 
 class LogDirectory:
-    """A log directory, as the log process has it.
+    """A log directory in the log process.
 
-    `known`: the content of the next checkpoints. `on_disk`: the content that the files surely have. A
+    `known`: the content of the next checkpoints. `on_disk`: the content that the files have for certain. A
     directory that `failed` before this process began is not touched.
     """
 
@@ -235,7 +235,7 @@ class LogDirectory:
         return self._cleaned
 
     def _heed_policy(self) -> None:
-        """Distrust high watermarks written without group commit, whose offsets need not be on disk."""
+        """Replace high watermarks written without group commit: their records may not be on disk."""
         mark = self.path / names.DURABLE_MARK
         self._is_marked = is_there(mark)
         if self._group and not self._is_marked:
@@ -247,7 +247,7 @@ class LogDirectory:
     def _settle_checkpoints(self) -> None:
         """Make checkpoints readable before other workers write their lines.
 
-        They must be able to read the files, and the mark of durable offsets applies to all lines.
+        Other workers must be able to read the files. The mark of durable offsets applies to all lines.
         """
         for name in self._unreadable:
             write_offsets(self.path / name, {})
@@ -336,11 +336,11 @@ class LogDirectory:
         return {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
 
     def write_again(self) -> None:
-        """Write the next checkpoint in any case: one may not be on disk, although the directory works."""
+        """Write each next checkpoint even if it is unchanged: the last one may not be on disk."""
         self._submitted.clear()
 
     def partitions(self) -> Iterator[tuple[Path, PartitionName]]:
-        """Yield the partitions' directories, also of those to be deleted, and nothing else."""
+        """Yield (path, name) of the partitions' directories, including those to be deleted."""
         return ((self.path / name, parsed) for name, parsed in self._names())
 
     def own_partitions(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
@@ -377,8 +377,8 @@ class StartupState:
 
     The first worker alone recovers the state of the last run (`LogDirectory.take_over`); the others begin
     after that. These words outlive it, but not the broker. So a worker that finds them set is a successor, or
-    began after a complete take-over. A first worker that is killed before leaves nothing to undo: no append
-    was possible, and its successor does the same again. `words`: the shared `taken_over`, written by it.
+    began after a complete take-over. If the first worker is killed before, its successor repeats the
+    take-over: no append was possible until then. `words`: the shared `taken_over`, written by it.
     """
 
     def __init__(self, words: Words) -> None:

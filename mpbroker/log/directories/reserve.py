@@ -1,6 +1,6 @@
 """Room kept for work that must continue on a full disk: checkpoints, clean stops, deletions of topics.
 
-The reserve is a file without a name (O_TMPFILE) that is never written. Produces meet the full disk while the
+The reserve is a file without a name (O_TMPFILE) that is never written. Produces fail on a full disk while the
 reserve still has its room. The death of its process frees it, so a start, which may need the room itself,
 finds none of it. A file system without such files keeps no reserve.
 
@@ -92,7 +92,7 @@ class Reserve:
 
 
 def keep_room_at_end(metadata: PartitionLog) -> None:
-    """Allocate room after the metadata log's end if it has too little; a full disk gives none."""
+    """Allocate room after the metadata log's end if too little is left; do nothing on a full disk."""
     state = metadata.state
     if state.fd >= 0 and os.fstat(state.fd).st_blocks * BLOCK_BYTES < state.size + METADATA_BYTES:
         set_aside(state.fd, state.size, 2 * METADATA_BYTES)

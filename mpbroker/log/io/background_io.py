@@ -37,8 +37,8 @@ def no_read_ahead(fd: int) -> None:
 def read(fd: int, count: int, position: int, *, leaves_cache: bool = False) -> tuple[bytes, float]:
     """Return the bytes, fewer at the end of the file, and the seconds that the disk took for them.
 
-    The time is 0 if all were in the page cache. If not, `leaves_cache` drops them from it again. Raises
-    OSError.
+    The time is 0 if all bytes were in the page cache. If not, and with `leaves_cache`, drop them from it
+    again. Raises OSError.
     """
     was_there, began = resident(fd, position, count), time.monotonic()
     data = os.pread(fd, count, position)

@@ -1,8 +1,8 @@
 """The file system of a directory, synced as a whole by one call.
 
 `syncfs` reports each failed write-back since its descriptor was opened, also of files that are closed by now:
-with a descriptor opened before the first write no failure is missed. (Linux from 5.8 on, and only for file
-systems directly on a disk: an overlay does not learn of errors below it, and FUSE need not sync at all.)
+with a descriptor opened before the first write no failure is missed. (This needs Linux 5.8 and a file
+system directly on a disk: an overlay does not report errors below it, and FUSE need not sync at all.)
 """
 import os
 

@@ -35,7 +35,7 @@ class IoThread:
         self._thread.start()
 
     def submit(self, job: Callable[[], None], log_dir: int) -> None:
-        """Queue a job. If it fails with an OSError, `failures` blames `log_dir`."""
+        """Queue a job. If it raises an OSError, `failures` lists the error with `log_dir`."""
         with self._counting:
             self._submitted += 1
             self._jobs.put((job, log_dir))
@@ -45,7 +45,7 @@ class IoThread:
         return self._done == self._submitted
 
     def catching_up(self) -> Generator[None, None, None]:
-        """Yield until all jobs submitted so far are over."""
+        """Yield until all jobs submitted so far have ended."""
         given = self._submitted
         while self._done < given:
             self.is_awaited = True

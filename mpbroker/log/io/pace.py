@@ -67,10 +67,10 @@ SHRINKS_ABOVE, GROWS_BELOW = 1.5, 1.25
 class PieceSize:
     """The piece size of background work on one disk, for threads that wait for each piece.
 
-    A commit waits for a piece. On a disk that begins at once the time of the piece itself counts: it has to
-    be small. A rotating disk, or one across a network, takes hardly longer for half a megabyte than for a few
-    kilobytes, and gets large pieces; with small ones it would copy for days. (A device's own description, as
-    in `queue/rotational`, is wrong for virtual ones.) `bytes`: the size of the next one.
+    A commit may have to wait for a piece. On a disk that begins each request at once, only small
+    pieces are fast. A rotating disk, or one across a network, takes hardly longer for half a megabyte than
+    for a few kilobytes, and gets large pieces; with small ones a copy would take days.
+    (`queue/rotational` is wrong for virtual devices.) `bytes`: the size of the next piece.
     """
 
     def __init__(self, least_bytes: int, most_bytes: int) -> None:
@@ -112,7 +112,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 class Stints:
-    """The stints of one thread on its CPU; the first one is over at once."""
+    """The stints of one thread on its CPU. The first call of `rest_if_due` rests at once."""
 
     def __init__(self) -> None:
         self._begun_ns = -STINT_NS
@@ -128,7 +128,7 @@ def only_when_idle() -> None:
     """Run this thread only on a CPU that no other thread wants. Raises OSError.
 
     Without privileges this cannot be undone. Its reads get the lowest best-effort priority: in the idle class
-    they could wait for seconds, and with them every thread that wants the same page.
+    a read could take seconds, and delay every thread that needs the same page.
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     linux.set_io_priority(linux.IOPRIO_CLASS_BE, LOWEST_IO_PRIORITY)

@@ -84,7 +84,7 @@ class Checkpointing:
         return 0 if log_dir.failed else log_dir.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
     def write_stale(self) -> None:
-        """Rewrite checkpoints that still name removed partitions, once for many."""
+        """Rewrite checkpoints that still name removed partitions: one write for many partitions."""
         if not self._io_thread.is_idle:
             return
         for log_dir in self._dirs:
@@ -96,7 +96,7 @@ class Checkpointing:
     ) -> Generator[None, None, None]:
         """Forget the offsets of an earlier partition of that name, on disk too.
 
-        Wait until no checkpoint has them: a start after a crash must not find them either. Raises OSError
+        Wait until no checkpoint has them, because a start after a crash must not find them. Raises OSError
         (EAGAIN) if a checkpoint could not be written.
         """
         for log_dir in log_dirs:

@@ -97,7 +97,7 @@ class Creation:
         self._io_thread.submit(self._sync, 0)
 
     def finish_sync(self) -> None:
-        """End a finished sync. Partitions without room for the moment are synced again."""
+        """End a finished sync. Partitions whose sync failed with a temporary error are synced again later."""
         if self._errors is None:
             return
         errors, self._errors, self._is_under_way = self._errors, None, False
@@ -121,14 +121,14 @@ class Creation:
         self._syncing = []
 
     def topic_goes(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Yield until no sync of the topic, which is unreachable already, is under way."""
+        """Yield until no sync of the topic is under way. The topic must already be unreachable."""
         if any(log.topic_id == topic_id for log in self._syncing):
             while self._is_under_way and self._errors is None:
                 self._io_thread.is_awaited = True
                 yield
 
     def _here(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
-        """Return those of these partitions that were not removed."""
+        """Return the partitions in `logs` that have not been removed."""
         return [log for log in logs if self._logs.get(log.state.table_slot) is log]
 
     def finish(self) -> list[tuple[int, OSError]]:
@@ -162,13 +162,13 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write both text files again: after a failed fsync the next one would report success. Raises OSError."""
+    """Write both text files again, since after a failed fsync the next one succeeds. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 
 
 def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool:
-    """Sync the file system, if that is less work and possible."""
+    """Sync the whole file system if that is possible and faster; return whether it was done."""
     whole = log_dir.file_system
     if len(logs) <= FEW or whole is None or not whole.is_synced_at_once:
         return False
@@ -186,7 +186,7 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
 
 
 def _sync_files(directory: str) -> None:
-    """Sync the files that have bytes, and all names; nothing of a removed partition."""
+    """Sync the text files and the directory. Ignore a partition that was removed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         for name in (*_TEXTS, ""):
             with opened(f"{directory}/{name}") as fd:

@@ -35,10 +35,10 @@ class DirectorySelection:
         return holders[0] if holders else None
 
     def refuse_to_replace(self, key: TopicPartition, durable: int) -> None:
-        """Check that a missing partition may be created again.
+        """Check that a partition that is not new, but in no working directory, may be created again.
 
-        It is not new, and no working directory has it. `durable`: the high watermark a predecessor of this
-        process published. Raises PartitionDamaged if the partition may have had records.
+        `durable`: the high watermark that a predecessor of this process published. Raises PartitionDamaged
+        if the partition may have had records.
         """
         name = names.partition_name(*key)
         for log_dir in self._dirs:

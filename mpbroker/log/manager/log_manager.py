@@ -192,7 +192,7 @@ class LogManager:
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
     ) -> Generator[None, None, EnsuredPartition]:
-        """Open a partition and return its answer; a passing error leaves no trace in the table."""
+        """Open a partition and return its answer. After a temporary error the table is unchanged."""
         code = ErrorCode.KAFKA_STORAGE_ERROR
         try:
             if (topic.topic_id, number) not in self.slot_of:
@@ -295,7 +295,7 @@ class LogManager:
                 self.removal.set_aside(directory)
 
     def _is_known(self, topic_id: bytes) -> bool:
-        """Return whether we or a predecessor served the topic, or began to remove it."""
+        """Return whether this process or a predecessor served the topic or began to remove it."""
         return (
             bool(self.slot_of.of(topic_id))
             or self.removal.is_under_way(topic_id)
@@ -355,7 +355,7 @@ class LogManager:
     ) -> Generator[None, None, None]:
         """Make a topic's partitions unreachable at once; remove them in the steps that are returned.
 
-        Their files are deleted after file.delete.delay.ms. `before_renames`: is exhausted before a directory
+        Their files are deleted after file.delete.delay.ms. `before_renames`: steps to end before a directory
         is renamed. If the removal has begun already, the steps advance it. The last one raises OSError if a
         log directory failed, after the others are done.
         """
@@ -398,7 +398,7 @@ class LogManager:
         self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
-        """Make `log_dir` the partition's: all records are in synced files there, none of them open."""
+        """Set the partition's log directory, where synced files, none of them open, hold all its records."""
         self.open_partitions.forget(log)
         self.checkpoints.forget(log.state.table_slot)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))
@@ -444,7 +444,7 @@ class LogManager:
         return clean
 
     def mark_clean(self, closed: int) -> None:
-        """Mark the directories in the mask `closed`, which need no recovery, clean: the last write of all."""
+        """Mark the directories in the bit mask `closed` as cleanly closed, with the last write to them."""
         for log_dir in self.dirs:
             if closed >> log_dir.number & 1:
                 try:

@@ -42,7 +42,7 @@ class Measuring:
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Have the I/O thread measure `logs`, but for those that swap, whose files may be renamed."""
+        """Have the I/O thread measure `logs`, except those with a swap, whose files may be renamed."""
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:
@@ -66,7 +66,7 @@ class Measuring:
         return [*sealed, active]
 
     def cannot_reach(self, log: PartitionLog, error: OSError) -> None:
-        """Report an error that is retried if it may pass; else fail the directory, once."""
+        """Log the error of an online log. If it is not temporary, take the log directory offline."""
         if log.state.is_offline:
             return
         _log.error("%s: its segments cannot be reached: %s", log.directory, error)

@@ -98,7 +98,7 @@ class OpenPartitions:
 
     @property
     def awaits_flush(self) -> bool:
-        """Return whether a partition waits for its sync by `flush.ms` to be due."""
+        """Return whether a partition has records that must be synced when `flush.ms` is over."""
         return bool(self._unsynced_since)
 
     def flush_due(self, now: float) -> None:

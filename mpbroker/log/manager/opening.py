@@ -1,4 +1,4 @@
-"""Opening of a partition's files, by its checkpoints and its predecessor's state, or their creation."""
+"""Open a partition's files, given its checkpoints and the predecessor's state, or create them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PartitionOpening:
     ) -> Generator[None, None, Opened]:
         """Return a partition: loaded if it is in a directory, else created.
 
-        `others`: the open partitions; a new one goes where there are the fewest. No directory may have a
+        `others`: the open partitions; a new one goes to the directory with fewest. No directory may have a
         partition of another topic under this name. Raises PartitionDamaged, OSError or CheckpointCorrupt.
         """
         name = names.partition_name(topic.name, number)
@@ -81,7 +81,7 @@ class PartitionOpening:
         return Opened(log, log_dir, is_on_disk=False)
 
     def known(self, log_dir: LogDirectory, topic: EnsureTopic, number: int) -> Known:
-        """Return the checkpoints' and the predecessor's knowledge of a partition in `log_dir`."""
+        """Return the facts about a partition in `log_dir` from checkpoints and the predecessor."""
         key = (topic.name, number)
         recovery_point = log_dir.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark survives a crash of the process, but not of the machine.

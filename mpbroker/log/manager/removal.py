@@ -77,8 +77,8 @@ class DelayedDeletions:
 class _Topic:
     """An unreachable topic whose files are to be removed.
 
-    `logs`: its open partitions. `earlier`: those that only the predecessor had opened. `before_renames`: is
-    exhausted before the first directory is renamed. `number`: counts the removals up to this one.
+    `logs`: its open partitions. `earlier`: those that only the predecessor had opened. `before_renames`:
+    steps that end before the first directory is renamed. `number`: the number of this removal.
     """
 
     name: str
@@ -148,11 +148,11 @@ class Removal:
         return topic_id in self._under_way
 
     def unfinished(self, name: str | None = None) -> list[bytes]:
-        """Return the ids of topics being removed, all or those with a name."""
+        """Return the ids of the topics being removed; with `name`, only of those with that name."""
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal to its end; callers may take turns. Raises OSError at the end."""
+        """Advance a removal to its end. Several callers may advance one. Raises OSError at the end."""
         while (topic := self._under_way.get(topic_id)) is not None:
             try:
                 next(topic.steps)
@@ -172,7 +172,7 @@ class Removal:
     def _steps(self, topic: _Topic) -> Generator[None, None, None]:
         """Rename the directories, close the files, forget the offsets, free the slots.
 
-        Closing has the files synced, and a rename during a sync waits for the disk: so renames come first.
+        Renames come first: a close has the files synced, and a rename during a sync waits for the disk.
 
         A kill leaves slots that show a deleted topic, from which a successor recognises its directories that
         were not renamed (`SlotAllocator.deleted`).
@@ -225,7 +225,7 @@ class Removal:
 
     @staticmethod
     def _is_of(topic: _Topic, directory: Path, log: PartitionLog | None) -> bool:
-        """Return whether the directory is the topic's and has that name; an open log's always is."""
+        """Return whether the directory has the topic's id, or has none but is the directory of `log`."""
         holder = topic_id_if_any(directory)
         if holder is None and log is not None:
             return log.directory == directory and is_directory(directory)

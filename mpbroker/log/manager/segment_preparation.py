@@ -77,7 +77,7 @@ class SegmentPreparation:
             self._io_thread.submit(partial(self._make, log, log.directory, number), number)
 
     def _make(self, log: PartitionLog, directory: Path, number: int) -> None:
-        """Prepare a segment, in the I/O thread. Errors are ignored: the roll will meet them itself."""
+        """Prepare a segment, in the I/O thread. Ignore errors: the roll then creates the files itself."""
         try:
             made = Prepared(directory)
         except OSError as error:

@@ -76,7 +76,7 @@ class SlotAllocator:
             )
 
     def take(self, key: Key) -> tuple[int, int]:
-        """Return slot and generation for a partition: those that it had before, if any."""
+        """Return (slot, generation) for a partition: those that it had under the predecessor, if any."""
         if key == (METADATA_TOPIC_ID, 0):
             self.earlier.pop(key, None)
             return METADATA_SLOT, 1
@@ -93,8 +93,8 @@ class SlotAllocator:
     def give_back(self, slot: int, generation: int) -> None:
         """Take back a slot whose partition the table already shows as deleted.
 
-        Its files must be renamed before: a successor recognises the files to delete by the slot, only while
-        it has no new partition.
+        Its files must be renamed before: a successor recognises the files to delete by the slot, until the
+        slot gets a new partition.
         """
         self._free.append((slot, generation))
 

@@ -1,7 +1,7 @@
 """The work on topics that are being opened or removed, a piece at a time.
 
 A topic may have thousands of partitions, and a client may name a thousand topics. The log worker therefore
-works on them for a moment, in the order of the calls, and then appends. Openings and removals take turns, so
+works on them for a while, in the order of the calls, and then appends. Openings and removals take turns, so
 that a deletion does not wait for a large creation. A topic may wait for another one of the same name that is
 being removed, and for nothing else (`LogManager`).
 """
@@ -47,7 +47,7 @@ class TopicWork:
 
     @property
     def only_awaits_threads(self) -> bool:
-        """Return whether all work waits for another thread, which needs the GIL and wakes the loop."""
+        """Return whether all work waits for other threads, which need the GIL and will wake the loop."""
         return self._awaiting == bool(self._opening) + bool(self._removing)
 
     def open(self, call: Call, message: calls.EnsureTopic) -> None:
@@ -60,7 +60,7 @@ class TopicWork:
         self._removing.append((call, _removed(message, steps)))
 
     def follow(self, call: Call, steps: Generator[None, None, calls.Message]) -> None:
-        """Take these steps after the topics that are being opened."""
+        """Queue these steps after the topics that are being opened."""
         self._opening.append((call, steps))
 
     def advance(self) -> bool:
@@ -73,7 +73,7 @@ class TopicWork:
         return had_work
 
     def _answer_opened(self) -> None:
-        """Answer for topics on disk. Have the others synced when no more can be opened now."""
+        """Answer calls whose topics are on disk. Have the others synced when no more can be opened."""
         creation = self._manager.creation
         creation.finish_sync()
         opened, self._opened = self._opened, []
@@ -94,7 +94,7 @@ class TopicWork:
     def _advance(self, waiting: deque[_Work], done: str) -> None:
         """Take steps of the first topic until its time is over, or until one waits for the I/O thread.
 
-        Producers wait for the round that comes after these steps.
+        Producers wait meanwhile: the next round begins after these steps.
         """
         if not waiting:
             return
@@ -124,7 +124,7 @@ class TopicWork:
     def drop(self, role: int) -> None:
         """Drop the calls of a dead process. A successor asks again for topics that it wants open.
 
-        Removals that have begun are finished, answered or not: half of a topic must not remain.
+        Removals that have begun are finished in any case: a topic must not remain half removed.
         """
         self._removing = deque(
             (None if call is None or call.owner == role else call, steps) for call, steps in self._removing

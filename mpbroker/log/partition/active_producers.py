@@ -13,7 +13,7 @@ PRODUCERS_AT_ONCE = 5_000
 
 
 def describe_producers(logs: Mapping[int, PartitionLog], question: calls.TellProducers) -> calls.Producers:
-    """Answer for as many partitions as fit, at least one. `logs`: the worker's partitions by slot."""
+    """Return the producers of the first partitions in `question`, as many as fit. `logs`: by slot."""
     answers, count = [], 0
     for one in question.partitions:
         answers.append(producers_of(logs.get(one.slot), one))
@@ -24,7 +24,7 @@ def describe_producers(logs: Mapping[int, PartitionLog], question: calls.TellPro
 
 
 def producers_of(log: PartitionLog | None, wanted: calls.PartitionProducers) -> calls.ProducersOfPartition:
-    """Answer for one partition. `log`: the present partition in the slot."""
+    """Return the producers of one partition. `log`: the partition that has the slot now."""
     if log is None or log.state.generation != wanted.slot_generation:
         return calls.ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if log.state.is_offline:

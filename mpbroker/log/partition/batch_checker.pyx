@@ -36,7 +36,7 @@ class Checked(NamedTuple):
 cdef const char *judge(
     const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base,
 ) noexcept nogil:
-    """Return the fault of a whole batch; NULL if it is valid."""
+    """Return the fault of a whole batch as text; NULL if the batch is valid."""
     cdef int64_t base = <int64_t>load_u64(p + BASE_OFFSET_AT)
     cdef int64_t delta = <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
     if crc32c(0, p + CRC_COVERS_FROM, length - CRC_COVERS_FROM) != load_u32(p + CRC_AT):
@@ -53,7 +53,7 @@ def check_batches(
     """Check every batch in [position, end) and replay it into the state; return Checked.
 
     Producers are replayed from the offset `producers_from` on. The check stops at the first batch that is not
-    whole and valid, and after `most_bytes`, so that the caller can show that it is alive before it continues.
+    whole and valid, and after `most_bytes`, so that the caller can send a heartbeat before it continues.
     Raises OSError, MemoryError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHECK_CHUNK_BYTES)
@@ -103,7 +103,7 @@ cdef bint replay(
     PartitionState state, const uint8_t *p, int64_t length, int64_t position, int64_t last_offset,
     bint apply_index, int64_t producers_from, list aborted,
 ) noexcept nogil:
-    """Replay a batch into the state; return False without memory."""
+    """Replay a batch into the state; return False if memory is exhausted."""
     cdef int64_t producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT)
     cdef int64_t base_offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
     cdef int64_t max_timestamp = <int64_t>load_u64(p + MAX_TIMESTAMP_AT)
@@ -130,7 +130,7 @@ cdef bint replay(
 cdef bint replay_marker(
     PartitionState state, const uint8_t *p, int64_t length, int64_t offset, list aborted,
 ) noexcept nogil:
-    """Replay a control batch into the state; return False without memory."""
+    """Replay a control batch into the state; return False if memory is exhausted."""
     cdef int64_t producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT), first, stable
     cdef Producer *producer
     cdef Marker marker
@@ -159,7 +159,7 @@ cdef struct Seen:
 
 
 def recall_batches(int fd, int64_t position, int64_t end, Producers producers) -> None:
-    """Add older batches in [position, end) to the known producers that still want them.
+    """Add older batches in [position, end) to producers that do not know their last five batches yet.
 
     Raises OSError, MemoryError.
     """

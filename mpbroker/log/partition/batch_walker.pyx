@@ -23,8 +23,8 @@ cdef const char *WRONG_EPOCH = "its leader epoch is another one than leader-epoc
 cdef class Walk:
     """A walk over one segment: `position` in the file, and `next_offset` after the last batch.
 
-    Of the batch before there are `before_position`, `before_base` and `before_expected`, the base offset that
-    it would have had without a gap; -1 if there was none. `epochs` are the (leader epoch, start offset) pairs
+    Of the previous batch there are `before_position`, `before_base` and `before_expected`, the base offset
+    that it would have without a gap; -1 without one. `epochs` are the (leader epoch, start offset) pairs
     that batches have to agree with, since the CRC does not cover the epoch. `need`: bytes wanted from
     `position` on.
     """
@@ -58,7 +58,7 @@ cdef class Walk:
     def feed(self, const uint8_t[::1] data, int64_t size) -> str:
         """Walk over the whole batches in `data`, the bytes at `position` in a file of `size` bytes.
 
-        Returns why there is no valid batch at `position`. An empty result asks for at least `need` bytes from
+        Returns the fault of the batch at `position`. An empty result asks for at least `need` bytes from
         `position` on, unless that is the end of the file.
         """
         cdef int64_t at = 0, count = data.shape[0], length, offset, last_offset
@@ -112,7 +112,7 @@ cdef class Walk:
 def next_whole(
     const uint8_t[::1] data, int64_t start, int64_t stop, int64_t next_offset, int64_t base, int64_t behind,
 ) -> int:
-    """Find where in [start, stop) a whole, valid batch begins; -1 if nowhere.
+    """Return where in [start, stop) the first whole, valid batch begins; -1 if there is none.
 
     Its base offset lies in [next_offset, behind); `base` is the segment's.
     """

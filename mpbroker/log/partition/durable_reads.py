@@ -22,7 +22,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def reread(fd: int, position: int) -> None:
-    """Make reads from `position` on come from the device, but for dirty pages."""
+    """Have reads from `position` on read the device, except for dirty pages."""
     os.posix_fadvise(fd, position - position % _LARGEST_PIECE, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -30,7 +30,7 @@ class Syncs:
     """Syncs each file by itself."""
 
     def sync(self, fd: int) -> bool:
-        """Sync a file; return whether its directory's other files and names are, too. Raises SyncFailed."""
+        """Sync a file; return whether the rest of its directory is also synced. Raises SyncFailed."""
         sync(fd)
         return False
 
@@ -42,7 +42,7 @@ class FileSystemSync(Syncs):
     """Syncs the file system as a whole once more than a few files were synced.
 
     `synced` has a word of each worker. Write errors from before `file_system` was opened are not reported;
-    their losses show when the file is read from the device. Do not give it a file that a worker has written
+    their losses show in reads from the device. Do not give it a file that a worker has written
     to since. A file on another file system, by a link or a mount, is synced by itself.
     """
 

@@ -26,7 +26,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 class WrongEpoch(Exception):
-    """The batch at `offset` has an impossible epoch."""
+    """Raised when the batch at `offset` has an impossible epoch."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
@@ -81,7 +81,7 @@ def settled(directory: str, bases: Sequence[int], stored: Epochs | None, seen: S
 
 
 def are_refuted(directory: Path, stored: Epochs) -> bool:
-    """Return whether a batch after the start of the last epoch has an earlier one. Raises OSError."""
+    """Return whether a batch after the start of the last epoch has a lower epoch. Raises OSError."""
     if not stored:
         return False
     latest, start = stored[-1]
@@ -99,7 +99,7 @@ def _is_ascending(epochs: Epochs) -> bool:
 
 
 def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
-    """Return the epochs, with those that batches begin, and the first batch that does not fit, or None."""
+    """Return `stored` and the epochs that batches add, and the first batch that contradicts it, or None."""
     epochs = list(stored)
     for epoch, offset in seen:
         wanted = epoch_of(epochs, offset)
@@ -113,7 +113,7 @@ def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[
 
 
 def _all_in(directory: str, bases: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield (epoch, offset) wherever the epoch changes, by the headers of all batches. Raises OSError."""
+    """Yield (epoch, offset) of each batch whose epoch differs from the batch before. Raises OSError."""
     before = NO_EPOCH
     for base in bases:
         for epoch, offset in _epochs_in(directory, base):

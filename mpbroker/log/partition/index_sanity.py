@@ -1,6 +1,6 @@
 """Checks of the last index entries, to which others are appended (Kafka: AbstractIndex.sanityCheck).
 
-After an entry far above the log, by a flipped bit, the index would refuse every later one. So the last entry
+If a flipped bit moves the last entry far above the log, the index refuses every later one. So the last entry
 has to match a batch: `odd_entry` checks that after a clean stop, `believed` finds the entries to keep in a
 segment that has to be checked.
 """
@@ -23,8 +23,8 @@ def odd_entry(
 ) -> str | None:
     """Return the fault of the last entry of either index, or None. Raises OSError.
 
-    `at`: the batches from the one that the last entry of `.index` points to. Where Kafka appended
-    several batches at once, an entry has the position of the first and the last offset of the last one.
+    `at`: the batches from the one to which the last entry of `.index` points. If Kafka appended several
+    batches at once, an entry has the first one's position and the last one's last offset.
     """
     entries, offset, position = entry
     if entries and not (at and at[0].position == position and any(one.last_offset == offset for one in at)):
@@ -69,7 +69,7 @@ def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Bel
 def is_time_of(
     fds: tuple[int, int, int], base: int, at: list[scan.BatchAt], timestamp: int, offset: int
 ) -> bool:
-    """Return whether `timestamp` is the largest of the batch with `offset`, one of `at` or before them."""
+    """Return whether `timestamp` is the largest one of the batch with `offset`, in `at` or before it."""
     if at and offset < at[0].base_offset:
         start = offset_floor(fds[1], base, offset)[1]
         found = scan.find_offset(fds[0], start, at[0].position, offset)

@@ -53,7 +53,7 @@ def sync(fd: int) -> None:
 
 
 def sync_if_there(path: Path | str, directory: int | None = None) -> None:
-    """Sync a file, below `directory`, if it exists (few `.txnindex` do). Raises SyncFailed, OSError."""
+    """Sync a file if it exists; `path` is relative to the fd `directory`. Raises SyncFailed, OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, i
     """Open .log, .index and .timeindex, emptied if `fresh`; return their fds.
 
     Raises OSError with no file open and no fresh file remaining: readers would search an empty segment for
-    records of the one before it.
+    records of the segment before it.
     """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
@@ -198,7 +198,7 @@ class PartitionLog:
     def create(
         cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> PartitionLog:
-        """Create an empty partition, not yet durable. Raises OSError without any trace of it."""
+        """Create an empty partition, not yet durable. On OSError none of its files remain."""
         directory.mkdir()
         log = cls(directory, topic, partition, topic_id, config)
         log.apply_config(config)
@@ -369,7 +369,7 @@ class PartitionLog:
                 return
 
     def begun(self, offset: int, position: int) -> None:
-        """Hold back the last stable offset for a batch at `position`, which is noted next."""
+        """Hold back the last stable offset for a transactional batch at `position`."""
         if self.state.first_unstable < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 
@@ -489,6 +489,6 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def blank_producers(log: PartitionLog) -> Producers:
-    """Replace all producers by a blank table for a replay; return it."""
+    """Replace the log's producers with an empty table, for a replay, and return the table."""
     log.state.replace_producers(Producers())
     return log.state.producers

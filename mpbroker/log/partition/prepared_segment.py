@@ -19,7 +19,7 @@ _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 
 
 class Begun(NamedTuple):
-    """Fds of a new segment: .log, .index and .timeindex; snapshot and directory, to be synced."""
+    """Fds of a new segment: .log, .index and .timeindex; and of the snapshot and directory, to sync them."""
 
     segment: tuple[int, int, int]
     to_sync: list[int]

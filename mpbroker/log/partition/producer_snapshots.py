@@ -2,7 +2,7 @@
 
 (Kafka takes them at rolls only, and checks whole segments after an unclean stop.) A partition gets a snapshot
 together with the recovery points when much was appended since its last one. The indexes and the `.txnindex`
-are synced before: to a recovery a snapshot proves that they are sound up to it, and it begins there. The last
+are synced before: a recovery trusts them up to the snapshot's offset, and begins there. The last
 two snapshots within segments are kept: the newer one may cover batches that a power cut lost.
 """
 
@@ -29,7 +29,7 @@ KEPT = 2
 def snapshotting(
     logs: Callable[[], Iterable[PartitionLog]], io_thread: IoThread
 ) -> Generator[None, None, None]:
-    """Take the snapshots that are due of all partitions, a few at a time."""
+    """Take the snapshots of all partitions where one is due, a few at a time."""
     under_way = 0
     for log in list(logs()):
         if not is_due(log):
@@ -55,7 +55,7 @@ def is_due(log: PartitionLog) -> bool:
 
 
 def submit_snapshot(log: PartitionLog, io_thread: IoThread) -> None:
-    """Have the I/O thread write a snapshot of the present producers. Raises OSError."""
+    """Have the I/O thread write a snapshot of the current producers. Raises OSError."""
     state = log.state
     # Meanwhile the partition may roll, become dormant or be deleted, and another one get its name.
     fds = [os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]

@@ -1,4 +1,4 @@
-"""Replacing segments by the cleaned one that was made of them; safe against a crash at any step.
+"""Replace segments by the cleaned one made of them, safely if a crash interrupts any step.
 
 (Kafka: LocalLog.replaceSegments, LogLoader.removeTempFilesAndCollectSwapFiles.) The steps, each file by name:
 
@@ -11,7 +11,7 @@
 4. The directory is synced, and `.log.swap`, until now a second name of the new log file, is removed.
 
 Removed files get the suffix `.deleted` and stay readable for processes that have them open. Kafka moves the
-old log file away before it puts the new one in place; our readers would meet the gap.
+old log file away before it puts the new one in place; a reader could then miss the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def begin_swap(fd: int, new: int) -> None:
-    """Rename the new log file, which begins the swap. Raises OSError with nothing done."""
+    """Rename the new log file, which begins the swap. On OSError nothing is changed."""
     name = names.segment_name(new)
     os.rename(name + names.CLEANED_FILE_SUFFIX, name + names.SWAP_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
 

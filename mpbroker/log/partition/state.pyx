@@ -112,11 +112,11 @@ cdef class PartitionState:
         core.bytes_since_index = 0
 
     def end_times(self, last_time: tuple[int, int, int], bint is_final) -> int:
-        """Count the entries of `.timeindex` that stay after a replay.
+        """Return the number of entries of `.timeindex` to keep after a replay.
 
-        One entry more than the replay made, `last_time` as (entries, timestamp, offset), stays if it is the
+        One entry more than the replay made, `last_time` as (entries, timestamp, offset), is kept if it is the
         one that `finish_segment` would write, and `is_final`: a snapshot at the same log end shows that the
-        indexes were synced. Cutting it off would write to each of thousands of files at a start.
+        indexes were synced. To cut it off would write to thousands of files at a start.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
@@ -197,9 +197,9 @@ cdef class PartitionState:
         self, uint64_t table_slot, bytes topic_id, int partition, uint32_t generation,
         uint32_t config_version, int leader_epoch, int log_dir, int64_t log_start,
     ) -> None:
-        """Set the partition's entry in the partition table; both marks stay as they are.
+        """Set the fields of the partition's table entry, except high watermark and last stable offset.
 
-        Raises ValueError if the topic id has not 16 bytes.
+        Raises ValueError if the topic id does not have 16 bytes.
         """
         cdef PartitionSlot *slot = &self.core.slot
         if len(topic_id) != 16:
@@ -211,9 +211,9 @@ cdef class PartitionState:
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
     def all_is_durable(self, int64_t synced) -> None:
-        """Move high watermark and last stable offset as far as possible; all of the log is durable.
+        """Move high watermark and last stable offset as far as possible, because all of the log is durable.
 
-        What lies below `synced` is in synced segments.
+        Records below `synced` are in synced segments.
         """
         cdef PartitionCore *core = &self.core
         core.slot.high_watermark = core.covered = end_bound(core)
@@ -240,7 +240,7 @@ cdef class PartitionState:
         core.first_unstable.position = position
 
     def let_go(self) -> None:
-        """End holding back: no transaction is open."""
+        """Stop holding back the last stable offset: no transaction is open."""
         self.core.first_unstable.offset = -1
 
     def raise_stable(self, int64_t offset) -> None:
@@ -376,11 +376,11 @@ cdef class PartitionState:
 
     @property
     def can_rest(self) -> bool:
-        """Return whether nothing waits for a sync: the files may be closed until they are needed again."""
+        """Return whether the files can be closed until the next append, because no bytes wait for a sync."""
         return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
-        """Cut off the remains of a failed write; `finish_batch` has that synced. Raises OSError."""
+        """Truncate the file to its end before a failed write; it is synced next. Raises OSError."""
         cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)

@@ -1,7 +1,7 @@
 """Checking and rebuilding the `.txnindex` of a segment, which has no checksum, from its records.
 
 The snapshot of producers before the segment and its batches determine every entry. With a wrong entry a
-read_committed consumer gets aborted records, or loses committed ones.
+read_committed consumer gets aborted records, or misses committed ones.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Expected = list[transaction_index.AbortedTransaction] | None
 def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Generator[int, None, Expected]:
     """Return the entries that the `.txnindex` has to have; yield the bytes read in each step.
 
-    Returns None if they cannot be known: without a snapshot, with damaged batches, and after compaction,
-    since entries outlive the records. `leaves_cache` drops pages that were not in the page cache before, and
+    Returns None if they are unknown: without a snapshot, with damaged batches, and after compaction, which
+    removes records but not entries. `leaves_cache` drops pages that were not in the page cache before, and
     turns off read-ahead. Raises OSError.
     """
     producers = _producers_before(directory, base)
@@ -99,7 +99,7 @@ def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
 
 
 def problem(directory: Path, base: int, wanted: Expected) -> str:
-    """Return the fault of the file; empty if it is sound or unknown. Raises OSError."""
+    """Return the fault of the segment's `.txnindex`; "" if it is sound or unknown. Raises OSError."""
     try:
         found = transaction_index.read_aborted(directory / segment_name(base, TXN_INDEX_SUFFIX))
     except FileNotFoundError:

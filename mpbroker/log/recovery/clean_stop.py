@@ -4,14 +4,13 @@
 that is not there yet. So the stop goes in steps, with a sync of the file system
 (`mpbroker.log.io.file_system`) after each:
 
-1. The files of segments are ended.
-2. The producers' snapshots are written, by which a recovery trusts the indexes up to them.
+1. The files of active segments are finished.
+2. The producers' snapshots are written. A recovery trusts the indexes up to a snapshot.
 3. Older snapshots are removed. The files that describe all of this follow: checkpoints, the empty journal,
    the clean mark.
 
-After a cut in between the mark is missing, and the checkpoints are the old ones. Each file is synced by
-itself where the file system cannot be synced like that, and for a partition on another one, by a link or a
-mount.
+After a power cut in between the mark is missing, and the checkpoints are the old ones. Each file is synced by
+itself where the file system cannot be synced as a whole, and for a partition on another file system.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _log = logging.getLogger("mpbroker.log.recovery")
 def close_cleanly(
     log_dir: LogDirectory, logs: Sequence[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
-    """Close the partitions; return those wholly on disk. With some missing, the directory has failed."""
+    """Close the partitions; return those wholly on disk. If any is not, its log directory has failed."""
     touched = [log for log in logs if not log.is_settled]
     untouched = _each(log_dir, [log for log in logs if log.is_settled], PartitionLog.close_files)
     say(f"closing {len(touched)} partitions in {log_dir.path}")

@@ -76,7 +76,7 @@ class OldMessages(PartitionDamaged):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Facts known of a partition: from checkpoints, or from the table after the log process alone crashed."""
+    """Known facts of a partition: from checkpoints, or from the table if only the log process crashed."""
 
     clean: bool
     recovery_point: int = 0
@@ -136,7 +136,7 @@ def load(
 
 
 def _refuse_old_segment(directory: str, bases: list[int]) -> None:
-    """Raise OldMessages if the first segment, which decides for all, begins with an old format."""
+    """Raise OldMessages if a segment begins with a message of an old format. Raises OSError."""
     for base in bases:
         path = f"{directory}/{segment_name(base)}"
         with opened(path) as fd:
@@ -144,7 +144,7 @@ def _refuse_old_segment(directory: str, bases: list[int]) -> None:
 
 
 def _refuse_old_message(fd: int, path: str, position: int) -> None:
-    """Raise OldMessages for a whole message of an old format at `position`: it is no torn tail."""
+    """Raise OldMessages if a whole message of an old format, not a torn batch, is at `position`."""
     length = old_length(os.pread(fd, HEAD_BYTES, position))
     if not length or position + length > os.fstat(fd).st_size:
         return
@@ -158,7 +158,7 @@ def _refuse_old_message(fd: int, path: str, position: int) -> None:
 
 
 def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> None:
-    """Drop epochs that begin outside of the log, and write the file if they differ from its (`stored`)."""
+    """Drop epochs that begin outside of the log, and write the checkpoint if it differs (`stored`)."""
     inside = trimmed(epochs, log.log_start, log.state.log_end)
     if inside != stored:
         write_epochs(log.directory, inside)
@@ -166,7 +166,7 @@ def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> No
 
 
 def _create_segment(log: PartitionLog, known: Known) -> None:
-    """Restart the log at its log start: all its lost records were deleted, so offsets continue there."""
+    """Restart the log at its log start, which is above its end: the missing records were deleted ones."""
     _log.warning(
         "%s ends at offset %d, below its log start offset %d: it restarts there",
         log.directory,
@@ -277,7 +277,7 @@ class _Loader:
             ) from odd
 
     def _drop_later_snapshots(self, end: int) -> None:
-        """Remove snapshots above `end`, of an unfinished commit round: appends will reach those offsets."""
+        """Remove an unfinished commit round's snapshots above `end`: appends will reach their offsets."""
         beyond = [offset for offset in self.snapshots if offset > end]
         for offset in beyond:
             Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
@@ -330,10 +330,9 @@ class _Loader:
         return self.bases[0]
 
     def _latest_snapshot(self) -> int:
-        """Return the offset of the latest snapshot that counts after an unclean stop.
+        """Return the offset of the latest snapshot that is usable after an unclean stop.
 
-        Everything below is durable, including the files that a roll synced then, and the indexes of aborted
-        transactions are sound.
+        Everything below that offset is durable, and the indexes of aborted transactions below it are sound.
         """
         latest = max(self.known.recovery_point, self.known.durable - 1)
         for base in self.bases[self.suspect :]:
@@ -378,7 +377,7 @@ class _Loader:
         apply_index: bool,
         producers_from: int,
     ) -> batch_checker.Checked:
-        """Check batches from `position` on, in pieces (a long one would seem a hang); note epochs."""
+        """Check batches from `position` on, in pieces with heartbeats in between; note their epochs."""
         aborted: list[tuple[int, int, int, int]] = []
         while True:
             checked = batch_checker.check_batches(
@@ -434,7 +433,7 @@ class _Loader:
         return log_end
 
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
-        """Return whether the segment is sound and the index to blame.
+        """Return whether the segment is sound, so that only the index is wrong.
 
         A damaged batch does not keep a cleanly closed partition offline: its other batches are served.
         """
@@ -498,9 +497,9 @@ class _Loader:
             reread(fd, first.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
-        """Rewrite the segment's index of aborted transactions: those found, and those before the snapshot.
+        """Rewrite the segment's `.txnindex`: the entries `found`, after those from before the snapshot.
 
-        Not called for a trusted segment that lacks an index: its producers may not have been replayed.
+        Do not call it for a trusted segment without an index: its producers may not have been replayed.
         """
         if base not in self.aborted and not found:
             return
@@ -514,7 +513,7 @@ class _Loader:
     ) -> tuple[int, int]:
         """Return position and offset of the last batch up to which the indexes are trusted.
 
-        Later entries are cut off, or all; a single time entry is judged after the check.
+        Later entries are cut off, except a single later time entry, which is decided on after the check.
         """
         found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
         entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
@@ -530,15 +529,15 @@ class _Loader:
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
         """Return whether whole batches are missing before the next segment, which was not synced either.
 
-        Compaction leaves such gaps, too. Without a checkpoint of the partition they are left alone: it may be
-        all that remains of a compacted topic.
+        Compaction leaves such gaps, too. Without a checkpoint of the partition a gap is accepted: the topic
+        may have been compacted earlier.
         """
         if next_base is None or next_base == next_offset or "compact" in self.log.config.cleanup_policy:
             return False
         return 0 < max(self.known.durable, self.known.recovery_point) <= next_offset
 
     def _cut(self, fd: int, base: int, size: int, checked: batch_checker.Checked) -> None:
-        """Cut the torn tail and sync that before any append: stale bytes must never follow a new end."""
+        """Truncate the torn tail and sync the file: stale bytes must never follow later appends."""
         path = self._name(base)
         self.is_as_on_device = False
         follows = batch_checker.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
@@ -557,8 +556,8 @@ class _Loader:
     def _drop_later_segments(self, end: int) -> None:
         """Remove the segments after `end`, where the log ends; they were never durable.
 
-        The last one goes first, and all before the torn tail is cut, so that a killed start leaves the
-        evidence for the next.
+        The last one is removed first, and all before the torn tail is cut. If the start is killed meanwhile,
+        the next one finds the same state.
         """
         later = [base for base in self.bases if base > end]
         for base in reversed(later):
@@ -577,7 +576,7 @@ class _Loader:
 
 
 def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
-    """Return the batches from the index's last entry on; from the beginning if those miss the end."""
+    """Return the batches from the index's last entry on, or all if those do not reach the file's end."""
     at = scan.batches(fd, max(position, 0), size)
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)
@@ -596,6 +595,6 @@ def _trim(fd: int, entry_bytes: int) -> None:
 
 
 def _shorten(fd: int, size: int) -> None:
-    """Cut the file to `size`, unless it has it already: a changed file would have to be synced."""
+    """Truncate the file to `size` unless it has that size: a changed file would have to be synced."""
     if os.fstat(fd).st_size != size:
         os.ftruncate(fd, size)

@@ -53,7 +53,7 @@ class PartitionFiles(NamedTuple):
 
 
 def first_suspect(bases: list[int], recovery_point: int) -> int:
-    """Return the place of the segment with the recovery point: from there on bytes may be missing."""
+    """Return the index in `bases` of the segment with the recovery point: later bytes may be missing."""
     return max(bisect_right(bases, recovery_point) - 1, 0)
 
 

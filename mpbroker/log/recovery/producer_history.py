@@ -1,9 +1,9 @@
 """Find the last five batches of each producer in the log; a snapshot has only the last one.
 
-A producer may retry any of the last five batches it sent (KIP-98), so the broker must find an answer again
-that was lost in a crash. Kafka forgets them at a restart from a snapshot. This module walks back from there
+A producer may retry any of the last five batches it sent (KIP-98), so after a crash the broker must
+recognise all five as duplicates. (Kafka forgets them at a restart.) This module walks back from the snapshot
 over the headers of batches, a piece at a time, until every producer has five, or the first of its epoch, or
-the log begins. No producer still waits for an answer further back than `RECALL_BYTES_MAX`.
+the log begins. It reads at most about `RECALL_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def _recall_in(log: int, index: int, base: int, producers: Producers, left: int)
 
 
 def _position_of(log: int, index: int, base: int, offset: int, size: int) -> int:
-    """Return the position of the batch with the offset; the segment's end for a later offset."""
+    """Return the position of the batch with the offset; `size` if the offset is after the segment."""
     floor = offset_floor(index, base, offset)[1] if index >= 0 else 0
     found = scan.find_offset(log, floor, size, offset)
     return found.position if found is not None else size
 
 
 def _boundary_before(index: int, base: int, end: int, wanted: int) -> int:
-    """Return the beginning of a batch before `end`, at or soon after `wanted` if the index has one."""
+    """Return the position of a batch before `end`: close to `wanted` if the index has one, else 0."""
     while wanted > 0 and index >= 0:
         offset = offset_ceiling(index, base, wanted)
         position = offset_floor(index, base, offset)[1] if offset is not None else end

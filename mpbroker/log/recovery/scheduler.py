@@ -1,8 +1,8 @@
-"""Opening the partitions of a start, with workers for many of them, and its published progress.
+"""Open the partitions of a start, with workers if there are many, and publish its progress.
 
 The coordinator names the topics. Their partitions are given to the workers of the log directory at once
-(`workers`), and taken back in their turn. The names in the log directories give the total and, in a long
-start, a survey the bytes to be checked.
+(`workers`); results are taken in the topics' order. The names in the log directories give
+the total and, in a long start, a survey counts the bytes to be checked.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class RecoveryScheduler:
 
     @property
     def stay_s(self) -> float:
-        """Return how long partitions may be opened before the loop does other work."""
+        """Return how long partitions may be opened before the loop does other work, in s."""
         is_start = self._goes_on and not self._is_successor and self._recovery.given
         return STAY_S if is_start else STAY_WITH_CLIENTS_S
 
@@ -154,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give the first topics' partitions to workers: GIVEN_MOST, and of `key`'s topic all up to `key`."""
+        """Give the first topics' partitions to workers: GIVEN_MOST, and all up to `key` of its topic."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
@@ -226,7 +226,7 @@ class RecoveryScheduler:
             write_progress(self._words, self._worker.number, progress)
 
     def end(self) -> None:
-        """Stop reporting: every partition that has a topic is open."""
+        """Stop reporting progress, since every partition that has a topic is open."""
         if self._goes_on and not self._is_successor:
             self._say_what_was_unclean()
         self._recovery.close()

@@ -4,7 +4,7 @@
 plain values (`RecoveredPartition`). The log process alone owns the partition from then on; the worker has no
 file of it open.
 
-Any worker may take any partition, so a worker that dies costs nothing but time: its jobs are given to another
+Any worker may take any partition, so the death of a worker only takes time: its jobs are given to another
 one, and in the end done by the log process itself. Opening a partition twice has the same result, even if the
 first time was interrupted. A worker that hangs is killed (`ipc.hangs`).
 
@@ -189,8 +189,8 @@ class RecoveryPool:
     def hand_out(self) -> None:
         """Send waiting jobs to the workers.
 
-        Never more than fits into a channel: a busy worker must not block the log process. The fewer jobs
-        wait, the fewer go to one worker, since each may take long.
+        Send no more than fits into a channel: a busy worker must not block the log process. The fewer jobs
+        wait, the fewer are sent to one worker, since each may take long.
         """
         while self.waiting and self.workers:
             worker = min(self.workers, key=lambda one: len(one.under_way))
@@ -208,7 +208,7 @@ class RecoveryPool:
             self.waiting.clear()
 
     def receive(self, worker: Worker) -> None:
-        """Take the worker's results, or its death."""
+        """Take the worker's results, or note its death."""
         try:
             reported: list[tuple[Key, Result | Failure]] = worker.channel.recv()
         except (EOFError, OSError):
@@ -266,7 +266,7 @@ class RecoveryPool:
                 os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the workers when all partitions are open: a hanging one would not notice."""
+        """Kill the workers when all partitions are open, since a hanging one would not end by itself."""
         for worker in self.workers:
             worker.channel.close()
             os.kill(worker.pid, signal.SIGKILL)
@@ -277,7 +277,7 @@ class RecoveryPool:
 def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[RecoveryPool]:
     """Fork the workers of each log directory and return a pool for each.
 
-    Call it while the process has one thread. `lane`: a number of this log process and its successors alone.
+    Call it while the process has one thread. `lane`: a number for this log process and its successors.
     Raises OSError.
     """
     pools = []
@@ -414,11 +414,11 @@ class Recovery:
 
     @property
     def given(self) -> int:
-        """The number of jobs given whose results were not taken yet."""
+        """The number of submitted jobs whose results were not taken yet."""
         return len(self._given)
 
     def step(self) -> None:
-        """Take results and send waiting jobs; sleep a little without any result."""
+        """Take results and send waiting jobs; sleep briefly if there is no result."""
         poll = select.poll()
         channels: dict[int, tuple[RecoveryPool, Worker]] = {}
         for pool in self.pools:

@@ -1,10 +1,10 @@
-"""The copy of a partition's files into its future replica, in a thread, while the log worker appends to them.
+"""Copy a partition's files into its future replica, in a thread, while the log worker appends to them.
 
 (Kafka: ReplicaAlterLogDirsThread, which fetches and appends records; here files are copied as bytes.) A pass
-copies up to the end that the log worker names: bytes below it are final. Every batch is checked, since a copy
-of damage would seem sound. When a pass ends its bytes are on disk.
+copies up to the end that the log worker names: bytes below it are final. Every batch is checked, so that
+damage is not copied. When a pass ends, its bytes are on disk.
 
-A pass continues a copy that an earlier life of the process began: equal bytes are not written again. They are
+A pass continues a copy that an earlier process began: equal bytes are not written again. They are
 read from the device, because after a failed write the page cache still has bytes that the disk lacks. Reads
 and writes leave the page cache unchanged, as far as possible.
 """
@@ -49,11 +49,11 @@ class Abandoned(Exception):
 
 
 class SourceChanged(Exception):
-    """Raised when a segment was deleted or replaced during its copy: the next pass has the new list."""
+    """Raised when a segment was deleted or replaced during its copy. The next pass gets the new list."""
 
 
 class SourceDamaged(Exception):
-    """Raised when the source is damaged; the text has place and advice."""
+    """Raised when the source is damaged. The text names the place and gives advice."""
 
 
 class TargetFailed(Exception):
@@ -68,7 +68,7 @@ class TargetFailed(Exception):
 class Wanted:
     """The content of the future replica after a pass.
 
-    `size`: bytes of the active segment that count. `is_last`: nothing is written to the current replica
+    `size`: the bytes to copy of the active segment. `is_last`: nothing is written to the current replica
     during this pass, so that the two become equal in every file.
     """
 
@@ -145,7 +145,7 @@ class Copy:
         self.end = wanted.end
 
     def _begin(self) -> None:
-        """Prepare the future replica. Keep an earlier life's segments, which are compared; drop the rest."""
+        """Prepare the future replica. Keep segments of an earlier copy, to compare; drop the rest."""
         with _writing():
             for suffix in (*names.INDEX_SUFFIXES, names.SNAPSHOT_SUFFIX):
                 for offset in offsets_of(self.future, suffix):
@@ -249,7 +249,7 @@ class Copy:
         )
 
     def _put(self, target: int, position: int, data: bytes, there: int) -> None:
-        """Write `data`, unless the file already has the same bytes. `there`: its size at the beginning."""
+        """Write `data`, unless the file already has these bytes. `there`: the file's size before the pass."""
         if position + len(data) <= there:
             with _writing():
                 found, disk_s = background_io.read(target, len(data), position, leaves_cache=True)
@@ -300,7 +300,7 @@ class Copy:
     # ---- snapshots ----
 
     def _copy_snapshots(self, wanted: Wanted) -> None:
-        """Copy producer snapshots. Before the last pass skip newer ones: one may just be being written."""
+        """Copy producer snapshots. Before the last pass skip later ones, which may be half written."""
         found = offsets_of(self.source, names.SNAPSHOT_SUFFIX)
         there = offsets_of(self.future, names.SNAPSHOT_SUFFIX)
         for offset in found:
@@ -361,7 +361,7 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file; return the seconds. Raises EIO unless the disk is full: a retry would seem to work."""
+    """Sync the file; return the seconds. Raises OSError: EIO (never retried) unless the disk is full."""
     try:
         return background_io.sync(fd)
     except OSError as error:

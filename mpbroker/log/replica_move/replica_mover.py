@@ -4,12 +4,12 @@
 (`replica_copier`), each up to the log end at its beginning. When few bytes remain the partition's produces
 wait; they are not refused, and other partitions' produces do not wait. The rest is copied, the future replica
 replaces the current one (`future_replica` has the steps), the table names the other directory, and the
-waiting produces are appended there. Readers continue in the files they have open, and find the new ones by
+waiting produces are appended there. Readers continue in the files they have open, and find new ones through
 the table.
 
 A move can be abandoned at any moment before it is decided: the current replica is unchanged until then. It
 ends when the partition is deleted, its source or target directory fails, the source cannot be read or is
-damaged, or an order keeps the partition in place. A full disk is waited for and reported. A start resumes
+damaged, or an order keeps the partition in place. On a full disk it waits and reports that. A start resumes
 unfinished moves.
 """
 
@@ -90,7 +90,7 @@ class Move:
 class ReplicaMover:
     """The moves of one log worker's partitions.
 
-    `wake`: called in a thread at the end of a copy's step, for the loop. `counters`: those of all log
+    `wake`: called in a thread when a copy's step ends, to wake the loop. `counters`: those of all log
     workers.
     """
 
@@ -130,7 +130,7 @@ class ReplicaMover:
     # ---- orders ----
 
     def ordering(self, message: calls.MovePartitions) -> Generator[None, None, calls.MovesBegun]:
-        """Begin the ordered moves, one partition a step: each takes some syncs."""
+        """Begin the requested moves, one partition a step: each takes some syncs."""
         errors = []
         for one in message.partitions:
             errors.append(self._ordered(one))
@@ -215,7 +215,7 @@ class ReplicaMover:
         self._manager.io_thread.submit(partial(remove_tree, doomed), log_dir.number)
 
     def resume(self, topics: Iterable[str]) -> None:
-        """Resume the moves that an earlier life began; remove future replicas without a move.
+        """Resume the moves that an earlier process began; remove future replicas without a move.
 
         To be called when all partitions that can be opened are open. `topics`: all existing topics.
         """
@@ -238,7 +238,7 @@ class ReplicaMover:
                 self._set_aside(log_dir, directory)
 
     def moves(self) -> calls.Moves:
-        """Return the moves of partitions that the table still has in the old directory."""
+        """Return the moves of partitions that are still in the old directory according to the table."""
         return calls.Moves(
             [
                 calls.MovingPartition(
@@ -266,7 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the renames under way of the topic, already unreachable, are over."""
+        """Yield until the renames for the topic have ended. The topic must already be unreachable."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
@@ -382,8 +382,8 @@ class ReplicaMover:
     def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
         """Mark the copy late if the log grew at least half as fast as the pass copied.
 
-        `begun_at`: the copy's end when the pass began, `end`: the log's. A late copy stays late: its lag
-        would grow again as soon as it left the disk to others.
+        `begun_at`: the copy's end when the pass began, `end`: the log's. A late copy stays late: with rests
+        for the disk its lag would grow again.
         """
         if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
             move.copy.is_late = True
@@ -416,9 +416,9 @@ class ReplicaMover:
         return True
 
     def _waits_for(self, move: Move, error: OSError) -> bool:
-        """Report a passing error of the target, such as a full disk, and return False.
+        """Report a temporary error of the target, such as a full disk, and return False.
 
-        Any other error fails the target directory. Raises _Over then, or if the future replica was removed.
+        Raises _Over after another error, which fails the directory, or if the future replica was removed.
         """
         if error.errno == errno.ENOENT and not _is_there(move.copy.future):
             _log.error("%s stays where it is: %s was removed", move.log.directory, move.copy.future)
@@ -436,7 +436,7 @@ class ReplicaMover:
     def _is_written_down(self, move: Move) -> Generator[None, None, bool]:
         """Write the partition's offsets to the target's checkpoints; return whether they are on disk.
 
-        A start there then has the log start, and replays nothing of an older journal below the copy's end.
+        A start then knows the log start, and replays no older journal record below the copy's end.
         """
         log, log_dir, io_thread = move.log, move.target, self._manager.io_thread
         key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
@@ -478,7 +478,7 @@ class ReplicaMover:
             resume_jobs(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
-        """Copy the rest while produces wait. Return whether the replicas became equal in PAUSED_MOST_S."""
+        """Copy the rest while produces wait. Return whether the replicas are equal within PAUSED_MOST_S."""
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
@@ -499,7 +499,7 @@ class ReplicaMover:
         return self._has_copied(move, copied) and log.is_paused
 
     def _placed(self, move: Move) -> Generator[None, None, bool]:
-        """Put the future replica in place. Return whether that succeeded; then it is final."""
+        """Put the future replica in place. Return whether that succeeded, which decides the move."""
         log, future = move.log, move.copy.future
         move.is_decided = True
         error = yield from self._done(partial(future_replica.place, future, move.target.path / log.name))
@@ -563,7 +563,7 @@ class ReplicaMover:
         _log.info("%s has moved to %s", move.copy.source, move.target.path)
 
     def _done(self, job: Callable[[], object]) -> Generator[None, None, OSError | None]:
-        """Do a job in the placer's thread and wait for it. Return its OSError, None if it succeeded."""
+        """Do a job in the placer's thread and wait for it. Return its OSError, or None if it succeeded."""
         placing = self._placer.submit(_run, job)
         self._placing.add(placing)
         placing.add_done_callback(lambda _: self._wake())

@@ -7,7 +7,7 @@ below it again, and renamed files are removed when the partition is opened. (Kaf
 UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
 
 The checkpoint needs room on the disk, and deletion makes room: if the checkpoint fails on a full disk,
-segments are deleted all the same, because the first remaining one has the log start. Only records deleted
+segments are deleted nevertheless, because the first remaining one gives the log start. Only records deleted
 within a segment need the checkpoint; their deletion is acknowledged when it is on disk.
 """
 
@@ -84,7 +84,7 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_paused(self, slot: int) -> bool:
-        """Return whether a move paused the partition: the target's checkpoint has its log start already."""
+        """Return whether a move paused the partition: its log start is then in the target's checkpoint."""
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 
@@ -117,7 +117,7 @@ class Deletion:
     # ---- files ----
 
     def _delete(self, found: Iterable[tuple[PartitionLog, list[Doomed]]]) -> None:
-        """Delete these segments. One checkpoint with all new log starts is written before any rename."""
+        """Delete these segments. Write one checkpoint with all new log starts before the first rename."""
         jobs = []
         for log, going in found:
             if not going:
@@ -144,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Roll the log if its active segment is to be deleted. If the roll fails keep that segment."""
+        """Return the segments to delete. If the active one is among them, roll; if that fails, keep it."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:
@@ -168,8 +168,8 @@ class Deletion:
 def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:
     """Rename the files of these segments, and write the leader epochs.
 
-    `fd`: the open directory, whose name another topic's may have by now. The log file of a segment comes
-    first: files without one are removed when the partition is opened.
+    `fd`: the open directory; its name may belong to another topic by now. A segment's log file is renamed
+    first: index files without one are removed when the partition is opened.
     """
     try:
         for segment, reason in going:

@@ -1,8 +1,8 @@
 """The rules by which segments of a partition expire. No I/O, no clock.
 
 (Kafka: UnifiedLog.deleteOldSegments, deletableSegments.) Expired segments are a prefix of the partition's
-segments, oldest first. The search ends at the first segment that no rule expires, or whose records are not
-all below the high watermark. If the active segment expires too, the log is rolled first, so that an empty
+segments, oldest first. The search ends at the first segment that no rule expires, or that has records at or
+above the high watermark. If the active segment expires too, the log is rolled first, so that an empty
 segment remains. An empty active segment stays.
 
 A segment's age is that of its largest timestamp, not that of the file: a record with a future timestamp keeps
@@ -34,14 +34,14 @@ class Doomed(NamedTuple):
 
 
 Verdict = Callable[[Segment], str]
-"""Returns the reason why a segment expires, "" if it stays. Called for one segment after the other."""
+"""Returns the reason why a segment expires, "" if it does not. Called for each segment in order."""
 
 
 def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> list[Doomed]:
     """Return the expired segments, oldest first.
 
-    `segments`: all of the partition's, the active one last. Each rule applies to the segments that the rules
-    before it have kept.
+    `segments`: all of the partition's, the active one last. Each rule applies to the segments that the
+    earlier rules have kept.
     """
     found = below_log_start(segments, marks)
     if DELETE in config.cleanup_policy:
@@ -53,7 +53,7 @@ def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> li
 
 
 def below_log_start(segments: Sequence[Segment], marks: Marks) -> list[Doomed]:
-    """Return the segments below the log start, whatever the cleanup policy; never the active one."""
+    """Return the segments below the log start, except the active one, under any cleanup policy."""
     reason = f"the log starts at offset {marks.log_start}"
     return _prefix(segments[:-1], marks, lambda segment: reason if segment.end <= marks.log_start else "")
 
@@ -70,7 +70,7 @@ def _prefix(segments: Sequence[Segment], marks: Marks, verdict: Verdict) -> list
 
 
 def _by_size(segments: Sequence[Segment], limit: int) -> Verdict:
-    """Return a rule that expires segments while the rest is at least `limit` bytes."""
+    """Return a rule that expires segments while the remaining ones have at least `limit` bytes."""
     size = sum(segment.size for segment in segments)
     excess = size - limit
 

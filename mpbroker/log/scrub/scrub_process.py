@@ -59,7 +59,7 @@ def run(context: ProcessContext) -> int:
 
 
 class Abandoned(Exception):
-    """The process is to stop, or scrubbing was turned off."""
+    """Raised when the process is to stop, or scrubbing was turned off."""
 
 
 class ScrubbedDir:
@@ -72,7 +72,7 @@ class ScrubbedDir:
         self.problem = ""
 
     def load(self) -> str:
-        """Read the file; return why earlier findings are lost, empty if they are not."""
+        """Read the file. Return the error for which earlier findings are lost, "" if they are not."""
         try:
             self.known = read_scrubbed(self.path)
         except (CheckpointCorrupt, OSError) as error:
@@ -174,7 +174,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Return the directory to scrub now, and publish that. A pass under way fulfils a request."""
+        """Return the directory to scrub now, or None, and publish that. Begin requested passes."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage; none is cleared while some directory cannot be read."""
+        """Write the words of damage. Clear none while a directory cannot be read."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -272,7 +272,7 @@ class ScrubProcess:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, log_dir: ScrubbedDir) -> None:
-        """Write the file; log a failure once. A later save tries again; a restart before loses findings."""
+        """Write the file; log a failure once. A later save retries; a restart before that loses findings."""
         self._next_save = time.monotonic() + SAVE_EVERY_S
         if self._has_failed(log_dir):
             return
@@ -423,7 +423,7 @@ class ScrubProcess:
             )
 
     def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """Drop findings of earlier passes; publish if any changed, or with `is_news`."""
+        """Drop the segment's earlier findings. Save and publish if there were any, or if `is_news`."""
         known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:
@@ -436,7 +436,7 @@ class ScrubProcess:
         self.publish()
 
     def _count(self, log_dir: ScrubbedDir, read: int, passed: int, batches: int) -> None:
-        """Count progress: bytes read, some more than once; bytes that the pass went past; batches."""
+        """Count progress: bytes read, including repeated reads; bytes that the pass has covered; batches."""
         current, counters = log_dir.known.current, self.context.counters
         assert current is not None
         current.bytes += passed
@@ -457,7 +457,7 @@ class ScrubProcess:
             self.context.wait(lambda: False, max(1, round(left_s * 1000)))
 
     def _cannot_read(self, log_dir: ScrubbedDir, path: Path, error: Exception) -> None:
-        """Log each error of a directory once; the log process decides on it."""
+        """Log each error of a directory once. Only the log process takes a directory offline."""
         code = error.errno if isinstance(error, OSError) else None
         problem = (log_dir.path, path if code is None else code)
         if problem in self._said or self._has_failed(log_dir):
@@ -473,7 +473,7 @@ def _key_of(directory: Path) -> tuple[bytes, int]:
 
 
 def _epochs_of(directory: Path) -> Epochs:
-    """Read a partition's epochs; none if corrupt, which its next opening reports. Raises OSError."""
+    """Read a partition's epochs; return none if the file is corrupt. Raises OSError."""
     try:
         return read_epochs(directory)
     except CheckpointCorrupt:

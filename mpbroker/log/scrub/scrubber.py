@@ -1,11 +1,11 @@
-"""The search for damage in one sealed segment, batch by batch, without disturbing other users of the disk.
+"""Search one sealed segment for damage, batch by batch, without disturbing other users of the disk.
 
 Reading leaves the page cache unchanged. A batch that seems damaged is read again from the disk first: a bit
 flipped in memory is not damage. After damage the walk continues with the next whole batch.
 
-A batch's CRC does not cover its offsets. If a batch begins below the end of the one before, one of the two
-has wrong offsets. It is the one before if that left a gap in the offsets and the later one begins just where
-it would without the gap. If that is undecided, neither is served.
+A batch's CRC does not cover its offsets. If a batch begins below the end of the previous one, one of the
+two has wrong offsets. It is the previous one if that follows a gap, and if both fit once it is moved to
+the start of the gap. If that is undecided, neither is served.
 
 The CRC does not cover the leader epoch either, by which consumers ask for the point where their log was cut
 off. The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it counts only if a
@@ -37,7 +37,7 @@ _log = logging.getLogger("mpbroker.log.scrub")
 
 
 class SegmentReplaced(Exception):
-    """The file was deleted or replaced: findings in it are void."""
+    """Raised when the file was deleted or replaced, so that findings in it are void."""
 
 
 class ColdFile:
@@ -80,7 +80,7 @@ class ColdFile:
         return data
 
     def read_again(self, position: int, count: int) -> bytes:
-        """Read bytes from the disk, not from memory, and leave them in the page cache; else like `read`."""
+        """Do what `read` does, but from the disk, not from memory, and leave the bytes in the page cache."""
         background_io.drop(self._fd, position, count)
         return bytes(self._read_all(position, count))
 
@@ -111,7 +111,7 @@ class ColdFile:
 
 
 class SegmentScrub:
-    """One pass over a segment. `place` is its position, also for a later process."""
+    """One pass over a segment. `place` is its position, from which a later process can continue."""
 
     def __init__(
         self, file: ColdFile, place: Place, next_base: int, now_ms: Callable[[], int], epochs: Epochs = ()
@@ -158,7 +158,7 @@ class SegmentScrub:
         self._check_place()
 
     def _fit(self, epochs: Epochs) -> bool:
-        """Return whether the checkpoint's epochs agree with the first batch here, or of the next segment."""
+        """Return whether the checkpoint's epochs agree with the first batch of this segment or the next."""
         if not epochs:
             return False
         seen = [header_of(self._file.read(0, BATCH_HEADER_BYTES))] if self._size >= BATCH_HEADER_BYTES else []
@@ -227,7 +227,7 @@ class SegmentScrub:
             yield from self._skip(walk.before_position, walk.before_expected, reason)
 
     def _would_fit_without_a_gap(self, data: bytes) -> bool:
-        """Return whether the data follows directly if the batch before, which left a gap, is moved back."""
+        """Return whether the data would follow the previous batch if that moved back to close its gap."""
         walk = self._walk
         if walk.before_position < 0 or walk.before_base == walk.before_expected:
             return False
@@ -281,8 +281,8 @@ class SegmentScrub:
     def _has_neighbour(self) -> bool:
         """Return whether the next segment exists and will stay. Raises SegmentReplaced, OSError.
 
-        Compaction may have merged both into this one; until the swap is finished this file has its other
-        name, too (`mpbroker.log.partition.segment_swap`).
+        Compaction may have merged both into this one. Until the swap is finished this file also has its
+        `.swap` name (`mpbroker.log.partition.segment_swap`).
         """
         self._check_place()
         path = self._file.path
