@@ -304,7 +304,7 @@ class IncrementalFetchContext(FetchContext):
         return FetchResponse(session_id=self._session.id)
 
     def _overtaken(self) -> FetchResponse:
-        """Answer a fetch during whose wait its session served another one with the same epoch."""
+        """Answer a fetch that waited while its session served another fetch with the same epoch."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
 
 

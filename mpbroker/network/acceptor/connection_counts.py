@@ -51,7 +51,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """Count again once the role has taken `ticket`: earlier connections are then in its rows, or closed."""
+        """Count again once the role has taken `ticket`: older connections are then in its rows or closed."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:
