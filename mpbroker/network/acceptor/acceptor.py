@@ -225,7 +225,7 @@ class Acceptor:
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait, so that a processor that makes room rings. Check once more then."""
+        """Publish whether connections wait: a processor that makes room later rings. Check again afterwards."""
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -337,7 +337,7 @@ class Acceptor:
         there.rest_until_ms = time.monotonic() * 1000 + ACCEPT_BACKOFF_MS
 
     def _watch(self, there: _Open) -> None:
-        """Accept from now on, or after a pause if the kernel has no watch left."""
+        """Watch the listening socket, or try again after a pause if the kernel has no watch left."""
         try:
             if there.is_watched:
                 self.epoll.modify(there.sock.fileno(), select.EPOLLIN)
