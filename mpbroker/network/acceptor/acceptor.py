@@ -225,7 +225,7 @@ class Acceptor:
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait: a processor that makes room later rings. Check again afterwards."""
+        """Publish whether connections wait: a processor that makes room later rings. Check again after it."""
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits

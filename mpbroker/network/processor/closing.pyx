@@ -93,7 +93,7 @@ cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept n
 # ---- windows of closed channels
 
 cdef void forget_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogil:
-    """Count an entry of a closed channel as done; free the place with the last one."""
+    """Count an entry of a closed channel as done; free the channel's place after its last entry."""
     free_request(&t.memory, &e.request)
     e.answered = 1
     c.window_owed -= 1

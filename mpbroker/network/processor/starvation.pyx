@@ -50,8 +50,8 @@ cdef void feed_starved(ChannelTurn *t) noexcept nogil:
 
 cdef void end_jam(ChannelTurn *t) noexcept nogil:
     """If all memory is held by channels that wait for more, let the longest waiting one exceed the limit.
-    Otherwise no memory would ever be freed. One channel at a time does, as a single request may exceed the
-    limit anyway. Throttled channels are passed over.
+    Otherwise no memory would ever be freed. One channel exceeds it at a time, as a single request may exceed
+    the limit anyway. Throttled channels are passed over.
     """
     cdef uint64_t held = 0
     cdef uint32_t i, first = t.lists.starved_count

@@ -136,7 +136,7 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     return <int>n
 
 cdef bint has_spoken(Wire *wire) noexcept nogil:
-    """Return whether the client has sent bytes or disconnected. Before, OpenSSL need not be set up."""
+    """Return whether the client has sent bytes or disconnected. Only then OpenSSL's 40 KiB are needed."""
     cdef uint8_t first
     wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
     return wire.begun
