@@ -20,13 +20,13 @@ class RequestContext(PendingRequest):
     broker: Broker
 
     def allows(self, need: Need, name: str) -> bool:
-        """Return True if the client may do that to the resource of this name."""
+        """Return True if the client has the permission `need` for the resource of this name."""
         return self.broker.authorization.allows(self, need, name)
 
     def should_yield(self, done: int, at_once: int | None = None) -> bool:
-        """Return True if other requests must be served now; then this one counts as long (`takes_long`).
+        """Return True if other requests must be served now; this request then counts as long (`takes_long`).
 
-        `at_once` is how many are done without a pause; as a rule those that may need a disk read.
+        `at_once` is how many are done without a pause; the default suits items that may need a disk read.
         """
         if done % (SEARCHES_PER_PIECE if at_once is None else at_once):
             return False

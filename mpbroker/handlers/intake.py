@@ -51,7 +51,7 @@ class Intake:
     def begin(self, slot: Request, *, is_in_order: bool = False) -> None:
         """Serve a request now, or in pieces between other work if it is heavy.
 
-        A produce waits until those before it on its connection are passed on; then it `is_in_order`. It is
+        A produce waits until the earlier ones of its connection are passed on; then it `is_in_order`. It is
         closed if one of them has closed the connection.
         """
         if slot.api_key == ApiKey.PRODUCE and not is_in_order:

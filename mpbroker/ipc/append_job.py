@@ -1,11 +1,11 @@
-"""Batches that a process asks the log workers to append: the block they lie in, and their results.
+"""Batches that a process asks the log workers to append: their block, and how the results come back.
 
     | JobHeader | n times JobBatch | batch, padded to 8 | … |
 
 The sender lends the block and sends a PRODUCE_BACK; the log worker writes its result into each JobBatch
-and sends the block back as PRODUCED (`mpbroker/ipc/slots.pxd`). Batches for partitions of several workers
-take a block for each of these. (Jobs of the native produce path lie in their request's block, after its
-frame, with a response to be filled: `mpbroker/handlers/hot_path/produce.pyx`.)
+and sends the block back as PRODUCED (`mpbroker/ipc/slots.pxd`). Batches for several log workers are put into
+one block per worker. (A job of the native produce path is in its request's block, after the frame, together
+with a response to fill in: `mpbroker/handlers/hot_path/produce.pyx`.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("mpbroker.ipc")
 class NewBatch(NamedTuple):
     """A record batch to append, and the slot in the partition table that it is for.
 
-    `config_version` is the topic's when the batch was made. The other fields repeat those of the batch.
+    `config_version` is the topic's configuration version when the batch was made. The rest repeats the batch.
     """
 
     slot: int
@@ -69,12 +69,12 @@ With None it is unknown whether the batches are appended.
 
 
 def size_of(batches: Sequence[NewBatch]) -> int:
-    """Return the bytes of a block that holds a job with these batches."""
+    """Return the size in bytes of a block for a job with these batches."""
     return _padded(job_bytes(len(batches))) + sum(_padded(len(batch.data)) for batch in batches)
 
 
 def write_job(view: memoryview, block: int, owner: int, batches: Sequence[NewBatch]) -> None:
-    """Write a job into the block at `block` of the arena of `owner`; `view` is that block."""
+    """Write a job into `view`, which is the block at offset `block` of the arena of process `owner`."""
     write_job_header(view, len(batches))
     at = _padded(job_bytes(len(batches)))
     for index, batch in enumerate(batches):
@@ -105,7 +105,7 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """One `append`: its batches in the given order, with the results so far."""
+    """One call of `append`: its batches in the given order, with the results so far."""
 
     then: Then
     filled: list[Batch | None]
@@ -120,7 +120,7 @@ class _Whole:
             self.then([batch for batch in self.filled if batch is not None])
 
     def lose(self) -> None:
-        """Report once that a log worker died with its part, however the other parts end."""
+        """Call `then` with None, once: a log worker died before it returned its part."""
         if self.owing > 0:
             self.owing = 0
             self.then(None)
@@ -128,7 +128,7 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of one log worker, in a block of ours.
+    """The batches of one `append` that one log worker gets, in a block of this process.
 
     `places` are the indices of its batches in the whole.
     """
@@ -141,9 +141,9 @@ class _Part:
 
 
 class AppendJobs:
-    """Appends under way.
+    """Appends that the log workers have not answered yet.
 
-    `lender` has their blocks; `push` sends a slot to the log worker of that number; `numbers` are those of
+    `lender` lends the blocks; `push` sends a slot to the log worker with a number; `numbers` are those of
     `ProcessContext.call_numbers`.
     """
 
@@ -157,7 +157,7 @@ class AppendJobs:
         self._pending: dict[int, _Part] = {}
 
     def __len__(self) -> int:
-        """Return how many jobs the log workers have."""
+        """Return the number of jobs that the log workers have not returned yet."""
         return len(self._pending)
 
     def append(
@@ -168,9 +168,9 @@ class AppendJobs:
         timeout_ms: int = NO_TIMEOUT_MS,
         origin: Origin | None = None,
     ) -> None:
-        """Ask the owners of these partitions to append.
+        """Ask the log workers that own these partitions to append the batches.
 
-        Raises ArenaFull, having sent nothing.
+        Raises ArenaFull, in which case nothing was sent.
         """
         places: dict[int, list[int]] = {}
         for place, batch in enumerate(batches):
@@ -197,7 +197,7 @@ class AppendJobs:
             self._push(slot, part.worker)
 
     def _lent(self, whole: _Whole, places: dict[int, list[int]], batches: Sequence[NewBatch]) -> list[_Part]:
-        """Lend a block for each worker's part. Raises ArenaFull, having lent none."""
+        """Lend a block for each worker's part; return the parts. Raises ArenaFull after ending the leases."""
         parts: list[_Part] = []
         try:
             for worker, own in places.items():
@@ -210,7 +210,7 @@ class AppendJobs:
         return parts
 
     def produced(self, slot: Produce) -> None:
-        """End the job that this PRODUCED sends back."""
+        """Take the results of the job that this PRODUCED returns, and free its block."""
         part = self._pending.pop(slot.request, None)
         if part is None:
             log.error("a log worker answered unknown append %d", slot.request)

@@ -31,7 +31,7 @@ class BaseTooLarge(ValueError):
 
 
 class BulletinPublisher:
-    """The writer of a bulletin. `live_readers()` names the indices in `acks` that count."""
+    """The writer of a bulletin. `live_readers()` returns the indices in `acks` of the living readers."""
 
     def __init__(self, block: memoryview, acks: Words, live_readers: Callable[[], list[int]]) -> None:
         self._halves = _halves(block)
@@ -50,7 +50,7 @@ class BulletinPublisher:
         return [reader for reader in self.live_readers() if self._acks.load(reader) < self._generation]
 
     def publish_base(self, payload: bytes) -> None:
-        """Publish a base in the other half. Call it only when `can_publish_base`.
+        """Publish a base in the other half. Call it only if `can_publish_base()` is true.
 
         Raises BaseTooLarge when no half can hold it.
         """
@@ -64,8 +64,8 @@ class BulletinPublisher:
     def publish_delta(self, payload: bytes) -> None:
         """Publish a delta after the last message.
 
-        Raises BulletinFull if it does not fit, and before the first base: a predecessor's messages are still
-        being read.
+        Raises BulletinFull if the delta does not fit, or before this publisher's first base: readers
+        may still be reading its predecessor's messages.
         """
         if self._tail == 0:
             raise BulletinFull("no base has been published yet")
@@ -95,7 +95,7 @@ class BulletinReader:
     def poll(self) -> list[bytes]:
         """Return the messages published since the last call, oldest first.
 
-        A base is the first of its list.
+        If the list has a base, the base is its first message.
         """
         position = self._position.load(0)
         generation, tail = position >> 32, position & 0xFFFFFFFF

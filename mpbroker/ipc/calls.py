@@ -42,7 +42,7 @@ class CreateTopic(Struct):
 
 
 class Account(Struct):
-    """The client whose quota pays for creations and deletions.
+    """The client whose quota is charged for creations and deletions.
 
     `strict`: refuse what the quota does not cover.
     """
@@ -113,11 +113,11 @@ class ConfigChange(Struct, array_like=True):
 
 
 class ConfigAlteration(Struct):
-    """Changes to the settings of a resource: of a topic, or of the type with the protocol's number `kind`.
+    """Changes to the settings of a resource. `kind` is the number of its type in the protocol.
 
-    The broker without a name means all brokers.
+    A broker resource with the name "" stands for all brokers.
 
-    `replaces`: remove all other altered settings there (AlterConfigs).
+    `replaces`: also remove all altered settings that `changes` does not name (AlterConfigs).
     """
 
     name: str
@@ -151,7 +151,7 @@ class SettingsRead(Struct, tag="settings_read"):
 class MorePartitions(Struct):
     """A topic that is to have `count` partitions in all.
 
-    `assignments`: broker ids of each new one, None for any.
+    `assignments`: the broker ids of each new partition; None if the broker may choose.
     """
 
     name: str
@@ -170,7 +170,7 @@ class CreatePartitions(Struct, tag="create_partitions"):
 class AlteredResources(Struct, tag="altered_resources"):
     """The result of alterations: (error, message) of each topic or broker, in the order asked.
 
-    When it is sent all handlers can see the changes.
+    It is sent when all handlers can see the changes.
     """
 
     results: list[tuple[int, str | None]]
@@ -197,14 +197,14 @@ class AlterQuotas(Struct, tag="alter_quotas"):
 class AlteredQuotas(Struct, tag="altered_quotas"):
     """The answer to AlterQuotas: (error, message) of each alteration, in the order asked.
 
-    When it is sent all handlers can see the changes.
+    It is sent when all handlers can see the changes.
     """
 
     results: list[tuple[int, str | None]]
 
 
 class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
-    """handler -> coordinator: allocate a block of producer ids. It is durable before it is answered."""
+    """handler -> coordinator: allocate a block of producer ids, durably before the answer."""
 
 
 class ProducerIds(Struct, tag="producer_ids"):
@@ -260,8 +260,8 @@ class CheckTransaction(Struct, tag="check_transaction"):
 class CheckedTransaction(Struct, tag="checked_transaction"):
     """The answer to CheckTransaction. `errors`: one for each partition, in their order.
 
-    `hold`: the transaction does not end before EndHold reports that the checked batches are appended, or
-    never will be. 0: no hold, and a batch that comes too late is refused by its epoch.
+    `hold`: number of a hold. The transaction ends only after EndHold reports that the checked batches are
+    appended or lost. 0: there is no hold; the log refuses a late batch by its epoch.
     """
 
     errors: list[int]
@@ -284,7 +284,7 @@ class HoldsEnded(Struct, tag="holds_ended"):
 class Abandon(Struct, tag="abandon"):
     """handler -> coordinator: the client of the ForwardedRequest with this number has disconnected.
 
-    What the request has changed stays, but it waits no longer. Both calls are answered.
+    The changes that the request has made stay, but it no longer waits. Both calls get an answer.
     """
 
     request: int
@@ -329,7 +329,7 @@ class DeleteAcls(Struct, tag="delete_acls"):
 
 
 class DeletedAclsOfFilter(Struct):
-    """What a filter of DeleteAcls has deleted, or why it has not."""
+    """The result of one filter of DeleteAcls: the entries that it deleted, or an error."""
 
     error: int = 0
     message: str | None = None
@@ -355,14 +355,14 @@ class TokenDetails(Struct, array_like=True):
     hmac: bytes
 
     def __repr__(self) -> str:
-        """Leave the HMAC out: it is a password."""
+        """Return a text without the HMAC, which is a password."""
         return f"TokenDetails({self.token_id}, owner={self.owner})"
 
 
 class CreateToken(Struct, tag="create_token"):
     """handler -> coordinator: create a delegation token; answered by CreatedToken.
 
-    `max_lifetime_ms`: as long as the broker allows if it is not above 0.
+    `max_lifetime_ms`: 0 or less means the longest lifetime that the broker allows.
     """
 
     owner: str
@@ -372,7 +372,7 @@ class CreateToken(Struct, tag="create_token"):
 
 
 class CreatedToken(Struct, tag="created_token"):
-    """The answer to CreateToken. When it is sent clients can log in by the token."""
+    """The answer to CreateToken, sent when clients can log in with the token."""
 
     error: int = 0
     token: TokenDetails | None = None
@@ -381,8 +381,8 @@ class CreatedToken(Struct, tag="created_token"):
 class ChangeToken(Struct, tag="change_token"):
     """handler -> coordinator: renew the token with this HMAC or, if `expires`, let it expire in `period_ms`.
 
-    A negative period has it expire now; a renewal without a period is as long as the broker allows. Answered
-    by ChangedToken.
+    A negative period lets the token expire now. A renewal without a period lasts as long as the broker
+    allows. Answered by ChangedToken.
     """
 
     hmac: bytes
@@ -391,7 +391,7 @@ class ChangeToken(Struct, tag="change_token"):
     expires: bool = False
 
     def __repr__(self) -> str:
-        """Leave the HMAC out: it is a password."""
+        """Return a text without the HMAC, which is a password."""
         return f"ChangeToken({self.requester}, {self.period_ms}, expires={self.expires})"
 
 
@@ -404,7 +404,7 @@ class ChangedToken(Struct, tag="changed_token"):
 
 
 class DescribeTokens(Struct, tag="describe_tokens"):
-    """handler -> coordinator: tokens of these principals (None: of all), from the one after the id `after`.
+    """handler -> coordinator: describe tokens of these principals (None: of all), with ids after `after`.
 
     Answered by DescribedTokens.
     """
@@ -414,7 +414,7 @@ class DescribeTokens(Struct, tag="describe_tokens"):
 
 
 class DescribedTokens(Struct, tag="described_tokens"):
-    """The answer to DescribeTokens. Not `are_all`: ask for those after the last one."""
+    """The answer to DescribeTokens. If `are_all` is false, ask again for the tokens after the last one."""
 
     error: int = 0
     tokens: list[TokenDetails] = []
@@ -426,7 +426,7 @@ class RemoveExpiredTokens(Struct, tag="remove_expired_tokens"):
 
 
 class RemovedTokens(Struct, tag="removed_tokens"):
-    """The answer to RemoveExpiredTokens: ids of removed tokens; none if no expired one remains."""
+    """The answer to RemoveExpiredTokens: the ids of removed tokens; empty if no expired token is left."""
 
     token_ids: list[str]
 
@@ -434,8 +434,8 @@ class RemovedTokens(Struct, tag="removed_tokens"):
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions. Idempotent; answered when they take appends.
 
-    Partitions from `new_from` on cannot have had records yet (Kafka: isNew). Any other partition that cannot
-    be found is missing: no empty one takes its place. A partition with generation 0 in the answer has no slot
+    Partitions from `new_from` on cannot have had records yet (Kafka: isNew). Another partition that is not
+    found counts as missing; no empty one replaces it. A partition with generation 0 in the answer has no slot
     at the moment; ask for it again.
     """
 
@@ -486,7 +486,7 @@ class DeleteRecords(Struct, tag="delete_records"):
 
 
 class DeletedBefore(Struct, array_like=True):
-    """The result for one partition. `log_start`: its first offset from now on, durably."""
+    """The result for one partition. `log_start`: its new log start offset, which is durable."""
 
     error: int
     log_start: int = -1
@@ -499,7 +499,7 @@ class DeletedRecords(Struct, tag="deleted_records"):
 
 
 class PartitionProducers(Struct, array_like=True):
-    """A partition, by its slot, whose producers are asked for."""
+    """The slot of a partition whose producers are asked for."""
 
     slot: int
     slot_generation: int
@@ -528,7 +528,7 @@ class ProducersOfPartition(Struct, array_like=True):
 
 
 class Producers(Struct, tag="producers"):
-    """The answer to TellProducers, in the order asked. A long one ends after the first partitions."""
+    """The answer to TellProducers, in the order asked. A long answer covers only the first partitions."""
 
     partitions: list[ProducersOfPartition]
 
@@ -562,9 +562,9 @@ class TellMoves(Struct, tag="tell_moves"):
 
 
 class MovingPartition(Struct, array_like=True):
-    """A move under way. `directory`: the future one.
+    """A move under way. `directory`: the number of the log directory that it moves to.
 
-    `lag`: offsets that the copy has still to catch up with.
+    `lag`: the number of offsets that the copy is behind.
     """
 
     topic: str
@@ -579,7 +579,7 @@ class Moves(Struct, tag="moves"):
 
 
 class FindToClean(Struct, tag="find_to_clean"):
-    """cleaner -> log: ask for the next partition to compact. Ends whatever was granted before."""
+    """cleaner -> log: ask for the next partition to compact. This ends the cleaner's previous task."""
 
 
 class ToClean(Struct, tag="to_clean"):
@@ -620,14 +620,14 @@ class SwapSegments(Struct, tag="swap_segments"):
 class Swapped(Struct, tag="swapped"):
     """The answer to SwapSegments.
 
-    Not `done`: the segments have changed or cannot be replaced; the task is void.
+    If `done` is false, the segments have changed or cannot be replaced, and the task is void.
     """
 
     done: bool
 
 
 class CleaningEnded(Struct, tag="cleaning_ended"):
-    """cleaner -> log: everything below `end` is clean, or why it is not. `errno` is the disk's, if any."""
+    """cleaner -> log: everything below `end` is clean, or `problem` says why not. `errno`: of the disk."""
 
     ticket: int
     end: int = -1
@@ -718,6 +718,6 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes | memoryview) -> Message:
     """Decode a message.
 
-    Raises msgspec.DecodeError: the peer is another version, which cannot be within one broker.
+    Raises msgspec.DecodeError if the peer has another version, which cannot happen within one broker.
     """
     return _decoder.decode(data)

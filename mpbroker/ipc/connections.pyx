@@ -1,6 +1,6 @@
 """The ledger of a processor's connections, as acceptors, the processor and the supervisor use it.
 
-`connections.pxd` draws it.
+`connections.pxd` describes its layout.
 """
 from libc.string cimport memcpy, memset
 
@@ -37,7 +37,7 @@ cdef void _fill(Row *row, uint64_t ticket, int listener, const uint8_t *address,
     store_release(&row.ticket, ticket)
 
 cdef object _read(Row *row):
-    """Return (ticket, listener, address) as one writer left it; None if the row is empty or just changing."""
+    """Return (ticket, listener, address) of a row; None if the row is empty or is being written."""
     cdef Row copy
     cdef uint64_t ticket = load_acquire(&row.ticket)
     if ticket == 0:
@@ -59,7 +59,7 @@ cdef uint64_t ledger_hand(LedgerRef *ledger, int listener, const uint8_t *addres
     return ticket
 
 cdef void ledger_take_back(LedgerRef *ledger) noexcept nogil:
-    """Undo the last `ledger_hand`: its message was not sent."""
+    """Undo the last `ledger_hand`, whose message was not sent."""
     cdef uint64_t ticket = load_relaxed(ledger_word(ledger, HANDED_AT))
     store_release(ledger_word(ledger, HANDED_AT), ticket - 1)
     store_release(&ledger.pending[ticket % PENDING_PLACES].ticket, 0)
@@ -130,33 +130,33 @@ cdef class Ledger:
     def cleared(self) -> int:
         """Return how often the supervisor has emptied the ledger.
 
-        A reader that sees another number counts the rows again.
+        The number changes when a reader must count the rows again.
         """
         return load_acquire(self._word(CLEARED_AT))
 
     def outstanding(self) -> int:
         """Return the number of connections on their way to the processor.
 
-        It is one too many if an acceptor was killed while it sent.
+        The number is one too high if an acceptor was killed while it was sending.
         """
         return ledger_outstanding(&self.ref)
 
     # ---- acceptors
 
     def hand(self, int listener, const unsigned char[::1] address) -> int:
-        """Note a connection and return its ticket. Then send the connection, or take the ticket back."""
+        """Note a connection and return its ticket. The caller then sends it or calls `take_back`."""
         cdef int length = _length(address)
         return ledger_hand(&self.ref, listener, &address[0] if length else NULL, length)
 
     def take_back(self, uint64_t ticket) -> None:
-        """Undo `hand`: the message with this ticket, the last one, was not sent."""
+        """Undo the last `hand`, which returned this ticket: its message was not sent."""
         assert load_relaxed(self._word(HANDED_AT)) == ticket
         ledger_take_back(&self.ref)
 
     def mark(self) -> int:
         """Return a ticket for a message without a connection.
 
-        When it is taken, so is everything that was sent before.
+        When the processor has taken this ticket, it has also taken every message sent before.
         """
         cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
         store_release(&self.ref.pending[ticket % PENDING_PLACES].ticket, 0)
@@ -166,7 +166,7 @@ cdef class Ledger:
     def wait(self, int acceptor, bint waits) -> None:
         """Set whether acceptor number `acceptor` wants to be rung.
 
-        Check its condition again before sleeping.
+        The caller checks its condition once more before it sleeps.
         """
         store_release(self._word(WAITING_AT + 64 * acceptor), waits)
         fence_full()
@@ -205,7 +205,7 @@ cdef class Ledger:
         return load_acquire(self._word(EVICTIONS_ASKED_AT)) - load_acquire(self._word(EVICTIONS_DONE_AT))
 
     def evicted(self, uint64_t count) -> None:
-        """Note that `count` of the evictions asked for are done, or found nothing to close."""
+        """Note that `count` of the requested evictions are done, or that no connection was left to close."""
         store_release(self._word(EVICTIONS_DONE_AT), load_relaxed(self._word(EVICTIONS_DONE_AT)) + count)
 
     # ---- readers
@@ -213,7 +213,7 @@ cdef class Ledger:
     def snapshot(self) -> tuple[int, int, dict[int, tuple[int, bytes]]]:
         """Return (position, taken, {ticket: (listener, address)}) of all connections.
 
-        `news` from `position` on has the later changes.
+        Pass `position` to `news` to get the later changes.
         """
         cdef uint64_t position = load_acquire(self._word(CHANGES_END_AT))
         cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))

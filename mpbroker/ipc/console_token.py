@@ -1,7 +1,7 @@
 """The token of the web console: a file in the runtime directory that the broker's user alone can read.
 
-The supervisor makes it at each start and removes it at the end, so that a successor of the exporter has the
-same one. The console compares with it, and `mpbroker ctl console` prints it as a part of the page's address.
+The supervisor makes the token at its start and removes it at its end, so a restarted exporter has the same
+token. The console compares a client's token with it; `mpbroker ctl console` prints it as a part of the URL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A client of a running broker's supervisor: JSON messages, over its own Unix socket.
 
 The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, which keeps messages apart. The
-supervisor answers also when every other process is jammed.
+supervisor answers even when every other process hangs.
 """
 
 import errno
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 10.0
 class ControlError(Exception):
     """The supervisor cannot be reached, or has refused a command. The message is one line.
 
-    `is_wrong_call`: it would refuse that command at any time.
+    `is_wrong_call`: the supervisor would refuse this command at any time.
     """
 
     def __init__(self, message: str, *, is_wrong_call: bool = False) -> None:
@@ -34,9 +34,9 @@ class ControlError(Exception):
 
 
 class ControlClient:
-    """A client of one broker's supervisor. Each request is a connection of its own, so none can go stale.
+    """A client of one broker's supervisor. Each request opens a connection of its own.
 
-    `owner`: the uid of the broker; None: the runtime directory's, which the caller named.
+    `owner`: the uid of the broker; None: that of the runtime directory's owner.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class ControlClient:
         self.timeout_seconds = timeout_seconds
 
     def checked(self, name: str) -> Path:
-        """Return the path of a file in the runtime directory, after a check that it is the broker's.
+        """Return the path of a file in the runtime directory, after checking that the broker's user owns it.
 
-        Raises ControlError: another user could have put it there.
+        Raises ControlError if another user could have put the file there.
         """
         path = self.path.with_name(name)
         try:

@@ -1,6 +1,6 @@
 """SCRAM credentials and delegation tokens: as handlers ask for them, and as processors get them.
 
-The bulletin has a base and the deltas after it.
+The bulletin is a base, followed by deltas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TokenImage(Struct, array_like=True):
     hmac: bytes
 
     def __repr__(self) -> str:
-        """Leave the HMAC out."""
+        """Return a text without the HMAC."""
         return f"TokenImage({self.token_id}, owner={self.owner})"
 
 
@@ -38,7 +38,7 @@ class CredentialBase(Struct, tag="base"):
 
 
 class CredentialDelta(Struct, tag="delta"):
-    """Credentials and tokens to put; (user, mechanism) and ids of those that are removed."""
+    """Credentials and tokens to add or replace; (user, mechanism) and token ids of removed ones."""
 
     changed: list[ScramImage] = []
     removed: list[tuple[str, int]] = []

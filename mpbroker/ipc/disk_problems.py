@@ -35,7 +35,7 @@ def refusal_text(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: i
 
 
 def room_advice(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: int) -> str:
-    """Return what the operator can do about `error`; "" if it has nothing to do with room."""
+    """Return what the operator can do about `error`; "" if the error is not about disk space."""
     if error in (errno.EMFILE, errno.ENFILE):
         return ". Raise the limit of open files (ulimit -n, LimitNOFILE), or use fewer partitions at once"
     if error not in NO_ROOM:

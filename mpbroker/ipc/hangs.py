@@ -79,7 +79,7 @@ class Pulse:
     def judge(
         self, turns: int, limit_ticks: int, working_limit_ticks: float, probe: Callable[[], tuple[str, int]]
     ) -> Verdict:
-        """Judge one tick.
+        """Return the verdict on the process after one tick.
 
         `probe` returns (state, CPU time used) of the process and is called only when it is silent.
         `working_limit_ticks`: how long using the CPU counts as a sign of life, 0 if it has nothing long to
@@ -103,7 +103,7 @@ class Pulse:
 
 
 def look_at(pid: int) -> tuple[str, int]:
-    """Return (state, CPU time in clock ticks) of a process of ours; ("", 0) if it ended just now."""
+    """Return (state, CPU time in clock ticks) of a process; ("", 0) if it has just ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         found = procfs.process(pid)
         return found.state, found.cpu_ticks
@@ -111,7 +111,7 @@ def look_at(pid: int) -> tuple[str, int]:
 
 
 def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
-    """Return whether one of our threads is in an uninterruptible sleep of the kernel."""
+    """Return whether a thread of this process is in an uninterruptible sleep of the kernel."""
     for thread in threads.iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
             if procfs.stat(thread).state == WAITS_FOR_DISK:

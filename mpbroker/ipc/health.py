@@ -39,7 +39,7 @@ def recoveries_under_way(config: BrokerConfig, memory: SharedMemory) -> list[Pro
 
 
 def reasons_not_ready(config: BrokerConfig, memory: SharedMemory) -> list[str]:
-    """Return why the broker is not ready, none if it is."""
+    """Return the reasons why the broker is not ready; an empty list if it is ready."""
     found = [
         f"recovering {config.log_dirs[one.log_dir]}: {one.partitions_left} partitions and "
         f"{one.bytes_left} bytes left"
@@ -61,10 +61,10 @@ def reasons_not_ready(config: BrokerConfig, memory: SharedMemory) -> list[str]:
 
 
 def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[str]:
-    """Return the processes that do not move, none if the broker lives.
+    """Return descriptions of the processes that do not respond; an empty list if the broker is alive.
 
-    One that starts or recovers may be silent: the supervisor judges that. One that waits for its disk may be,
-    too: nothing ends that but the disk, and a broker that was restarted meanwhile would not find its lock.
+    A process that starts or recovers may be silent: the supervisor watches it. So may a process that waits
+    for its disk: only the disk can end that wait, and a restarted broker would find the lock still taken.
     """
     limit_s = HANG_TIMEOUTS * config.handler_hang_timeout_ms / 1000
     found = []
@@ -79,7 +79,7 @@ def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[s
 
 
 def _stands_still(memory: SharedMemory, role: int) -> bool:
-    """Return whether a role that serves has not moved for a while, without a temporary reason."""
+    """Return whether a serving process has been silent for long, without a temporary reason."""
     if _silent_s(memory, role) <= SERVING_SILENT_S:
         return False
     if topology.is_handler(role) and memory.words("heavy").load(role - topology.FIRST_HANDLER):
@@ -101,7 +101,7 @@ def _state_of_process(memory: SharedMemory, role: int) -> str:
 
 
 def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
-    """Yield groups of roles of which one must serve, and the problem if none does."""
+    """Yield (roles, problem): one of these roles must serve, and `problem` describes that none does."""
     for worker in topology.LOG_WORKERS[: config.log_workers]:
         yield (worker,), f"{name_of(worker)} does not serve"
     yield (topology.COORDINATOR,), "the coordinator does not serve"

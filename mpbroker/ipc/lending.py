@@ -9,7 +9,7 @@ from shm.arena import Arena
 
 
 class Lender:
-    """The blocks that one process lends. `owner` is the role whose arena they lie in."""
+    """The blocks that one process lends. `owner` is the role that owns the arena."""
 
     def __init__(self, arena: Arena, owner: int) -> None:
         self._arena = arena
@@ -36,11 +36,11 @@ class Lender:
         return block, self._arena.lend(block, borrower)
 
     def adopt(self, block: int, size: int) -> None:
-        """Note a block of this arena that native code has lent, so that its lease is ended here."""
+        """Record a block of this arena that native code has lent, so that `end` can end its lease."""
         self._sizes[block] = size
 
     def end(self, block: int, generation: int) -> None:
-        """End a lease. A stale descriptor is ignored: its block was reclaimed before."""
+        """End a lease. A stale descriptor, whose block was reclaimed before, is ignored."""
         if block in self._sizes and self._arena.take_back(block, generation):
             self._arena.free(block, self._sizes.pop(block))
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 class LimitImage(Struct, array_like=True):
     """Connections per second of a packed address, or of all addresses without a rate of their own (None).
 
-    No rate: an address has the default's, and the default is unlimited.
+    Without a rate an address has the default rate; without a default rate it is unlimited.
     """
 
     address: bytes | None
@@ -16,7 +16,7 @@ class LimitImage(Struct, array_like=True):
 
 
 class LimitNews(Struct):
-    """Changed rates. `everything`: an address that is not listed has no rate now."""
+    """Changed rates. `everything`: the list is complete, and any other address has lost its rate."""
 
     limits: list[LimitImage]
     everything: bool = False

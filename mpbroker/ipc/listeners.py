@@ -87,7 +87,7 @@ class AddedListener(msgspec.Struct, frozen=True):
 
 
 class ListenerTable:
-    """The table of added listeners. Record n is its length, stored last, and JSON.
+    """The table of added listeners. A record is JSON, preceded by its length, which is stored last.
 
     The supervisor writes a record before another process knows its number.
     """

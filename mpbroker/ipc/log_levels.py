@@ -1,4 +1,4 @@
-"""Log levels: words that clients alter and that all the broker's processes read, until it stops.
+"""Log levels: words in shared memory that clients alter and all processes read until the broker stops.
 
 `log_levels` holds a word for each of LOGGERS, `request_log` one for the request log: the level set by a
 client, or 0. They are the exception to one writer per word: the supervisor writes them, and any handler for
@@ -101,7 +101,7 @@ class LogLevels:
             raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
 
     def put(self, logger: str, level: str | None) -> None:
-        """Set a logger's level. None: root has its level at start again, the others inherit theirs."""
+        """Set a logger's level. None resets it: root to the level at start, others to the inherited level."""
         number = 0 if level is None else LEVELS[level]
         if logger == REQUESTS:
             self._log_requests(number)
@@ -116,7 +116,7 @@ class LogLevels:
         self._log_requests(LEVELS["DEBUG"] if on else 0)
 
     def _log_requests(self, level: int) -> None:
-        """Set the level of the request log. Handlers read the word when they are rung."""
+        """Set the level of the request log, and ring the handlers so that they read it."""
         self._requests.store(0, level)
         for handler in topology.HANDLERS:
             self._memory.doorbell(handler).ring()

@@ -23,7 +23,7 @@ class PartitionImage(Struct, array_like=True):
 
 
 class PartitionSlots(Mapping[int, PartitionImage]):
-    """A topic's partitions by number, from 0 on. They stay packed, since few of thousands are asked for.
+    """A topic's partitions by number, from 0 on. Each is unpacked only when it is asked for.
 
     `packed`: the slot and the slot's generation of each, 4 bytes each, little-endian.
     """
@@ -79,7 +79,7 @@ class QuotaImage(Struct, array_like=True):
 
 
 class MetadataBase(Struct, tag="base"):
-    """Everything, as of the offset in `__cluster_metadata` before which all records are applied."""
+    """All metadata. All records before the offset `version` of `__cluster_metadata` are applied."""
 
     version: int
     cluster_id: str

@@ -1,4 +1,4 @@
-"""The pages that `meters.pxd` draws, for the process that writes them and for all readers."""
+"""The pages whose layout `meters.pxd` describes, for the process that writes them and for all readers."""
 import os
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -119,7 +119,7 @@ cdef uint64_t *open_errors(MetersRef *meters, int api) noexcept nogil:
     return meters.errors[api]
 
 cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
-    """Make the cell of a slot that has none yet, or whose cell counted for another partition."""
+    """Return a new cell for a slot that has none, or whose cell counted for another partition."""
     cdef uint32_t part = slot // CELLS_PER_PART
     cdef uint64_t *cell = <uint64_t *>(meters.topics_base + <uint64_t>slot * CELL_BYTES)
     cdef int i
@@ -259,7 +259,7 @@ cdef class Meters:
         return load_relaxed(&self.ref.used[USED_LOST])
 
     def request(self, int api, int version, int histogram, uint64_t value) -> None:
-        """Record one value of an API's histogram. TOTAL_NS also counts the request."""
+        """Record one value of an API's histogram. A value of TOTAL_NS also counts the request."""
         cdef uint64_t *page = api_page(&self.ref, api)
         if not 0 <= histogram < ApiHistogram.API_HISTOGRAMS:
             raise IndexError(f"histogram {histogram} of {ApiHistogram.API_HISTOGRAMS}")
@@ -325,7 +325,7 @@ cdef class Meters:
     # ---- quotas
 
     def name_quota(self, int kind, uint64_t key, str user, str client_id, int64_t now_ms) -> bool:
-        """Name the client of a key, so that its use is shown. Return False without room for it."""
+        """Record which client a quota key belongs to. Return False if there is no room."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
         cdef QuotaRow *rows = ref.quotas_base + group * QUOTA_GROUP
@@ -390,7 +390,7 @@ cdef class Meters:
 # ---- for readers
 
 cdef list words_of(const uint64_t *first, int count):
-    """Load words one after the other, and none before earlier loads of the caller."""
+    """Return `count` words, loaded in order and after all earlier loads of the caller."""
     fence_acquire()
     return [load_acquire(first + i) for i in range(count)]
 
@@ -420,7 +420,7 @@ class Reader:
         return self._used(process)[USED_LOST]
 
     def apis(self, process: int) -> dict[int, tuple[dict[int, int], list[tuple[list[int], int, int]]]]:
-        """Return by API page ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])."""
+        """Return {API page: ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])}."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_APIS, API_PAGES):
             words = self._words(
@@ -473,7 +473,7 @@ class Reader:
         return found
 
     def _name_at(self, slot: int, generation: int) -> str | None:
-        """Return the name in that entry; None if it belongs to another topic by now."""
+        """Return the name in that entry; None if the entry belongs to another topic now."""
         at = slot * NAME_BYTES
         before, length = self._words("meters_names", at, 2)
         text = bytes(self._blocks["meters_names"][at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])
@@ -482,7 +482,7 @@ class Reader:
         return text.decode("utf-8", "replace")
 
     def clients(self, process: int, kind: int) -> list[tuple[str, str, int, int]]:
-        """Return (name, version, connections open, connections ever) of a ClientKind."""
+        """Return (name, version, open connections, connections ever) of each client of a ClientKind."""
         found = []
         if not self._used(process)[USED_CLIENTS] >> kind & 1:
             return found
@@ -497,7 +497,7 @@ class Reader:
     def quotas(self, process: int) -> tuple[list[list[int]], list[tuple[str, str, list[int]]]]:
         """Return quotas: (words of QuotaWord by kind, [(user, client id, words)]).
 
-        The former are of all clients together, the latter of single ones.
+        The first part sums over all clients; the second has one item for each client.
         """
         used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP
         alls = [[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)]

@@ -60,7 +60,7 @@ def read_pointer(log_dir: Path) -> Pointer | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process has locked the file or directory, in whatever container it is. Raises OSError.
+    """Return whether a process, in any container, has locked the file or directory. Raises OSError.
 
     The test takes a shared lock and releases it at once. A broker that starts in that moment tries again.
     """
@@ -82,8 +82,8 @@ def is_locked(path: Path) -> bool:
 
 
 def has_broker(log_dir: Path) -> bool:
-    """Return whether mpbroker has the log directory, in whatever container it is. Raises OSError.
+    """Return whether mpbroker, in any container, uses the log directory. Raises OSError.
 
-    A Kafka that has it takes no such lock (`mpbroker.storage.directory_lock.is_in_use` sees both).
+    Kafka takes no such lock (`mpbroker.storage.directory_lock.is_in_use` detects both).
     """
     return is_locked(log_dir / LOCK)

@@ -96,9 +96,9 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order about a peer: fence the role (not `alive`) or welcome it. `stage` counts up through one death.
+    """An order about a peer: welcome the role if `alive`, else fence it. `stage` numbers a fence's steps.
 
-    Obey each: a role that is to be welcomed may be dead again, and its fence follows.
+    Obey each order: a role to welcome may be dead again, and then the order to fence it follows.
     """
 
     role: int
@@ -138,13 +138,13 @@ class ProcessContext:
         self.orphaned = False
 
     def terminate(self) -> None:
-        """Stop as if ordered, because the supervisor has died."""
+        """Make this process stop as if ordered, because the supervisor has died."""
         self.orphaned = True
 
     def call_numbers(self) -> Iterator[int]:
-        """Yield numbers of 32 bits that no predecessor had.
+        """Yield 32-bit numbers that no predecessor of this process has used.
 
-        An answer to a predecessor must not pass for an answer to us.
+        Otherwise an answer to a predecessor could be taken for an answer to this process.
         """
         first = self.incarnation << INCARNATION_SHIFT
         return ((first + number) & CALL_NUMBER_MAX for number in itertools.count(1))
@@ -170,26 +170,26 @@ class ProcessContext:
         return self.orphaned or self._orders.load(self.index) == Order.STOP
 
     def is_alive(self, role: int) -> bool:
-        """Return whether the role has a process now, as far as the supervisor declared."""
+        """Return whether the role has a process now, according to the supervisor."""
         return self._roles.load(role) != 0
 
     def incarnations(self, first: int, count: int) -> tuple[int, ...]:
-        """Return which process each of these roles has now, 0 for none."""
+        """Return the incarnation of the process of each of these roles, 0 for a role without one."""
         return self._roles.load_some(first, count)
 
     def is_ready(self, role: int) -> bool:
         """Return whether the role has a process that serves.
 
-        A process that does not serve yet is introduced later to all that are there by then.
+        A process that does not serve yet is announced later by an order to welcome it.
         """
         return self.is_alive(role) and self._states.load(role) == State.READY
 
     def incarnation_of(self, role: int) -> int:
-        """Return which of the role's processes serves now; 0 if none does."""
+        """Return the incarnation of the role's process; 0 if it has none."""
         return self._roles.load(role)
 
     def pending_order(self) -> PeerOrder | None:
-        """Return the order that is not acknowledged yet. Do all of it, then call `acknowledge_order`."""
+        """Return the order that is not acknowledged yet, or None. Obey it, then call `acknowledge_order`."""
         order = self._fence_orders.load(self.index)
         if order == self._fence_seen:
             return None
@@ -214,7 +214,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def obey_settings(self) -> None:
-        """Obey a pending order in a process that changed settings alone concern."""
+        """Obey a pending order, for a process that reacts to changed settings only."""
         if (order := self.pending_order()) is not None:
             if order.settings_changed:
                 self.follow_settings()
@@ -223,7 +223,7 @@ class ProcessContext:
     def follow_settings(self) -> None:
         """Adopt the configuration that the supervisor has published.
 
-        Parts of this process correct the state that they derived from the earlier one.
+        The caller corrects the state that it derived from the earlier configuration.
         """
         settings.adopt(self.memory.private.block("settings"), self.config)
         self._added.clear()
@@ -231,7 +231,7 @@ class ProcessContext:
     def session(self, request: Request) -> Session:
         """Return the session of a request that this process holds.
 
-        Raises session.SessionGone if it does not hold it.
+        Raises session.SessionGone if this process does not hold the request.
         """
         sessions = self._sessions.get(request.processor)
         if sessions is None:
@@ -252,7 +252,7 @@ class ProcessContext:
         return known
 
     def whose(self, request: Request, session: Session | None = None) -> str:
-        """Return the connection that a request came from, as the processor's log names it, and its listener.
+        """Describe for the log the connection that a request came from, and its listener.
 
         `session`: its session, if the caller has it already.
         """
@@ -268,7 +268,7 @@ class ProcessContext:
         titles.entitle(f"{self.name} {about}")
 
     def entitle_by_listeners(self) -> None:
-        """Put the listeners of this process's plane that are accepted now into the title.
+        """Put the names of this plane's listeners that accept connections into the title.
 
         Call it when listeners change.
         """
@@ -283,15 +283,13 @@ class ProcessContext:
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until rung, for IDLE_SLEEP_MS at most; for loops without a native turn. Orders ring the bell
-        too.
-        """
+        """Sleep until the bell rings, as orders make it; IDLE_SLEEP_MS at most. For loops without a turn."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 
 
 def die_with_parent(parent_pid: int, by: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send the signal when the parent dies, also if it is dead already."""
+    """Have the kernel send this process a signal when the parent dies, or now if it is dead already."""
     linux.set_parent_death_signal(by)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), by)

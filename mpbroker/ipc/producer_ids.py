@@ -13,7 +13,7 @@ Then: TypeAlias = Callable[[int | None], None]
 
 
 class ProducerIds:
-    """A source of producer ids. `ask` takes a message to the coordinator and brings its answer back.
+    """A source of producer ids. `ask` sends a message to the coordinator and calls back with the answer.
 
     The remaining ids of a block are never used after the process ends.
     """
@@ -25,14 +25,14 @@ class ProducerIds:
         self._waiting: deque[Then] = deque()
 
     def take_now(self) -> int | None:
-        """Return an id of the current block, None if it is used up: `take` waits for the next one."""
+        """Return an id of the current block, or None if it is used up; `take` waits for the next block."""
         if self._next == self._end:
             return None
         self._next += 1
         return self._next - 1
 
     def take(self, then: Then) -> None:
-        """Give an id to `then`, at once or when a block has come; None if there is no block for now."""
+        """Call `then` with an id, at once or when a block has come; with None if no block is available."""
         self._waiting.append(then)
         if len(self._waiting) == 1:
             self._serve()

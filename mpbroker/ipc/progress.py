@@ -48,9 +48,9 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate the time left from the pace so far, by bytes where any are to be checked.
+        """Estimate the time left from the pace so far, by bytes if any are to be checked, else by partitions.
 
-        None before anything is done.
+        Return None before anything is done.
         """
         if self.bytes_left and self.bytes_done:
             return self.bytes_left * self.passed_s / self.bytes_done

@@ -43,7 +43,7 @@ class Outbox:
         self._unsent.add(self)
 
     def push_quietly(self, slot: bytes) -> None:
-        """Queue a descriptor that need not wake the consumer: it is taken when another one wakes it.
+        """Queue a descriptor without waking the consumer, which takes it after another one wakes it.
 
         A full ring wakes the consumer nevertheless.
         """
@@ -51,7 +51,7 @@ class Outbox:
         self._unsent.add(self)
 
     def flush(self) -> bool:
-        """Publish as many as there is room for. Return False when some have to wait."""
+        """Publish as many descriptors as fit into the ring. Return False if some have to wait."""
         if not self._waiting:
             return True
         self._publish()
@@ -84,13 +84,13 @@ class Outbox:
         self._asked_for_space = False
 
     def rebind(self) -> None:
-        """Begin with the new ring of the consumer's successor."""
+        """Use the new ring of the consumer's successor."""
         self.clear()
         self._ring.rebind()
 
 
 def any_waits(pairs: Iterable[RingPair]) -> bool:
-    """Return whether something waits in one of these; a loop, since it runs before each sleep."""
+    """Return whether a descriptor waits in one of these pairs. A loop for speed: it runs before sleeps."""
     for pair in pairs:  # noqa: SIM110
         if pair.waiting():
             return True

@@ -7,8 +7,8 @@
 
 A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its `then`
 is called with the answer, or with `Failed` in its place. The owner of a client learns of deaths from the
-supervisor and decides what becomes of the calls (`RpcClient.server_died`). `mpbroker/ipc/slots.pxd` draws the
-descriptors, `mpbroker/ipc/calls.py` has the messages.
+supervisor and decides what becomes of the calls (`RpcClient.server_died`). `mpbroker/ipc/slots.pxd` has the
+layout of descriptors, `mpbroker/ipc/calls.py` has the messages.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class _Pending(NamedTuple):
 
 
 class RpcClient:
-    """Calls to one process. `lender` has the blocks of calls, `theirs` is the arena in which answers lie.
+    """Calls to one process. `lender` lends the blocks of calls; `theirs` is the arena with the answers.
 
-    `push` sends a descriptor to the server; `give_back` sends one that need not wake it, as `push` if not
-    given. `numbers` are those of `ProcessContext.call_numbers`.
+    `push` sends a descriptor to the server; `give_back` sends one without waking it, and is `push` by
+    default. `numbers` are those of `ProcessContext.call_numbers`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RpcClient:
     def answered(self, answer: Call) -> None:
         """End the call that this ANSWER is for, and give the answer's block back.
 
-        Fences keep away answers to calls that we did not make. If a fence fails, that must not end this
+        Fences prevent answers to a predecessor's calls. If one comes nevertheless, it must not end this
         process.
         """
         message = self._read(answer)
@@ -161,7 +161,7 @@ class RpcServer:
     def answer(self, client: int, number: int, answer: Message, connection: int = 0) -> bool:
         """Answer the client's call of that number. Return False if there was no memory for the answer.
 
-        An ANSWER without a block ends the call even then.
+        Without memory an ANSWER without a block ends the call.
         """
         data = encode(answer)
         try:

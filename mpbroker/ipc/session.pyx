@@ -1,4 +1,4 @@
-"""Sessions as a processor writes them and handlers read them; `session.pxd` draws the entry."""
+"""Sessions as a processor writes them and handlers read them; `session.pxd` has the layout of an entry."""
 import os
 from libc.errno cimport errno
 from libc.string cimport memcpy, memset
@@ -76,18 +76,18 @@ cdef enum:
 
 
 class SessionGone(LookupError):
-    """The channel serves another connection, or none: the caller does not hold a request of it."""
+    """The channel no longer serves the connection: the caller cannot hold a request of it."""
 
 
 class TooLong(ValueError):
-    """A text does not fit into a session. It is refused, never cut: half a principal may be another user."""
+    """A text does not fit into a session. It is never truncated: part of a principal may be another user."""
 
 
 cdef void session_software(
     SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
     const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil:
-    """Record the client's name and version of ApiVersions. For people and metrics, so long texts are cut."""
+    """Record the client's software name and version. Long texts are truncated, as only people read them."""
     if name_bytes >= SOFTWARE_BYTES:
         name_bytes = SOFTWARE_BYTES - 1
     if version_bytes >= SOFTWARE_BYTES:
@@ -122,7 +122,7 @@ cdef bint session_open(
     SessionEntry *entry, uint64_t connection, int fd, int processor, int listener, int protocol,
     bint privileged
 ) noexcept nogil:
-    """Begin a connection's session. False: the client has disconnected already; errno is the reason."""
+    """Begin a connection's session. Return False, with errno set, if the client has disconnected already."""
     begin_change(entry)
     memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
     if (
@@ -140,7 +140,7 @@ cdef bint session_open(
 
 
 cdef class Session:
-    """One connection at the moment this object was made. Texts are decoded when they are asked for."""
+    """A connection's session as of the creation of this object. Texts are decoded on access."""
 
     @property
     def connection(self) -> int:
@@ -237,7 +237,7 @@ cdef class Session:
 
     @property
     def expires_ns(self) -> int:
-        """Return when the client must authenticate again (CLOCK_MONOTONIC); 0: never."""
+        """Return when the client must authenticate again, in ns of CLOCK_MONOTONIC; 0: never."""
         return self.entry.expires_ns
 
     def __repr__(self):

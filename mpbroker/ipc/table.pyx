@@ -1,4 +1,4 @@
-"""Access to partition table slots for Python; `table.pxd` draws the payload."""
+"""Access to partition table slots for Python; `table.pxd` has the layout of the payload."""
 from typing import NamedTuple
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -67,9 +67,9 @@ def read_partition(table: SlotTable, slot: int) -> Partition:
 
 
 def read_partition_surely(table: SlotTable, slot: int) -> Partition:
-    """Read the partition in a slot, however busy its writer is; for readers that must not miss a slot.
+    """Read the partition in a slot, retrying while it is being written. For readers that must not miss one.
 
-    The loop ends, since a writer that died leaves a whole payload. Raises IndexError.
+    The loop ends, since even a writer that died leaves a complete payload. Raises IndexError.
     """
     while True:
         try:
@@ -79,7 +79,7 @@ def read_partition_surely(table: SlotTable, slot: int) -> Partition:
 
 
 def damage_word(uint32_t generation, uint32_t version) -> int:
-    """Return the word of damage of a slot."""
+    """Return a slot's word of damage with this generation and version."""
     return <uint64_t>generation << 32 | version
 
 

@@ -26,9 +26,9 @@ def is_of_broker(title: str) -> bool:
 
 
 def is_left_over(title: str) -> bool:
-    """Return whether a process with such a title, if the supervisor is not its parent, has outlived it.
+    """Return whether a process that is not a child of the supervisor is left over from an earlier one.
 
-    A process that is ending has only the beginning of its title.
+    The title of a process that is ending has only its beginning left.
     """
     return title.startswith("mpbroker ") and not title.endswith(": supervisor")
 

@@ -367,7 +367,7 @@ class SharedMemory:
         return Doorbell(self.private.block("doorbells")[at : at + doorbell.BYTES], self.bell_fds[index])
 
     def arena(self, index: int) -> Arena:
-        """Return the owner's allocator, or a borrower's view."""
+        """Return the arena of a process, as an allocator for its owner and as a view for borrowers."""
         limit = self.sizes.reply_limit_bytes
         if is_processor(index):
             limit = self.words("request_limits").load(index)
@@ -404,9 +404,9 @@ class SharedMemory:
         return counter_page(self.public, index)
 
     def meters(self, index: int) -> Meters:
-        """Return the pages per API, topic and client of a process, for itself alone.
+        """Return the pages per API, topic and client of a process. Only that process may call this.
 
-        They hold a descriptor.
+        The pages hold a file descriptor.
         """
         return Meters(self.public, self.public_path, index, self.sizes.partition_slots)
 

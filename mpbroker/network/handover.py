@@ -1,6 +1,6 @@
 """The message that hands a connection from an acceptor to a processor, with its socket (SCM_RIGHTS).
 
-handover.pxd draws it; the acceptor's and the processor's turns send and receive it.
+handover.pxd has its layout; the acceptor's and the processor's turns send and receive it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def unpack(message: bytes) -> tuple[int, int, bytes]:
 
 
 def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Return the next message and its descriptors; None without a message, or when the other end is closed.
+    """Return the next message and its descriptors; None if there is none, or the other end is closed.
 
     The descriptors are empty if this process has reached its limit.
     """
@@ -39,7 +39,7 @@ def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
 
 
 def packed_address(family: int, peer: Any) -> bytes:
-    """Return the address that limits count by: 4 or 16 bytes, IPv4 for an IPv4 client of an IPv6 socket.
+    """Return the packed address (4 or 16 bytes) for limits; IPv4 for an IPv4 client of an IPv6 socket.
 
     Returns b"" for a client by a Unix-domain socket.
     """

@@ -1,4 +1,4 @@
-"""Requests about topics of which the client may use some only: those are forwarded, the others refused.
+"""Requests about topics: the part about topics that the client may use is forwarded, the rest refused.
 
 (Kafka: the response builders of OffsetCommit, TxnOffsetCommit and OffsetDelete merge both parts.)
 """

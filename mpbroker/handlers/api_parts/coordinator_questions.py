@@ -33,7 +33,7 @@ class Unanswered:
 def try_ask_coordinator(
     context: RequestContext, question: calls.Message, answer: type[Answer], timeout_ms: int | None = None
 ) -> Generator[None, None, Answer | Unanswered]:
-    """Ask the coordinator. Return an `answer`, or after at most `timeout_ms` the reason for none."""
+    """Ask the coordinator. Return a message of type `answer`, or after `timeout_ms` the reason for none."""
     broker, connection = context.broker, context.slot.connection
     deadline_ms = NEVER_MS if timeout_ms is None else broker.monotonic_ms() + max(0, timeout_ms)
 

@@ -10,9 +10,9 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 def is_too_large(context: RequestContext) -> bool:
-    """Return True, having logged it, if the request is larger than the record of a generation may be.
+    """Return True, and log it, if the request is larger than the record of a generation may be.
 
-    The record has what all members and their leader have sent. (Kafka takes such a request into its memory,
+    That record has the data of all members and their leader. (Kafka takes such a request into its memory,
     and answers UNKNOWN_SERVER_ERROR when the record cannot be written.)
     """
     most_bytes = context.broker.config.message_max_bytes

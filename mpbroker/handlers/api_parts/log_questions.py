@@ -1,4 +1,4 @@
-"""Questions to the log workers about partitions: each is asked about its own, some at a time.
+"""Questions about partitions: each log worker is asked about its own partitions, some at a time.
 
 The request is answered once, when all workers have answered.
 """

@@ -49,7 +49,7 @@ def pass_on_commit(
 
 
 def inline_bytes_max(most_bytes: int) -> int:
-    """Return the size of a request up to which its records surely have no more than `most_bytes`."""
+    """Return the largest request size whose records certainly have at most `most_bytes`."""
     return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
 
@@ -78,7 +78,7 @@ def _forward_in_parts(
 
 
 class Part(NamedTuple):
-    """Topics committed at once. `begins_within`: the first continues the last one of the part before."""
+    """Topics committed together. `begins_within`: the first topic continues the last one of another part."""
 
     topics: list[Any]
     begins_within: bool

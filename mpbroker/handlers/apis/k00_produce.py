@@ -196,7 +196,7 @@ class Checked(NamedTuple):
 def check_in_pieces(
     context: RequestContext, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
 ) -> Pieces[Checked]:
-    """Do what `check` does, and note the time, without that in which others are served."""
+    """Do what `check` does, and measure its time, without the time in which other requests are served."""
     pieces, spent_ns = check(context, topic, data), 0
     while True:
         started_ns = time.monotonic_ns()

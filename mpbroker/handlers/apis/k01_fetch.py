@@ -229,14 +229,14 @@ class Fetch:
         return topic
 
     def _may_read(self, name: str) -> bool:
-        """Ask whether the client may read a topic. A follower needs no more than `_may_follow`."""
+        """Return whether the client may read a topic. For a follower `_may_follow` is enough."""
         return self.is_follower or self._allows(READ_TOPIC, name)
 
     def _may_follow(self) -> bool:
         return self._allows(CLUSTER_ACTION, CLUSTER_NAME)
 
     def _allows(self, need: Need, name: str) -> bool:
-        """Ask whether the client has a permission; a refusal is logged once."""
+        """Return whether the client has a permission; a refusal is logged once."""
         is_logged = name not in self.refused
         may = self.context.broker.authorization.allows(self.context, need, name, is_logged=is_logged)
         if not may:
@@ -244,7 +244,7 @@ class Fetch:
         return may
 
     def poll_and_respond(self) -> Generator[None]:
-        """Poll, and respond if that was enough. If another poll is wanted meanwhile, others come first."""
+        """Poll, and respond if that was enough. If another poll is requested meanwhile, others go first."""
         self._is_polling, self._poll_is_wanted = True, False
         answers = yield from self.poll()
         if answers is not None:
@@ -255,7 +255,7 @@ class Fetch:
             self._is_polling = False
 
     def poll(self) -> Generator[None, None, list[Answer] | None]:
-        """Read the available bytes. Return the answers if that is enough, an error, or the time is over.
+        """Read the available bytes. Return the answers if they suffice, one is an error, or time is up.
 
         Bytes that must be brought from the disk are left out, unless there is nothing else.
         """

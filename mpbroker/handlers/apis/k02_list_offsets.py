@@ -119,7 +119,7 @@ def offset_at(
 def epoch_of_answer(
     context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int, offset: int
 ) -> int:
-    """Return the epoch that wrote the offset. Only a log from a cluster has several."""
+    """Return the leader epoch of the record at the offset. Only a log from a cluster has several epochs."""
     if offset < 0:
         return -1
     if timestamp_ms == LATEST or now.leader_epoch == 0:

@@ -63,7 +63,7 @@ class Deletion(NamedTuple):
 
 
 def checked(context: RequestContext, topic: Topic | None, wanted: Wanted) -> Deletion | ErrorCode:
-    """Return the deletion, or the error if the log process is not asked."""
+    """Return the deletion to ask a log worker for, or the error to answer at once."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.internal:

@@ -26,7 +26,7 @@ def failed(context: RequestContext, code: ErrorCode) -> AddPartitionsToTxnRespon
 
 
 def response_of(context: RequestContext, code_of: Callable[[str], ErrorCode]) -> AddPartitionsToTxnResponse:
-    """Build a response in which all partitions of a topic have the error that `code_of` its name returns."""
+    """Build a response in which all partitions of a topic get the error that `code_of` gives for its name."""
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(

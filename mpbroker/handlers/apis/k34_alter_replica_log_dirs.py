@@ -33,7 +33,7 @@ def failed(context: RequestContext, code: ErrorCode) -> AlterReplicaLogDirsRespo
 
 
 def checked(context: RequestContext, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
-    """Return what to ask a log worker for, or the error if it is not asked."""
+    """Return the move to ask a log worker for, or the error to answer at once."""
     broker = context.broker
     if len(partition_name(topic, partition).encode()) > LONGEST_TO_MOVE:
         return ErrorCode.INVALID_TOPIC_EXCEPTION

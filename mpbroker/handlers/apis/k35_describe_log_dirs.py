@@ -127,7 +127,7 @@ def current_replica(
 
 
 def futures_in(context: RequestContext, results: list[Result]) -> Iterator[calls.MovingPartition]:
-    """Yield the future replicas that have a directory: moves continue after the death of their log worker."""
+    """Yield the future replicas found on disk: a move continues after the death of its log worker."""
     for number, result in enumerate(results):
         directory = Path(context.broker.config.log_dirs[number])
         with contextlib.suppress(OSError):

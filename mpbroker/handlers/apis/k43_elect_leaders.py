@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43), versions 0-2: elects nobody, for the one broker leads every partition with a leader.
+"""ElectLeaders (key 43), versions 0-2: never elects, since the one broker leads each partition with a leader.
 
 A partition whose log directory failed has no leader. The only broker that could lead it has lost it, whether
 the election is clean or not. If all partitions are meant (null), the response has only those that need an

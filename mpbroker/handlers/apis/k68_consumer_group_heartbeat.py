@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1: refused, like in a Kafka whose groups are classic (KIP-848).
 
-It is advertised nevertheless. librdkafka with group.protocol=consumer waits for ever, without a word, for a
+It is advertised nevertheless. librdkafka with group.protocol=consumer waits forever, without an error, for a
 broker that has this API, but stops with an error if the response is UNSUPPORTED_VERSION. (Kafka:
 KafkaApis.handleConsumerGroupHeartbeat.)
 """

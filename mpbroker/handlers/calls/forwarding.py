@@ -142,7 +142,7 @@ class Forwarding:
         self._coordinator.adopt(call.number, call.block, call.generation, call.size, lambda _answer: None)
 
     def taken(self, call: Call) -> None:
-        """Let go of a request that the coordinator has read, and that waits for other members."""
+        """Release the memory of a request that the coordinator has read, and that waits for other members."""
         self._coordinator.taken(call.request)
         for context, number in self._away.get(call.connection, {}).items():
             if number == call.request:

@@ -4,7 +4,7 @@ A call whose client states a timeout has a deadline. After it the client gets an
 succeed. (Kafka: the deadline of a controller event.)
 
 Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds. A
-client soon gives up on an error that there is no coordinator, but tries for long without an answer.
+client soon gives up after an error about a missing coordinator, but waits long for an answer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Deadline:
         self._end(Failed(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT.message))
 
     def _end(self, answer: Message) -> None:
-        """Call `then`. The server may answer much later, but `then` keeps the request in memory."""
+        """Call `then` and drop it: it keeps the request in memory, and the server may answer much later."""
         then, self._then = self._then, None
         assert then is not None
         then(answer)
@@ -190,7 +190,7 @@ class PatientClient:
         self._count()
 
     def taken(self, number: int) -> None:
-        """Give up the block of a call: the server has read it, and answers later."""
+        """End the lease of a call's block: the server has read the call, and answers later."""
         self.client.taken(number)
 
     def server_died(self) -> None:
@@ -202,7 +202,7 @@ class PatientClient:
         self._count()
 
     def welcome(self) -> None:
-        """Begin with the server's successor and empty rings."""
+        """Connect to the server's successor, with empty rings."""
         self._rebind()
         self.arrived()
 

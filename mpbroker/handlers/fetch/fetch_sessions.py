@@ -153,7 +153,7 @@ class FetchSessionCache:
         return session_id
 
     def _try_evict(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Make room for a session of that worth; return True if one was evicted.
+        """Evict a session to make room for one of this kind and size; return True if one was evicted.
 
         A session unused for MIN_EVICTION_MS is evicted first, else one that is worth less. Followers are
         worth more than consumers, more partitions more than fewer. A young session is not evicted for one
@@ -304,7 +304,7 @@ class IncrementalFetchContext(FetchContext):
         return FetchResponse(session_id=self._session.id)
 
     def _overtaken(self) -> FetchResponse:
-        """Answer a fetch during whose wait its session served another one with the same epoch."""
+        """Answer a fetch that waited while its session served another fetch with the same epoch."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
 
 

@@ -1,8 +1,8 @@
 """Fetches that wait for bytes, parked under the partition table slots they read.
 
 Each such slot has a waiting mark. It is set before the fetch polls again and cleared with the last fetch of
-the slot. The log process publishes, then reads the marks, then moves our dirty word: either the second poll
-finds the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
+the slot. The log process publishes, reads the marks, then changes this handler's dirty word. So either the
+second poll finds the new bytes or the dirty word changes. (Kafka: DelayedFetch.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shm.table import SlotTable
 
 
 class ParkedFetch(Protocol):
-    """A request that waits, and whose context this is; see `purgatory.Operation`."""
+    """A request that waits for bytes, with its context; see `purgatory.Operation`."""
 
     @property
     def context(self) -> PendingRequest: ...
@@ -89,7 +89,7 @@ class Fetches:
             self._count()
 
     def expire_all(self) -> None:
-        """Answer all fetches, but for those that wait for the disk: the process stops."""
+        """Answer all fetches except those that wait for the disk, because the process stops."""
         waiting, self._by_connection = self._by_connection, {}
         for watch in waiting.values():
             if (fetch := self._purgatory.cancel(watch)) is not None:

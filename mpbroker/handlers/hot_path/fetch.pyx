@@ -453,7 +453,7 @@ cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
     SessionsRef *sessions, int64_t now_ms, int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
 ) noexcept nogil:
-    """Answer the fetch and fill `out`, but for `done_ns`. Return False if it is not a hot one."""
+    """Answer the fetch and fill `out`, except `done_ns`. Return False if it is not a hot one."""
     cdef int version = request.api_version
     cdef uint8_t *block = arena + request.block
     cdef int32_t wait_ms, bytes_min, bytes_max

@@ -80,7 +80,7 @@ cdef inline bint is_ascii(const uint8_t *text, uint32_t length) noexcept nogil:
 cdef uint32_t write_call(
     uint8_t *start, const RequestSlot *request, const uint8_t *frame, uint32_t id_length, const char *host
 ) noexcept nogil:
-    """Write a ForwardedRequest as `ipc.calls.encode` does; return its bytes."""
+    """Write a ForwardedRequest as `ipc.calls.encode` does; return its size in bytes."""
     cdef uint8_t *p = start
     cdef uint8_t named[HOST_BYTES + 1]
     cdef uint32_t host_length = <uint32_t>strnlen(host, HOST_BYTES)
@@ -106,7 +106,7 @@ cdef bint forward_begin(
     ForwardedRef *forwarded, const RequestSlot *request, const uint8_t *arena, const SessionEntry *session,
     ArenaRef *own, uint64_t taken_ns, uint64_t now_ns, uint16_t coordinator, CallSlot *call,
 ) noexcept nogil:
-    """Lend the coordinator a call and fill its descriptor. False: nothing was done, Python serves it.
+    """Lend the coordinator a call and fill its descriptor. Return False if Python has to serve the request.
 
     `arena` is that of the request, `own` the handler's.
     """
@@ -158,7 +158,7 @@ cdef void forward_end(ForwardedRef *forwarded, ForwardedEntry *entry, ArenaRef *
 # ---- the answer
 
 cdef inline bint take_text(Cursor *c, const char *text, uint32_t length) noexcept nogil:
-    """Return True if a short text comes next, and it is this one."""
+    """Return True if the next value is this short text."""
     cdef const uint8_t *p = take(c, length + 1)
     return p != NULL and p[0] == (FIXSTR | length) and memcmp(p + 1, text, length) == 0
 

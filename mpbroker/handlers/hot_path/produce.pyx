@@ -118,7 +118,7 @@ cdef bint accept_batch(
     Topic *topic, Unpacker *unpacker, int32_t partition, const uint8_t *records, int64_t length, int version,
     int64_t now_ms, JobBatch *job
 ) noexcept nogil:
-    """Fill `job`, but for data and hole. Return False if the batch cannot be appended as it is."""
+    """Fill `job`, except data and hole. Return False if the batch cannot be appended as it is."""
     cdef BatchInfo info
     cdef Place place
     if partition < 0 or partition >= topic.partitions:

@@ -189,7 +189,7 @@ cdef class SessionTable:
         self.keep = [None] * SESSION_PLACES
 
     def close(self, bint closed) -> None:
-        """Set whether sessions are closed to all; then the turn answers fetches that ask for one."""
+        """Set whether no fetch may get a session; the turn then answers fetches that ask for one."""
         self.ref.none = closed
 
     def is_free(self, int32_t session_id) -> bool:

@@ -22,7 +22,7 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 
 
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
-    """Begin an entry for a job, which all workers named in its header have to return. NULL: no memory.
+    """Make the entry of a job that all workers named in its header must return. NULL: no memory.
 
     Every batch starts as UNKNOWN_SERVER_ERROR, so one that no worker fills does not count as a success.
     """

@@ -742,7 +742,7 @@ cdef class HandlerTurn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer the fetch here, or return False. The files of one that comes AGAIN are unknown here."""
+        """Answer the fetch here, or return False. The files of a fetch that comes AGAIN are unknown here."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
@@ -770,7 +770,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Forward a short request to the coordinator. False: Python has to, such as to check rights."""
+        """Forward a short request to the coordinator. Return False if Python has to, as to check rights."""
         cdef CallSlot call
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:

@@ -94,7 +94,7 @@ class PendingVerification:
 
 
 class TransactionChecks:
-    """Requests that wait for the coordinator. `holds` are the batches that it let through and waits for."""
+    """Requests that wait for the coordinator. `holds` are the holds that the coordinator has given."""
 
     def __init__(self, coordinator: PatientClient, holds: MarkerHolds) -> None:
         self._coordinator = coordinator

@@ -54,7 +54,7 @@ class Authorization:
         self._grants.revoke_grants()
 
     def allows(self, request: ReceivedRequest, need: Need, name: str, *, is_logged: bool = True) -> bool:
-        """Return True if the client may do that to the resource of this name.
+        """Return True if the client has the permission `need` for the resource of this name.
 
         `is_logged`: log a refusal. It is False where the client has not asked for this name.
         """

@@ -1,7 +1,7 @@
 """Faults on demand: requests that wait, fail or lose their connection because the owner of the broker asks.
 
 See ipc/faults.py. While there are any, the native turn leaves every request to Python, by the flag that the
-request log uses, too; without any it pays nothing.
+request log uses, too. Without faults the turn does no extra work.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _decoder: msgspec.msgpack.Decoder[MetadataNews] = msgspec.msgpack.Decoder(Metada
 
 
 class Topic(msgspec.Struct, frozen=True, gc=False):
-    """A topic, and what follows from its configuration."""
+    """A topic, and the values derived from its configuration."""
 
     name: str
     topic_id: bytes
@@ -51,7 +51,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def row(self) -> Row:
-        """What the native turn needs of the topic."""
+        """The data that the native turn needs of the topic."""
         policy = self.policy
         return Row(
             self.name,

@@ -83,7 +83,7 @@ class Purgatory(Generic[K, Op]):
         return list(self._by_key)
 
     def watch(self, operation: Op, keys: Iterable[K], deadline_ms: int) -> Watch[K, Op]:
-        """Park the operation. The caller tries it again then: an event before this call would be missed."""
+        """Park the operation. The caller must then try it once more, to see an event that came before."""
         watch = Watch(operation, tuple(dict.fromkeys(keys)), deadline_ms)
         self._alive += 1
         self.entries += len(watch.keys)

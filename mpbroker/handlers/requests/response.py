@@ -78,7 +78,7 @@ class PendingRequest(ReceivedRequest):
         return self.done or self._is_responding
 
     def can_be_served(self) -> bool:
-        """Read what every request needs. If that is malformed, or too much, close and return False."""
+        """Read what every request needs. If it is malformed or too large, close and return False."""
         try:
             if self.read():
                 return True
@@ -272,7 +272,7 @@ class PendingRequest(ReceivedRequest):
         errors: dict[int, int],
         pause: Pause,
     ) -> None:
-        """Send a frame, and end the request: not before, so that a failure still becomes an error response.
+        """Send a frame, then end the request, so that a failure to send still becomes an error response.
 
         A frame that is too long fails the request. The error response is short, or the connection is closed.
         """

@@ -40,7 +40,7 @@ class Scheduler:
         return bool(self._heavy or self.heavy or self._long or self._waiting)
 
     def work(self) -> None:
-        """Do one piece of a heavy request or of a long one, by turns."""
+        """Do one piece of a heavy or a long request; the two kinds take turns."""
         has_long, has_heavy = self._long or self._waiting, self._heavy or self.heavy
         self._was_long = bool(has_long and not (self._was_long and has_heavy))
         if self._was_long:

@@ -225,7 +225,7 @@ class Acceptor:
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait, before the last check: processors that make room later ring."""
+        """Publish whether connections wait: a processor that makes room later rings. Check again after it."""
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -275,7 +275,7 @@ class Acceptor:
         self.counts.recount_when_taken(role, ticket)
 
     def _hand_over(self, connection: socket.socket, number: int, address: bytes) -> bool:
-        """Hand the connection to the next processor that has room. False: none has."""
+        """Hand the connection to the next processor that has room. Return False if none has room."""
         found = self.turn.hand_over(connection.fileno(), number, address)
         if found is None:
             return False
@@ -299,7 +299,7 @@ class Acceptor:
     # ---- connections
 
     def _accept(self, there: _Open) -> None:
-        """Accept all that wait in the backlog, until one of them has to wait here."""
+        """Accept the connections in the backlog, until one of them has to wait in this process."""
         for _ in range(ACCEPTS_PER_WAKEUP):
             if not there.may_accept:
                 return
@@ -337,7 +337,7 @@ class Acceptor:
         there.rest_until_ms = time.monotonic() * 1000 + ACCEPT_BACKOFF_MS
 
     def _watch(self, there: _Open) -> None:
-        """Accept from now on, or after a pause if the kernel has no watch left."""
+        """Watch the listening socket, or try again after a pause if the kernel has no watch left."""
         try:
             if there.is_watched:
                 self.epoll.modify(there.sock.fileno(), select.EPOLLIN)
@@ -449,7 +449,7 @@ class Acceptor:
         self.notices.report(now_ms, logging.INFO, name, limit, text, name, delay_ms, bound, limit)
 
     def _log_slots(self, there: _Open, held: _Held, now_ms: float) -> None:
-        """Log once for each connection that waits for a slot, which holds up the backlog."""
+        """Log once for each connection that waits for a slot, because it holds up the backlog."""
         if held.waits_for_slot:
             return
         held.waits_for_slot = True
@@ -519,7 +519,7 @@ class Acceptor:
             self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 
     def _remove(self, number: int) -> None:
-        """Close a listener's socket and what waits in its backlog or here."""
+        """Close a listener's socket and its connections that were not handed over."""
         for there in [there for there in self.open.values() if there.number == number]:
             self.quotas.remove_listener(number)
             if there.is_watched:

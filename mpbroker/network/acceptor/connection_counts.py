@@ -23,7 +23,7 @@ class _Book:
 
 
 class ConnectionCounts:
-    """Keeps the counts of `quotas`. `ledgers`: by processor role, of all processors there can be."""
+    """The connection counts in `quotas`. `ledgers` has the ledger of each possible processor, by role."""
 
     def __init__(self, ledgers: dict[int, Ledger], quotas: ConnectionQuotas) -> None:
         self.quotas = quotas
@@ -51,7 +51,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """Count again once the role has taken `ticket`: all sent to it by then is in its rows, or closed."""
+        """Count again once the role has taken `ticket`: older connections are then in its rows or closed."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

@@ -56,7 +56,7 @@ def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
 
 
 class AddressRates:
-    """The rates at which addresses may connect. It is a reader before the fork, and so before connections."""
+    """The rates at which addresses may connect. It begins to read before the fork, so before connections."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory
@@ -67,7 +67,7 @@ class AddressRates:
         self._quotas = quotas
 
     def follow(self) -> None:
-        """Read new messages. Call it often: a publisher may wait until all processes have."""
+        """Read new messages. Call it often: the publisher may wait until all processes have read them."""
         for message in self._reader.poll():
             news = _decoder.decode(message)
             rates = {image.address: image.per_second for image in news.limits}

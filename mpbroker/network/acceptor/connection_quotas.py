@@ -5,7 +5,7 @@ over and `has_slot` returns True; then `admit`. Waiting is the acceptor's busine
 other listeners. An admitted connection is counted until `remove`.
 
 The listener of the brokers is protected when there is another one: it has a limit of its own, and the limits
-of all listeners together do not hold it up. `surplus` is the number of connections in excess because of it;
+of all listeners together do not delay it. `surplus` is the number of connections that exceed those limits;
 processors close the least recently active ones of the other listeners.
 """
 
@@ -106,7 +106,7 @@ class ConnectionQuotas:
     def change_ip_rates(self, rates: Mapping[bytes | None, float | None], *, replace: bool = False) -> None:
         """Change the rates of addresses; the key None is the default of all others.
 
-        A rate of None takes an address's own rate, or the default, away. `replace`: all others lose theirs.
+        A rate of None removes the address's own rate, or the default. `replace`: remove all other rates.
         """
         if replace:
             self._ip_rate_default = UNLIMITED
@@ -127,7 +127,7 @@ class ConnectionQuotas:
     # ---- the way in
 
     def delay_ms(self, listener: int, now_ms: float) -> int:
-        """Record a connection; return how long it must wait so that the rates are kept."""
+        """Record a connection; return how many ms it must wait to keep within the rates."""
         there = self._listeners[listener]
         delay = 0
         if not self.is_protected(listener):
@@ -137,8 +137,8 @@ class ConnectionQuotas:
         return max(delay, there.rate.throttle_ms(now_ms))
 
     def unasked(self, listener: int) -> int:
-        """Return how many connections of a listener may come in without being asked about, each reported by
-        `let_in` afterwards. While rates or addresses are limited each one is asked about.
+        """Return how many connections of a listener may be admitted without a decision; report each to
+        `let_in` afterwards. The number is 0 while rates, or connections per address, are limited.
         """
         there = self._listeners[listener]
         rates = (self._broker_rate.bound, there.rate.bound, self._ip_rate_default, self.per_ip)
@@ -151,14 +151,14 @@ class ConnectionQuotas:
         return max(0, free)
 
     def let_in(self, listener: int, address: bytes, now_ms: float) -> None:
-        """Count a connection that came in unasked."""
+        """Count a connection that was admitted without a decision (`unasked`)."""
         if not self.is_protected(listener):
             self._broker_rate.record(1.0, now_ms)
         self._listeners[listener].rate.record(1.0, now_ms)
         self.add(listener, address)
 
     def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
-        """Return the rate that a waiting connection waits for, and whether it is the listener's own."""
+        """Return the rate limit that delays a connection, and whether it is the listener's own."""
         own = self._listeners[listener].rate
         if self.is_protected(listener) or own.throttle_ms(now_ms) >= self._broker_rate.throttle_ms(now_ms):
             return own.bound, True
@@ -189,7 +189,7 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Return the throttle by the address's rate. A connection over it is not served and not counted."""
+        """Return the throttle in ms by the address's rate. A throttled one is not served or counted."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0

@@ -48,7 +48,7 @@ class WindowedRate:
         return self._measure(now_ms)[0]
 
     def throttle_ms(self, now_ms: float) -> int:
-        """Return the time to wait; 0 within the bound."""
+        """Return the time to wait in ms; 0 within the bound."""
         if self.bound >= UNLIMITED:
             return 0
         rate, span_ms = self._measure(now_ms)
@@ -59,7 +59,7 @@ class WindowedRate:
         return min(round((rate - self.bound) / self.bound * span_ms), self.window_ms)
 
     def _measure(self, now_ms: float) -> tuple[float, float]:
-        """Return (rate per second, milliseconds that it is measured over)."""
+        """Return (rate per second, length of the measurement in ms)."""
         live = [s for s in self._samples if now_ms - s.last_ms < self.windows * self.window_ms]
         if not live:
             return 0.0, (self.windows - 1) * self.window_ms or 1

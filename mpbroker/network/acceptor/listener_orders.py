@@ -46,7 +46,7 @@ def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
 
 
 class Orders:
-    """An acceptor's end of the pair. `known`: the last order that was obeyed before it began."""
+    """An acceptor's end of the pair. `known`: the number of the last order obeyed before it began."""
 
     def __init__(self, channel: socket.socket, known: int) -> None:
         self.channel = channel
@@ -59,7 +59,7 @@ class Orders:
     def receive(self) -> AddListener | RemoveListener | None:
         """Return the next order; None if there is none, or when the supervisor has closed its end.
 
-        Raises OSError: this process has no descriptor left for a new listener.
+        Raises OSError if this process has no descriptor left for a new listener.
         """
         while True:
             try:

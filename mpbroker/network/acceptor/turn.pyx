@@ -145,7 +145,7 @@ cdef bint is_told_to_look(AcceptTurn *t) noexcept nogil:
     return False
 
 cdef Processor *processor_with_room(AcceptTurn *t) noexcept nogil:
-    """Return the next processor that lives and has room; NULL: none has."""
+    """Return the next live processor that has room; NULL if none has."""
     cdef Processor *p
     cdef int i
     for i in range(t.processor_count):
@@ -155,7 +155,7 @@ cdef Processor *processor_with_room(AcceptTurn *t) noexcept nogil:
     return NULL
 
 cdef inline void pass_turn(AcceptTurn *t, const Processor *p) noexcept nogil:
-    """Begin with the processor after this one next time."""
+    """Let the next search begin with the processor after this one."""
     t.next_processor = <uint32_t>((p - t.processors + 1) % t.processor_count)
 
 cdef bint is_no_room(int error) noexcept nogil:
@@ -168,7 +168,7 @@ cdef bint is_no_room(int error) noexcept nogil:
 cdef uint64_t send_to(
     Processor *p, int fd, int listener, const uint8_t *address, int length
 ) noexcept nogil:
-    """Hand a connection to a processor and return its ticket. 0: not sent, errno is the reason."""
+    """Hand a connection to a processor. Return its ticket, or 0 with errno if it was not sent."""
     cdef Handover message
     memset(&message, 0, sizeof(message))
     message.ticket = ledger_hand(&p.ledger, listener, address, length)
@@ -191,7 +191,7 @@ cdef void note_told(
     t.told_count += 1
 
 cdef bint accept_all(AcceptTurn *t, Served *s) noexcept nogil:
-    """Accept what waits in the listener's backlog. False: Python has to go on with the listener."""
+    """Accept the connections in the listener's backlog. Return False if Python has to continue."""
     cdef uint8_t address[ADDRESS_BYTES]
     cdef int _, fd, length
     cdef uint64_t ticket
@@ -233,7 +233,7 @@ cdef Served *served_by(AcceptTurn *t, int fd) noexcept nogil:
     return NULL
 
 cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet) noexcept nogil:
-    """Accept on the ready listeners; note the other events for Python, and all of them unless `quiet`."""
+    """If `quiet`, accept on the ready listeners. Note all remaining events for Python."""
     cdef int i
     cdef Served *s
     for i in range(count):
@@ -354,7 +354,7 @@ cdef class AcceptorTurn:
             self.t.processor_count += 1
 
     def add_listener(self, int fd, int number, bint is_unix) -> None:
-        """Register the listening socket `fd` of a listener. Nothing is allowed yet."""
+        """Register the listening socket `fd` of a listener, which accepts nothing before `allow`."""
         cdef unsigned char[::1] listeners = self.memory.public.block("listeners")
         cdef Served *s
         if self.t.served_count == SERVED_MOST:
@@ -373,7 +373,7 @@ cdef class AcceptorTurn:
             s[0] = self.t.served[self.t.served_count]
 
     def allow(self, int fd, uint64_t count) -> None:
-        """Let `count` connections of a listener in without asking."""
+        """Let the turn accept `count` more connections of a listener without asking Python."""
         cdef Served *s = served_by(&self.t, fd)
         if s != NULL:
             s.allowed = count

@@ -13,7 +13,7 @@ assert (
 
 
 cdef bint is_administrative(int16_t api_key) noexcept nogil:
-    """Return whether an API, not before FIRST_ADMINISTRATIVE_API, is one of administrators."""
+    """Return whether an API is for administrators. Its key must be at least FIRST_ADMINISTRATIVE_API."""
     if api_key == Api.API_INIT_PRODUCER_ID:
         return False
     if Api.API_ADD_PARTITIONS_TO_TXN <= api_key <= Api.API_TXN_OFFSET_COMMIT:
@@ -36,7 +36,7 @@ cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
     return api_key == Api.API_DESCRIBE_TRANSACTIONS or api_key == Api.API_LIST_TRANSACTIONS
 
 cdef bint is_repeatable(int16_t api_key) noexcept nogil:
-    """Return whether another handler may get a request that a dead one may have begun: it only reads.
+    """Return whether a request may go to another handler after its handler died, because it only reads.
     Metadata may create topics, but creates none that exists.
     """
     return api_key in (

@@ -21,7 +21,7 @@ cdef void *allocated(size_t count, size_t size) except NULL:
     return made
 
 cdef ChannelTurn *empty_turn() except NULL:
-    """Make a turn without descriptors, so that `release_turn` may be called whatever is missing later."""
+    """Allocate a turn whose descriptors are unset, so that `release_turn` is always safe to call."""
     cdef ChannelTurn *t = <ChannelTurn *>allocated(1, sizeof(ChannelTurn))
     cdef uint32_t i
     t.epoll_fd = -1
@@ -66,7 +66,7 @@ cdef inline void close_own(Channel *c) noexcept nogil:
         close(c.fd)
 
 cdef void release_turn(ChannelTurn *t) noexcept nogil:
-    """Free the turn. Nothing of it is shared, so this is safe whatever became of the broker's memory."""
+    """Free the turn. It has no shared memory, so this is safe even if the broker's memory is damaged."""
     cdef uint32_t i
     for i in range(t.channels_used):
         close_own(&t.channels[i])

@@ -38,7 +38,7 @@ cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) 
     return t.reports.reason_levels[reason] >= t.reports.log_level_at_start
 
 cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
-    """Close the socket. Its place stays CLOSED until requests that others have are answered."""
+    """Close the socket. The channel stays CLOSED until handlers have answered its requests."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
         return
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
@@ -80,7 +80,7 @@ cdef void close_all_of(ChannelTurn *t, int listener) noexcept nogil:
             close_channel(t, &t.channels[i], CloseReason.CLOSED_LISTENER, 0)
 
 cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept nogil:
-    """Close all channels last active before `before_ns`, whatever they wait for. (Kafka: one per poll.)"""
+    """Close all channels last active before `before_ns`; return how many. (Kafka: one per poll.)"""
     cdef Channel *c = least_active(&t.activity)
     cdef uint32_t closed = 0
     while c != NULL and c.last_active_ns < before_ns:
@@ -93,7 +93,7 @@ cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept n
 # ---- windows of closed channels
 
 cdef void forget_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogil:
-    """Count an entry of a closed channel as done; free the place with the last one."""
+    """Count an entry of a closed channel as done; free the channel's place after its last entry."""
     free_request(&t.memory, &e.request)
     e.answered = 1
     c.window_owed -= 1
@@ -103,7 +103,7 @@ cdef void forget_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogi
         free_place(&t.lists, c)
 
 cdef void close_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Free what a channel that closes holds of its window, but for requests that others have."""
+    """Free the memory of a closing channel's window, except for requests that handlers have."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):

@@ -29,7 +29,7 @@ class Credentials:
         self._derived: dict[str, dict[ScramType, ScramCredential]] = {}
 
     def follow(self) -> None:
-        """Read new messages. Call it often: a publisher may wait until all processes have."""
+        """Read new messages. Call it often: the publisher may wait until all processes have read them."""
         # Not before the publisher counts this process as a reader: else it may overwrite a base being read.
         if not self._context.is_alive(self._context.index):
             return
@@ -53,7 +53,7 @@ class Credentials:
         return self._known.get((user, int(kind)))
 
     def look_up_token(self, kind: ScramType, token_id: str) -> TokenLogin | None:
-        """Return what a login by this token needs. It may have expired."""
+        """Return what a login with this token needs, None if it is unknown. The token may have expired."""
         self.follow()
         token = self._tokens.get(token_id)
         if token is None:

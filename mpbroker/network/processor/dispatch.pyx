@@ -97,7 +97,7 @@ cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
         close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.request.api_key)
 
 cdef bint take_answers(ChannelTurn *t, RingRef *ring) noexcept nogil:
-    """Take all waiting answers. True: the producer waits for room."""
+    """Take all waiting answers. Return True if the producer waits for room."""
     cdef uint64_t waiting = ring_waiting(ring), i
     cdef Slot slot
     for i in range(waiting):
@@ -121,7 +121,7 @@ cdef void take_all_answers(ChannelTurn *t) noexcept nogil:
 # ---- dispatch
 
 cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return the handler that must get a fetch; NULL: any.
+    """Return the handler that must get a fetch; NULL if any may.
 
     A fetch of a session goes to the session's keeper. One that makes a session goes to each handler in turn,
     so that each keeps its share. If the keeper is dead or has no room, another handler answers that it does
@@ -185,7 +185,7 @@ cdef bint hand_over(ChannelTurn *t, Peer *peer, Channel *c, Request *request, bi
     return True
 
 cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil:
-    """Give the channel's request to the handler that it needs, or to `peer`. False: that has no room."""
+    """Give the channel's request to the handler that it needs, or to `peer`. Return False without room."""
     cdef Peer *keeper
     if c.state == ChannelState.CHANNEL_CLOSED:
         free_request(&t.memory, &c.request)
@@ -196,11 +196,11 @@ cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil
     return True
 
 cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept nogil:
-    """Give an entry to the handler of its window, or to `peer`. 1: done; 0: `peer` has no room.
+    """Give an entry to the handler of its window, or to `peer`. Return 1 if done, 0 if `peer` has no room.
 
-    An entry whose handler takes nothing now waits until that has answered its requests, and those after it
-    wait with it: another handler could overtake. After a request that closes the connection, entries wait
-    for that.
+    If the window's handler takes nothing now, the entry and those after it wait until the handler has
+    answered its requests, since another handler could overtake. After a request that closes the connection,
+    entries wait for the close.
     """
     cdef Channel *c = &t.channels[e.channel]
     cdef Peer *keeper

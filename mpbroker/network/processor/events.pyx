@@ -67,7 +67,7 @@ cdef void walk_deferred(ChannelTurn *t) noexcept nogil:
                 read_channel(t, c)
 
 cdef void release_held(ChannelTurn *t) noexcept nogil:
-    """Let the longest waiting channels go on, as far as there is room."""
+    """Resume held channels, the longest waiting first, while there is room."""
     cdef uint32_t count = t.lists.held_count, released = 0
     cdef Channel *c
     while released < count and not queue_is_full(&t.queue, &t.peers):
@@ -104,7 +104,7 @@ cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nog
         read_channel(t, c)
 
 cdef void continue_channels(ChannelTurn *t) noexcept nogil:
-    """Let channels go on whose time, turn, place in the queue or memory has come."""
+    """Resume channels whose timer is due, or that now have their turn, a place in the queue, or memory."""
     end_throttles(t)
     if t.lists.deferred_count:
         walk_deferred(t)

@@ -42,7 +42,7 @@ cdef bint has_room(FileTable *files, uint32_t more) except -1:
     return files.count + more <= files.most
 
 cdef void place_anew(FileTable *files) noexcept nogil:
-    """Place all entries again after closings, since a search ends at an empty place."""
+    """Insert all entries again after files were closed, since a search ends at an empty place."""
     cdef OpenFile kept[FILE_PLACES]
     cdef uint32_t count = 0, i
     for i in range(<uint32_t>FILE_PLACES):

@@ -27,8 +27,8 @@ assert LISTENERS == MAX_LISTENERS and sizeof(Handover) == handover.HANDOVER.size
 
 
 cdef int open_channel(ChannelTurn *t, int fd, int listener, int protocol, bint privileged) noexcept nogil:
-    """Serve a connected non-blocking socket and return its channel; NO_PLACE: all are taken; NO_SOCKET: it
-    cannot be watched, and errno is the reason. Then the socket stays the caller's.
+    """Serve a connected non-blocking socket and return its channel. Return NO_PLACE if no channel is free,
+    or NO_SOCKET with errno if the socket cannot be watched. In both cases the caller keeps the socket.
     """
     cdef Channel *c
     cdef epoll_event event
@@ -68,7 +68,7 @@ cdef int open_channel(ChannelTurn *t, int fd, int listener, int protocol, bint p
     return <int>index
 
 cdef bint take_connection(Intake *intake, ChannelTurn *t) noexcept nogil:
-    """Serve the connection in `intake.handed`. False: Python decides about it."""
+    """Serve the connection in `intake.handed`. Return False if Python has to decide about it."""
     cdef Handover *h = &intake.handed
     cdef uint8_t kind = intake.listener_kinds[h.listener] if h.listener < LISTENERS else 0
     cdef int channel
@@ -84,7 +84,7 @@ cdef bint take_connection(Intake *intake, ChannelTurn *t) noexcept nogil:
     return True
 
 cdef void take_connections(Intake *intake, ChannelTurn *t) noexcept nogil:
-    """Take all new connections up to one for Python. That one waits in `intake.handed`."""
+    """Take new connections until one needs Python; that one waits in `intake.handed`."""
     cdef int _
     for _ in range(NEW_CONNECTIONS_MAX):
         if intake.handed_waits:

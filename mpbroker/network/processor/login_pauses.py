@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 ENTRIES_MAX: Final = 10_000
-"""Addresses, and users, that are remembered; for a new one the one that failed longest ago is forgotten."""
+"""How many addresses, and users, are remembered. A new one replaces the one that failed longest ago."""
 ADDRESS_FREE: Final = 20
 ADDRESS_FORGET_NS: Final = 1_000_000_000
 USER_FREE: Final = 5
@@ -22,12 +22,12 @@ USER_FORGET_NS: Final = 10_000_000_000
 NETWORK_BYTES: Final = 8
 """The part of an IPv6 address that counts: a customer of a provider has a /64 at least."""
 DOUBLINGS_MAX: Final = 16
-"""Failures that count beyond the free ones, so that they are forgotten in bounded time."""
+"""The most failures that count beyond the free ones, so that they are forgotten in bounded time."""
 
 
 @dataclass
 class _Failures:
-    """Failures of one key. `count` as of `at_ns`; it decays."""
+    """The failures of one key: `count` at the time `at_ns`, decaying since."""
 
     count: float
     at_ns: int
@@ -104,5 +104,5 @@ def _address_key(address: str) -> bytes:
 
 
 def _user_key(user: str) -> bytes:
-    """Return a short key: clients choose the names."""
+    """Return a short key for a user name, whose length the client chooses."""
     return hashlib.blake2b(user.encode(errors="surrogatepass"), digest_size=16).digest()

@@ -14,7 +14,7 @@ cdef enum:
     KEPT_SHARE = 16
 
 cdef uint64_t allocate_more(Memory *m, uint64_t asked) noexcept nogil:
-    """Allocate for a channel that holds the beginning of its frame."""
+    """Allocate a block for a channel that holds the beginning of its frame; return 0 if none is free."""
     if not m.beyond:
         return arena_allocate(m.arena, asked)
     m.beyond = False
@@ -46,8 +46,8 @@ cdef void leave_arena(Memory *m, Channel *c) noexcept nogil:
     c.request.block = 0
 
 cdef bint enter_arena(Memory *m, Channel *c) noexcept nogil:
-    """Bring a parked request back into the arena, for a handler. It was let in once, so the limit does not
-    count. False: its frame was not kept, or memory is exhausted; the caller closes the connection.
+    """Bring a parked request back into the arena, for a handler. It was admitted before, so the limit does
+    not apply. Return False if its frame was not kept, or memory is exhausted; the caller then closes.
     """
     cdef uint64_t asked = c.request.needed + answer_room(c.request.needed), block
     if c.request.kept == NULL:

@@ -45,7 +45,7 @@ cdef inline void timer_put(Mutes *u, uint32_t place, uint32_t channel) noexcept 
     u.channels[channel].timer = place
 
 cdef void timer_sift(Mutes *u, uint32_t place, uint32_t channel) noexcept nogil:
-    """Find the place of a channel, with `place` vacant. Places count from 1; 0 is none."""
+    """Put a channel into the heap of timers, from the vacant `place` on. Places count from 1; 0 is none."""
     cdef uint64_t until = u.channels[channel].throttled_until_ns
     cdef uint32_t child
     while place > 1 and timer_at(u, place // 2) > until:

@@ -105,7 +105,7 @@ cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
 cdef void handler_died(ChannelTurn *t, uint32_t number) noexcept nogil:
     """Repair after a handler's death: requeue untaken and repeatable requests, close the rest.
 
-    Comes after the log process's fence.
+    Call it after the fence of the log process.
     """
     cdef Peer *peer = &t.peers.handlers[number]
     cdef uint64_t taken = load_acquire(peer.requests.head)

@@ -27,7 +27,7 @@ assert (
 cdef void count_taken_by(Peers *p, Peer *peer) noexcept nogil:
     """Count the requests that the handler has taken since the last call.
 
-    If none is untaken the places are void: they may have been reused many times since.
+    If none is untaken, the noted places of the ring are invalid: they may have been reused since.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
     cdef uint32_t taken = 0
@@ -144,7 +144,7 @@ cdef Peer *least_loaded(Peers *p) noexcept nogil:
     return best
 
 cdef bint replies_are_out(Peers *p) noexcept nogil:
-    """Return whether a handler lacks room for an answer: other clients do not read theirs."""
+    """Return whether a handler lacks room for an answer, because clients do not read their answers."""
     cdef uint32_t h
     for h in range(p.handler_count):
         if load_relaxed(&p.replies_out[h]):

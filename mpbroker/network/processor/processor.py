@@ -432,7 +432,7 @@ class Processor:
             )
 
     def _drain(self) -> None:
-        """Answer requests under way and begin none. The process's end closes the rest."""
+        """Finish the requests under way and begin no others. The end of the process closes the rest."""
         self.turn.saw_orders()
         # The acceptor gives no more connections to a process that leaves. Take those given before.
         while self._take_connections():

@@ -6,7 +6,7 @@ from shm.ring cimport ring_want_space
 
 
 cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil:
-    """Publish how much is queued here, and sum up the other processors' words."""
+    """Publish how many requests are queued here, and add up those of the other processors."""
     cdef uint64_t elsewhere = 0, queued, busy = 1
     cdef uint32_t i
     count_taken(p)

@@ -54,15 +54,15 @@ cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
         count_client(&t.metering, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
-    """Return the size of a frame's second or later block. A large one starts small until bytes come."""
+    """Return the size of a frame's next block, which is small for a large frame until bytes arrive."""
     if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
 
 cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Clear the place of the answer: move the bytes after the frame, or the frame, whichever is shorter.
+    """Make room for the answer after the frame: move the bytes that follow, or the frame if it is shorter.
 
-    No byte moves more than twice, however many frames come at once. False: no memory.
+    No byte moves more than twice, however many frames come at once. Return False without memory.
     """
     cdef uint32_t extra = c.received - c.request.needed
     cdef uint64_t asked, block
@@ -94,7 +94,7 @@ cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the request goes no further, as its session ends: it renews the session, or is late."""
+    """Return whether the request is not served: it renews the session, or the session has expired."""
     if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
     ):
@@ -111,7 +111,7 @@ cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
 cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     """Put the request into the window, or mute the channel and put its request into the FIFO.
 
-    2: it is in the window, and the next one may be read; 1: nothing more is read; -1: closed; -2: no memory.
+    Return 2: it is in the window, the next may be read; 1: nothing more is read; -1: closed; -2: no memory.
     """
     cdef bint parsed
     if c.received > c.request.needed and not set_aside(t, c):
@@ -150,7 +150,7 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:
-    """Read the size of a frame. False: it is invalid; the channel is closed, or will be after its answers."""
+    """Read the size of a frame. Return False if it is invalid: the channel closes, now or after answers."""
     cdef int32_t size = <int32_t>be32(frame)
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
         if c.window_count:
@@ -191,7 +191,7 @@ cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     return frame_received(t, c)
 
 cdef bint make_room(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Move a frame's beginning into a larger block, finally one for all and its answer. False: no memory."""
+    """Move a frame's beginning to a larger block, the last with room for the answer. False: no memory."""
     cdef uint64_t asked = frame_block(c.request.needed, c.received)
     cdef uint64_t capacity = block_capacity(t.memory.arena.base, c.request.block), block
     if c.request.needed + answer_room(c.request.needed) <= capacity:
@@ -211,7 +211,7 @@ cdef uint64_t frame_room(ChannelTurn *t, Channel *c) noexcept nogil:
     return (c.request.needed if 0 < c.request.needed < whole else whole) - c.received
 
 cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Check the block. 0: it needs more bytes; otherwise as `frame_whole`."""
+    """Check the block. Return 0 if it needs more bytes, otherwise the result of `frame_whole`."""
     if c.received < 4:
         return 0
     if c.request.needed == 0 and not take_size(t, c, t.memory.arena.base + c.request.block):

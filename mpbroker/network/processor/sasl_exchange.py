@@ -138,7 +138,7 @@ class SaslExchanges:
         return self._pauses.pause_ns(channels.session_of(peer).client_host, sasl.claimed, channels.now_ns())
 
     def _complete(self, peer: TlsSaslChannel, sasl: SaslServer) -> None:
-        """Open the connection: the last token is written."""
+        """Open the connection for requests: its last token is written."""
         channels, session = self._channels, sasl.session
         assert session is not None
         expires_ns = 0
@@ -273,7 +273,7 @@ class SaslExchanges:
 
 
 def _frame_bytes_max(peer: TlsSaslChannel) -> int:
-    """Return how large the next frame may be; tokens alone may be large."""
+    """Return the largest size in bytes that the next frame may have; only tokens may be large."""
     most = peer.security.settings.sasl_server_max_receive_size
     has_token = peer.sasl is not None and peer.sasl.state is State.AUTHENTICATE
     return most if has_token else min(most, LARGE_FRAME_BYTES)

@@ -126,7 +126,7 @@ class Logins:
             self._large_bytes -= len(login.frame)
 
     def overdue(self, now_ns: int) -> Iterator[TlsSaslChannel]:
-        """Remove and yield the connections that have had their time."""
+        """Remove and yield the connections whose time for the login is over."""
         while self._open:
             oldest = next(iter(self._open.values()))
             if oldest.begun_ns + self.limit_ns > now_ns:

@@ -23,7 +23,7 @@ from shm.counters cimport counter_add
 cdef int send_bytes(
     ChannelTurn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
 ) noexcept nogil:
-    """Write from `part_sent` on. 1: all written; 0: the socket is full; 2: budget used up; -1: error."""
+    """Write from `part_sent` on. Return 1: all written; 0: socket full; 2: budget used up; -1: error."""
     cdef ssize_t n
     cdef uint64_t want
     while c.part_sent < length:
@@ -75,7 +75,7 @@ cdef int send_file(ChannelTurn *t, Channel *c, Part *part, uint64_t *budget) noe
     return 1
 
 cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Write the answer. 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
+    """Write the answer. Return 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
     cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     cdef uint8_t *base = answer_base(&t.peers, a)

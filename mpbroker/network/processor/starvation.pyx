@@ -36,7 +36,7 @@ cdef inline void forget_starved(ChannelTurn *t, uint32_t first, uint32_t count) 
     t.lists.starved_count -= count
 
 cdef void feed_starved(ChannelTurn *t) noexcept nogil:
-    """Let channels that waited for memory go on, as far as there is memory."""
+    """Resume channels that waited for memory, while there is memory."""
     cdef uint32_t count = t.lists.starved_count, fed = 0
     end_dry_spell(&t.memory, t.now_ns)
     if not may_have_room(&t.memory):
@@ -49,9 +49,9 @@ cdef void feed_starved(ChannelTurn *t) noexcept nogil:
         forget_starved(t, 0, fed)
 
 cdef void end_jam(ChannelTurn *t) noexcept nogil:
-    """Let the longest waiting channel go beyond the limit if all memory is with channels that wait for more.
-    Otherwise none would ever be freed. One at a time, as a single request may exceed the limit anyway. One
-    that is throttled as well waits longer.
+    """If all memory is held by channels that wait for more, let the longest waiting one exceed the limit.
+    Otherwise no memory would ever be freed. One channel exceeds it at a time, as a single request may exceed
+    the limit anyway. Throttled channels are passed over.
     """
     cdef uint64_t held = 0
     cdef uint32_t i, first = t.lists.starved_count
@@ -108,7 +108,7 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a channel has held only bytes pipelined after a parked request or a throttle, for
-    `stall_ns`. Such a channel waits for us. Close it only if that frees memory another one waits for.
+    `stall_ns`. Such a channel waits for the broker: close it only if another channel needs its memory.
     """
     if c.last_active_ns + t.memory.stall_ns >= t.now_ns:
         return False

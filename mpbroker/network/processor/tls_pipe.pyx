@@ -50,7 +50,7 @@ _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class MoreLater(Exception):
-    """The socket has more bytes, which no edge will report. Other channels go first."""
+    """The socket has more bytes, which epoll will not report again. Serve other channels first."""
 
 
 cdef uint8_t received[CIPHERTEXT_BYTES]
@@ -67,7 +67,7 @@ cdef void forget(Bytes *some) noexcept nogil:
     some.at = some.end = 0
 
 cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
-    """Append bytes. False: out of memory."""
+    """Append bytes. Return False if memory is exhausted."""
     cdef uint8_t *base
     if to.at:
         # Reuse the place of consumed bytes: a reader that never takes all would make the buffer grow forever.
@@ -99,7 +99,7 @@ cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
     return n
 
 cdef bint keep_staged(Wire *wire) noexcept nogil:
-    """Move the staged bytes after earlier ones. False: no memory, and the connection is lost."""
+    """Move the staged bytes after earlier ones. Return False without memory: the connection is lost."""
     global staged_end
     cdef size_t n = staged_end
     staged_end = 0
@@ -136,13 +136,13 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     return <int>n
 
 cdef bint has_spoken(Wire *wire) noexcept nogil:
-    """Return whether the client has sent bytes or disconnected. Waiting in OpenSSL would take some 40 KiB."""
+    """Return whether the client has sent bytes or disconnected. Only then OpenSSL's 40 KiB are needed."""
     cdef uint8_t first
     wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
     return wire.begun
 
 cdef bint fill(Wire *wire) noexcept nogil:
-    """Receive what the socket has. False: nothing came, the client has closed, or this call had enough."""
+    """Receive from the socket. Return False if nothing came, the client closed, or the share is used up."""
     global received_at, received_end
     cdef ssize_t n
     if wire.ended:
@@ -234,7 +234,7 @@ cdef class TlsPipe:
         return self.write_encrypted(&data[0], data.shape[0]) if data.shape[0] else self.write_left()
 
     cdef _open(self):
-        """Make OpenSSL's side, 8 KiB with 3.0 and 16 with 3.5. A client that sends nothing costs none."""
+        """Create the state of OpenSSL, 8 KiB with 3.0 and 16 with 3.5. A silent client needs none."""
         cdef BIO *bio = BIO_new(METHOD)
         if bio == NULL:
             raise MemoryError
@@ -404,7 +404,7 @@ cdef class TlsPipe:
         self.wire.more = False
 
     cdef _end(self):
-        """Keep what this call leaves in the connection's own memory: the next call uses the buffers."""
+        """Move what this call leaves into the connection's own memory: the next call reuses the buffers."""
         global received_at, received_end
         cdef bint kept = keep_staged(&self.wire)
         if received_at < received_end:

@@ -351,7 +351,7 @@ cdef class ProcessorTurn:
 
     def handed(self) -> tuple[bytes, list[int]] | None:
         """Return the message and the descriptors, one or none, of a connection that Python must decide about;
-        None if none waits. The caller owns it then.
+        None if there is none. The caller then owns the descriptors.
         """
         if not self.intake.handed_waits:
             return None
@@ -371,9 +371,9 @@ cdef class ProcessorTurn:
         self.intake.listener_kinds[listener] = 0
 
     def tell_closed(self, levels: Mapping[CloseReason, int], int level_at_start) -> None:
-        """Tell Python of closed connections only if the level of their reason is logged.
+        """Report a closed connection to Python only if the log level of its reason is enabled.
 
-        `level_at_start` counts until clients set another level.
+        `level_at_start` applies until clients set another level.
         """
         for reason, level in levels.items():
             self.t.reports.reason_levels[<int>reason] = level
@@ -382,7 +382,7 @@ cdef class ProcessorTurn:
     def answer_api_versions(self, bodies: list[bytes]) -> None:
         """Answer common ApiVersions requests with the encoded response of their version.
 
-        Requests of versions that lack one go to handlers.
+        Requests of other versions go to handlers.
         """
         cdef bytes body
         for version in range(API_VERSIONS_MOST):
@@ -532,9 +532,9 @@ cdef class ProcessorTurn:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
     def close_idle(self, uint64_t before_ns) -> None:
-        """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), as Kafka does.
+        """Close all connections whose socket was last ready before `before_ns` (CLOCK_MONOTONIC).
 
-        Which event they wait for does not matter.
+        It does not matter which event they wait for; Kafka does the same.
         """
         close_idle_channels(self.t, before_ns)
         publish(self.t)

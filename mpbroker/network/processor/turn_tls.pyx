@@ -217,7 +217,7 @@ cdef class TlsSaslTurn:
             <char *>(self.t.memory.arena.base + c.request.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
-        """Take `n` bytes in the room; return whether there may be room for more.
+        """Take over `n` bytes that were written into `room`; return whether there may be room for more.
 
         A whole frame enters the window or mutes the channel.
         """
@@ -236,7 +236,7 @@ cdef class TlsSaslTurn:
         return framed == 0
 
     def nothing(self, uint32_t channel) -> None:
-        """Note that the socket and the decrypted bytes are empty: the next byte brings a new edge."""
+        """Note that the socket and the decrypted bytes are empty: epoll reports the next byte."""
         cdef Channel *c = self._channel(channel)
         c.readable = 0
         if c.state == ChannelState.CHANNEL_READING and c.received == 0:

@@ -114,7 +114,7 @@ cdef void window_written(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
         i += 1
 
 cdef bint end_written(ChannelTurn *t, Channel *c) noexcept nogil:
-    """End the oldest entries whose answers are written or empty. False: the channel is closed."""
+    """End the oldest entries whose answers are written or empty. Return False if the channel is closed."""
     cdef WindowEntry *e
     cdef Request *r
     while c.window_count:
