@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete. (Kafka: OffsetMetadataManager, and KafkaApis for the topics.)
 
-A commit is answered when it is durable. Records have topics by name; from version 10 on requests have their
-ids, which are translated here.
+A commit is answered when it is durable. Records have topic names. Requests of version 10 or later have topic
+ids, which this module translates.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class OffsetMetadataManager:
     def delete(
         self, context: RequestContext, request: messages.OffsetDeleteRequest
     ) -> messages.OffsetDeleteResponse | None:
-        """Delete offsets, but for topics with subscribed members. Raises ApiError."""
+        """Delete offsets, except those of topics with subscribed members. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)

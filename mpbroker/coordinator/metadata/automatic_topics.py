@@ -40,7 +40,7 @@ class AutomaticTopics:
         return sum(topics[one].partitions for one in self._ids.get(user, ()) if one in topics)
 
     def check(self, user: str, more: int, used: int, partitions: int, share: int) -> None:
-        """Check that `user`, who has `used` partitions, may have `more`; the broker has `partitions`.
+        """Check that `user`, who has `used` of the broker's `partitions`, may create `more`.
 
         `share`: the limit of one principal. Raises Refused.
         """

@@ -20,7 +20,7 @@ class Caller:
     """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
 
     (A frozen dataclass takes several times as long to construct, and each request has one.) `api_key` and
-    `version` are those of a forwarded request, in which its response is wanted.
+    `version` are those of a forwarded request, and of its response.
     """
 
     handler: int
@@ -75,7 +75,7 @@ class Answers:
         self.send(waiter, ForwardedResponse(body, error_counts(response)))
 
     def fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        """Answer that the whole request failed. The handler process makes a response of its API of that."""
+        """Answer that the whole request failed. The handler process makes the API's response from it."""
         self.send(waiter, Failed(error, error.message))
 
     def refuse(self, waiter: Waiter, reason: str) -> None:
