@@ -2,7 +2,7 @@
 
 `from_properties` takes a mapping, which comes from a properties file or from options of another program. It
 understands librdkafka's names for user, password and authority too. A setting that this client cannot honour
-is an error; none is left out in silence.
+is an error.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _server(address: str) -> tuple[str, int]:
 def from_properties(
     properties: Mapping[str, str], base: ClientConfig | None = None
 ) -> tuple[ClientConfig, list[str]]:
-    """Return the settings, and the names that mean nothing to this client. Raises ConfigError."""
+    """Return the settings, and the names that this client does not know. Raises ConfigError."""
     values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():
@@ -122,7 +122,7 @@ def from_properties(
 
 
 def read_entries(path: Path | None) -> list[Entry]:
-    """Read the properties in a file; None has none. Raises ConfigError."""
+    """Return the properties in a file, none if `path` is None. Raises ConfigError."""
     if path is None:
         return []
     try:
@@ -264,7 +264,7 @@ _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
 def _of_jaas(text: str) -> dict[str, Any]:
-    """Parse `…LoginModule required username="…" password="…";`, for a token also `tokenauth="true"`."""
+    """Parse `…LoginModule required username="…" password="…";`; tokens also have `tokenauth="true"`."""
     try:
         entry = parse_jaas(Secret(text))
     except JaasError as error:
