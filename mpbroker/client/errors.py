@@ -120,7 +120,7 @@ class ApiFailed(ClientError):
 
 
 def raise_all(failed: Sequence[ClientError]) -> None:
-    """Raise one error for several topics or groups, if any failed; a wrong call if all errors are such."""
+    """Raise the errors of several topics or groups as one; InvalidArgument if all are wrong calls."""
     if len(failed) == 1:
         raise failed[0]
     if failed:

@@ -34,7 +34,7 @@ def upsert(admin: Admin, user: str, kind: ScramType, iterations: int, password: 
 
 
 def can_log_in(admin: Admin, user: str, kind: ScramType) -> str:
-    """Return a text that the user can log in, or also that no listener asks for a login."""
+    """Return a text that the user can log in, with a remark if no listener asks for logins."""
     nobody_asks = ", but no listener asks for a login" if _serves_without_logins(admin) else ""
     return f"user {user} can log in with {kind.mechanism}{nobody_asks}"
 

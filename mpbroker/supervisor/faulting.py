@@ -1,7 +1,7 @@
 """Faults on demand: the owner of a test's broker asks, and is answered when every process knows them.
 
 Only the control socket takes them, and only in a broker that `mpbroker.testing` has started: clients of
-listeners cannot ask for one, and `mpbroker serve` refuses all.
+listeners cannot request faults, and `mpbroker serve` refuses them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEFORE_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class Faulting:
-    """The faults of this broker, and the requests for others that are not carried out yet."""
+    """The faults of this broker, and requests for other faults that are not carried out yet."""
 
     def __init__(self) -> None:
         self.is_allowed = False
