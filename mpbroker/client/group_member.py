@@ -1,7 +1,7 @@
 """A member of a consumer group of the classic protocol (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
 For a program with one thread. It calls `must_rejoin` between its reads, which sends heartbeats when due.
-Members do not read while the group is rebalanced. Partitions are assigned by ranges, as every client can.
+Members do not read while the group is rebalanced. Partitions are assigned by ranges (RangeAssignor).
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class Services:
         self.groups.step(is_serving)
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return how long the loop may sleep, at most `most_ms`. Each service makes work for the other."""
+        """Return how many ms the loop may sleep, at most `most_ms`. One service may wake the other."""
         if self._is_serving and (self.groups.has_work or self.transactions.has_work):
             return 0
         return min(self.groups.sleep_ms(most_ms), self.transactions.sleep_ms(most_ms))

@@ -18,7 +18,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """What an entry protects. (Kafka: org.apache.kafka.common.resource.ResourceType.)"""
+    """A type of resource. (Kafka: org.apache.kafka.common.resource.ResourceType.)"""
 
     UNKNOWN = 0
     ANY = 1

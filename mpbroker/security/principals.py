@@ -72,7 +72,7 @@ class Rule:
 
 
 def expand(replacement: str, match: re.Match[str]) -> str:
-    """Expand as Java's appendReplacement: `$n` is a group, a backslash makes the next character literal."""
+    """Return the expansion by Java's rules: `$n` is a group, a backslash makes the next character literal."""
     return _REFERENCE.sub(lambda found: found[1] or match[int(found[2])] or "", replacement)
 
 

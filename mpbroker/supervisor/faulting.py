@@ -1,4 +1,4 @@
-"""Faults on demand: the owner of a test's broker asks, and is answered when every process knows them.
+"""Fault injection: the owner of a test's broker sets faults, and is answered when every process has them.
 
 Only the control socket takes them, and only in a broker that `mpbroker.testing` has started: clients of
 listeners cannot request faults, and `mpbroker serve` refuses them.
@@ -33,7 +33,7 @@ class Faulting:
         self._asked: list[tuple[list[Fault], Later]] = []
 
     def ask(self, wanted: list[Fault] | None) -> Later:
-        """Replace all faults; the answer comes when all processes follow. Raises FatalError, ValueError."""
+        """Replace all faults; the answer comes when all processes have them. Raises FatalError."""
         if not self.is_allowed:
             raise FatalError("faults are for brokers that mpbroker.testing has started; this one serves")
         wanted = wanted or []

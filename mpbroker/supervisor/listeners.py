@@ -1,8 +1,8 @@
 """The listening sockets and their acceptors; listeners that are added and removed while the broker runs.
 
-Sockets are bound before anything else and kept here: an acceptor that dies loses no backlog. Adding and
-removing goes in Kafka's order (SocketServer.addListeners, removeListeners): a removed listener first gives up
-its limits and its socket, then its connections are closed; an added one is known to all before it accepts.
+Sockets are bound before anything else and kept here: an acceptor that dies loses no backlog. The order of
+changes is Kafka's (SocketServer.addListeners, removeListeners): a removed listener first loses its limits and
+socket, then its connections; all processes know an added one before it accepts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits of the system on the broker's processes: open files are counted before the first fork."""
+"""Limits of the system on the broker's processes, such as open files; checked before the first fork."""
 
 from __future__ import annotations
 

@@ -424,8 +424,8 @@ class Tree:
     def retire(self, roles: list[int]) -> None:
         """Begin to take these roles out of a running broker.
 
-        `step` continues it; they are deleted from `children` when it is done. Their givers stop giving them
-        work before they get the order, so that they can finish. Only the leaving roles wait for that.
+        `step` continues it; they are deleted from `children` when it is done. Other roles first stop giving
+        them work, so that they can finish. Only the leaving roles wait for that.
         """
         for role in sorted(roles, reverse=True):
             if topology.is_processor(role):

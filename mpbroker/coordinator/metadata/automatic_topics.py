@@ -36,7 +36,7 @@ class AutomaticTopics:
         self._logged: set[str] = set()
 
     def used(self, user: str, topics: Mapping[bytes, _Topic]) -> int:
-        """Return how many partitions `user` has. Iterates over its topics: call it once per request."""
+        """Return how many partitions `user` has. Slow with many topics: call it once per request."""
         return sum(topics[one].partitions for one in self._ids.get(user, ()) if one in topics)
 
     def check(self, user: str, more: int, used: int, partitions: int, share: int) -> None:

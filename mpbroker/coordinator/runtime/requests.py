@@ -55,7 +55,7 @@ Raises ApiError if the whole request fails.
 class Answers:
     """Decodes the requests that handlers forward as clients sent them, and encodes the responses (KIP-590).
 
-    Both happen once, in the version of the client; a handler frames the response. (Kafka: EnvelopeRequest,
+    Both messages have the version of the client; a handler frames the response. (Kafka: EnvelopeRequest,
     EnvelopeResponse.) `send` sends an answer; it returns False if its handler has died or the arena is full.
     """
 

@@ -204,7 +204,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error per partition, None if a step under way decides that. Raises ApiError for all."""
+        """Return an error per partition, None if a step under way decides it. Raises ApiError if all fail."""
         transaction, value = self._state.existing(transactional_id)
         steps.check_producer(value, producer)
         if transaction.is_ending:
