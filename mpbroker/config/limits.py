@@ -1,7 +1,7 @@
 """Limits of connections, of single listeners and of single addresses.
 
-Kafka reads `listener.name.<listener>.<key>` first, and `<key>` if that is not set. A listener without a limit
-of its own therefore has the broker's limit for itself alone (ListenerName.configPrefix, ConnectionQuotas).
+Kafka reads `listener.name.<listener>.<key>` first, and `<key>` if that is not set. A listener without its own
+limit therefore has the broker's, not shared with others (ListenerName.configPrefix, ConnectionQuotas).
 """
 
 import ipaddress

@@ -108,7 +108,7 @@ def encode_response_frame_in_pieces(
 
 @cache
 def throttle_time_at(api_key: int, api_version: int) -> int | None:
-    """Return the position of `throttle_time_ms` in a response's body; None if the version has none.
+    """Return the position of `throttle_time_ms` in a response's body; None if it has no fixed one.
 
     All fields before it have a fixed size.
     """

@@ -191,7 +191,7 @@ class ScramServer(Mechanism):
         return self._find_token().credential
 
     def _find_token(self) -> TokenLogin:
-        """Return the token as it is now. Raises SaslFailed if it was deleted or has expired."""
+        """Return the current state of the token. Raises SaslFailed if it was deleted or has expired."""
         token = self._look_up_token(self._kind, self._token_id)
         if token is None:
             raise SaslFailed("no such delegation token")

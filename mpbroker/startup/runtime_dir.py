@@ -23,7 +23,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 def check(config: BrokerConfig) -> Path:
-    """Return this broker's directory: in MPBROKER_RUNTIME_DIR, else in systemd's, else in /dev/shm.
+    """Return this broker's directory: MPBROKER_RUNTIME_DIR, else systemd's, else one in /dev/shm.
 
     Makes nothing. Raises FatalError, RegionUnavailable.
     """
@@ -92,7 +92,7 @@ def claim(directory: Path) -> int:
 
 
 def remove(directory: Path) -> None:
-    """Remove the directory if it is empty and this module made it. Call it with locked log directories."""
+    """Remove the directory, unless the operator or systemd named it. Log its failure."""
     if _named():
         return
     try:

@@ -48,7 +48,7 @@ class _Ended(Exception):
 
 
 def problem(children: Sequence[Child]) -> str:
-    """Return why no pause can begin now; "" if one can. It cannot begin while a process starts."""
+    """Return why no pause can begin now; "" if one can. None begins while a process starts or stops."""
     for child in children:
         if not (child.pid and child.serves and child.leaves_by is None):
             return f"{child.name} is starting or stopping"

@@ -147,7 +147,7 @@ class EndTxn:
         self._markers.send(marker, transaction.value.partitions, partial(self._complete, transaction))
 
     def _complete(self, transaction: TransactionMetadata) -> None:
-        """Record that all markers are durable. Without the record a restart would send them again."""
+        """Record that all markers are durable, or a restart would send them again."""
         if not self._state.is_current(transaction):
             return
 
