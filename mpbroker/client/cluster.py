@@ -87,7 +87,7 @@ class Cluster:
     def refresh(
         self, topics: Iterable[str] | None = (), *, auto_create: bool = False, timeout_ms: float | None = None
     ) -> MetadataResponse:
-        """Ask any node for the nodes and these topics (None: all), and keep the answer."""
+        """Request the nodes and these topics (None: all) from any node, and store the answer."""
         request = metadata_request(topics, auto_create=auto_create)
         response: MetadataResponse = self.ask_any(request, timeout_ms)
         self.metadata.updated(response, monotonic_ms())

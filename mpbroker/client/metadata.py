@@ -46,7 +46,7 @@ def bootstrap_nodes(servers: Iterable[tuple[str, int]]) -> list[Node]:
 
 
 class Metadata:
-    """Metadata of the topics that a client tracks or has asked for."""
+    """Metadata of the topics that a client tracks or has requested."""
 
     def __init__(
         self, servers: Iterable[tuple[str, int]], backoff: ExponentialBackoff, max_age_ms: float

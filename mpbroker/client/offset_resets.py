@@ -27,7 +27,7 @@ class Reset(NamedTuple):
 
     @property
     def time_ms(self) -> int | None:
-        """Return the time (ms) whose offset must be asked for; None if no time was given."""
+        """Return the time (ms) whose offset must be requested; None if no time was given."""
         return self.number if self.kind == "to-datetime" else None
 
 
@@ -132,7 +132,7 @@ class ResetPlan(NamedTuple):
 def planned(
     admin: Admin, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
-    """Return the new offsets of a group, None if the plan has none, and append rows. Raises ClientError."""
+    """Return a group's new offsets, None if the plan has none. Appends to `rows`. Raises ClientError."""
     _check_inactive(admin, name)
     committed = groups.committed(admin, name)
     resets = plan.resets(admin, name, committed)

@@ -30,7 +30,7 @@ class Start(NamedTuple):
 
     @property
     def time_ms(self) -> int | None:
-        """Return the time (ms) whose offset must be asked for; None if no time was given."""
+        """Return the time (ms) whose offset must be requested; None if no time was given."""
         return self.number if self.kind == "time" else None
 
     def within(self, ends: Ends) -> int:

@@ -88,7 +88,7 @@ class SaslAuthenticator:
             self._frames = None
 
     def restart_if_due(self, now_ms: float) -> None:
-        """Begin again when the session is about to end."""
+        """Restart the authentication when the session is about to expire."""
         if self._due_ms is not None and now_ms >= self._due_ms and self._frames is None:
             self._begin()
 

@@ -145,5 +145,5 @@ class ApiVersionsTalk:
 
 
 def expects_response(request: object) -> bool:
-    """Return whether the request has a response; only a produce with acks=0 has none."""
+    """Return whether the request has a response; only Produce with acks=0 has no response."""
     return not (isinstance(request, ProduceRequest) and request.acks == 0)

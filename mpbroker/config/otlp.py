@@ -28,7 +28,7 @@ class Destination(NamedTuple):
 
 
 class NotServed(ValueError):
-    """The variables request a feature that is not supported; the text names it and the remedy."""
+    """The variables request an unsupported feature; the message names it and the remedy."""
 
 
 def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, str]) -> Destination | None:

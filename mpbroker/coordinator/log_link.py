@@ -68,7 +68,7 @@ class _Asked:
 
 
 class LogLink:
-    """The conversation with the current log workers."""
+    """The requests to the current log workers, and their answers."""
 
     def __init__(self, context: ProcessContext, lender: Lender, events: LogEvents) -> None:
         self.workers = range(context.memory.sizes.log_workers)
@@ -252,7 +252,7 @@ class LogLink:
     def _ask(
         self, messages: Mapping[int, Message], kind: Kind, topic_id: bytes = b"", topic: Topic | None = None
     ) -> None:
-        """Ask each worker its own message."""
+        """Send each worker its own message, as one question."""
         asked = _Asked(kind, topic_id, topic, len(messages))
         self._unasked.extend((asked, worker, message) for worker, message in messages.items())
         self._send_on()

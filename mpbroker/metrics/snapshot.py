@@ -121,7 +121,7 @@ class ListenerSeen:
 
 @dataclass(frozen=True)
 class LogSeen:
-    """A partition's log. `sizes`: segments and bytes; None: not measured yet.
+    """A partition's log. `sizes`: numbers of segments and bytes, None if not measured yet.
 
     `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies.
     `slot` and `generation` are its place in the partition table. A log that is not `usable` is offline.

@@ -81,7 +81,7 @@ RUNTIME: dict[str, Any] = {
 
 
 class _DecoderWriter(FunctionWriter):
-    """Writes a decoder, or one that decodes in pieces if it `pauses`.
+    """Writes a decoder, which decodes in pieces if it `pauses`.
 
     `view`: the source is a memoryview, whose slices have no `decode` method.
     """

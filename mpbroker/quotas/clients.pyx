@@ -93,7 +93,7 @@ cdef class Clients:
 
     @property
     def on(self) -> bool:
-        """Return whether every request must be matched with its client, because quotas exist."""
+        """Return whether every request must be matched with its client."""
         return self.ref.on
 
     @on.setter

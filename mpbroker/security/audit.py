@@ -230,7 +230,7 @@ class _Counts:
         self._each: dict[str, _Count] = {}
 
     def takes(self, now_ms: int, whose: str) -> bool:
-        """Return True if there is room for a line; otherwise count it."""
+        """Return True if a line may be written; otherwise count it as suppressed."""
         if now_ms >= self._all.since_ms + EVERY_MS:
             self._all = _Count(now_ms)
         if whose not in self._each and len(self._each) >= PRINCIPALS_MAX:

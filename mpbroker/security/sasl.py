@@ -50,7 +50,7 @@ class State(Enum):
 
 
 class Session(NamedTuple):
-    """The result of an authentication. `expires_ms`: wall clock; None: never."""
+    """The result of an authentication. `expires_ms` is a wall-clock time, or None for no expiry."""
 
     principal: Principal
     mechanism: str

@@ -154,7 +154,7 @@ def _bind(sock: socket.socket, address: Any) -> None:
 
 
 def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
-    """Return the addresses to try; the first one that this machine has is used.
+    """Return the addresses to try. The first one that this machine has is used.
 
     The wildcard has both families. A name's IPv4 address comes first (Java's order). Raises
     FatalError.

@@ -104,7 +104,7 @@ class Changes:
         return self.handlers is not None or self.processors is not None
 
     def log(self, why: str) -> None:
-        """Log the changes. `why`: who or what asked for them."""
+        """Log the changes. `why` names the person or event that requested them."""
         for warning in self._all_warnings():
             log.warning("%s: %s", why, warning)
         if self.names:
@@ -255,7 +255,7 @@ def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> 
 
 
 def _advertised(read: BrokerConfig, asked: BrokerConfig, now: BrokerConfig) -> Any:
-    """Return the advertised listeners of the file and those of listeners added since the start."""
+    """Return the advertised listeners in the file, and those added with listeners since the start."""
     from_file = {one.name for one in (*asked.listeners, *(read.advertised_listeners or ()))}
     added = tuple(one for one in now.advertised_listeners or () if one.name not in from_file)
     return (*(read.advertised_listeners or ()), *added) or None

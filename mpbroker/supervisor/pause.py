@@ -48,7 +48,7 @@ class _Ended(Exception):
 
 
 def problem(children: Sequence[Child]) -> str:
-    """Return why no pause can begin now; "" if one can. None begins while a process starts or stops."""
+    """Return why no pause can begin now; "" if one can. No process may be starting or stopping."""
     for child in children:
         if not (child.pid and child.serves and child.leaves_by is None):
             return f"{child.name} is starting or stopping"

@@ -93,7 +93,7 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Return about how many bytes of memory the member takes."""
+        """Return an estimate of the memory that the member takes, in bytes."""
         names = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
         return MEMBER_BYTES + names + len(self.assignment) + size_of(self.protocols)
 

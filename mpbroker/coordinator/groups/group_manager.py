@@ -46,7 +46,7 @@ class GroupMetadataManager:
             del self.groups[group.group_id]
 
     def live(self, group_id: str) -> Group:
-        """Return a group for one of its members. Raises ApiError if it has none or is being deleted."""
+        """Return a group for one of its members. Raises ApiError if it does not exist or is dead."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._find_loaded(group_id)

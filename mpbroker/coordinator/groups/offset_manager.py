@@ -271,7 +271,7 @@ class OffsetMetadataManager:
 
 
 def _is_of(value: OffsetValue, topic_id: bytes) -> bool:
-    """Return False if the offset belongs to an earlier topic of that name."""
+    """Return whether the offset belongs to this topic, not to an earlier one of its name."""
     return messages.ZERO_UUID in (value.topic_id, topic_id) or value.topic_id == topic_id
 
 

@@ -186,7 +186,7 @@ class Offsets:
         self._pending.add(transaction, key, value)
 
     def end_transaction(self, transaction: TransactionKey, is_commit: bool) -> None:
-        """Apply a durable marker. Idempotent; does nothing for a transaction that is not known here."""
+        """Apply a durable marker. Idempotent; does nothing for an unknown transaction."""
         ended = self._pending.end(transaction)
         for key, value, order in ended if is_commit else ():
             self._pending.overtake(key, order)

@@ -148,7 +148,7 @@ class Rebalances:
         self.expect(group, member.member_id, patience_ms)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Remove the member, or the client that was given this id, unless it sends a request in time."""
+        """Remove the member, or the pending id, unless its client sends a request in time."""
         self._timers.set(
             ("member", group.group_id, member_id),
             self._clock.monotonic_ms() + timeout_ms,

@@ -475,7 +475,7 @@ class Decider:
                 return topic_id
 
     def _alter(self, draft: MetadataState, call: calls.AlterSettings) -> Decision:
-        """Decide alterations of settings. `draft` collects those of this call."""
+        """Decide alterations of settings. `draft` collects the alterations of this call."""
         decision = Decision(answers := calls.AlteredResources([]))
         for alteration in call.alterations:
             try:

@@ -37,7 +37,7 @@ log = logging.getLogger("mpbroker.coordinator")
 class TopicSpec:
     """How a topic is created, and its names in messages to operators.
 
-    `held`: the contents that are lost with the topic. `kept_by`: the clients that need it.
+    `held`: a text for the contents, lost with the topic. `kept_by`: a text for its users.
     """
 
     name: str

@@ -20,7 +20,7 @@ class Caller:
     """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
 
     (A frozen dataclass takes several times as long to construct, and each request has one.) `api_key` and
-    `version` are those of a forwarded request, and of its response.
+    `version` are a forwarded request's, and its response's.
     """
 
     handler: int

@@ -113,7 +113,7 @@ class EndTxn:
         """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
         The record is that of an EndTxn v5. A producer whose transaction has timed out may still send EndTxn
-        with its old epoch; it gets the new epoch, as after a lost answer.
+        with its old epoch, and gets the new epoch, as after a lost answer.
         """
 
         def report_and_send_markers(error: ErrorCode) -> None:
