@@ -235,7 +235,7 @@ class Admin:
     def consumer(
         self, topic: str, isolation: int, *, expected: Collection[int] = (), limits: Limits = DEFAULT_LIMITS
     ) -> Consumer:
-        """Return a consumer of a topic, which asks this client who leads the partitions."""
+        """Return a consumer of a topic, which gets the partitions' leaders from this client."""
         look_up = partial(self.topic, topic)
         return Consumer(self.cluster, topic, look_up, isolation=isolation, expected=expected, limits=limits)
 

@@ -60,7 +60,7 @@ class Fetched(msgspec.Struct, frozen=True):
     topic: str = ""
 
     def end(self, isolation: int) -> int:
-        """Return the offset at which a reader of this isolation level must stop."""
+        """Return the offset at which a reader with this isolation level must stop."""
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def batches(self) -> Iterator[tuple[Batch, bool]]:

@@ -93,7 +93,7 @@ class Metadata:
         return self._errors.get(topic, 0)
 
     def request_update(self) -> None:
-        """Ask again as soon as the back-off allows, because the metadata was wrong."""
+        """Request new metadata as soon as the back-off allows, because the metadata was wrong."""
         self._wanted = True
 
     def time_to_next_update_ms(self, now_ms: float) -> float:

@@ -57,7 +57,7 @@ SHOWN_BYTES = 40
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The unit that is sent to one partition; its bytes never change once its sequence is in them."""
+    """The unit that is sent to one partition; its bytes do not change after its sequence is set."""
 
     data: bytearray
     records: int
@@ -275,7 +275,7 @@ class Producer:
             self._answered(response.body, sent)
 
     def _lost(self, error: ClientError, sent: dict[TopicPartition, Batch]) -> None:
-        """Send the batches again; without a producer id fail, because they may be written already."""
+        """Send the batches again. Without a producer id, raise: they may be in the log already."""
         if self._producer_id < 0:
             self._fail(error)
         for partition in sent:

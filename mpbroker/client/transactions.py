@@ -65,7 +65,7 @@ class Transactions:
         return ProducerId(answer.producer_id, answer.producer_epoch)
 
     def add(self, transactional_id: str, producer: ProducerId, partitions: Iterable[tuple[str, int]]) -> None:
-        """Add partitions to the transaction; needed before the first record is sent to each of them."""
+        """Add partitions to the transaction. Call it before the first record is sent to a partition."""
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)

@@ -103,7 +103,7 @@ def parse_host_port(text: str) -> tuple[str, int]:
 
 
 def port_of(listener: str) -> int | None:
-    """Return the port of NAME://HOST:PORT; None of a Unix socket."""
+    """Return the port of NAME://HOST:PORT; None for a Unix socket."""
     try:
         return parse_host_port(listener.partition("://")[2])[1]
     except ValueError:

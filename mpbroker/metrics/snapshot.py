@@ -39,7 +39,7 @@ PERCENTILES = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """The counts of a histogram: per bucket, the exact sum, the largest value."""
+    """A histogram: the counts by bucket, the exact sum, and the largest value."""
 
     buckets: list[int]
     total: int

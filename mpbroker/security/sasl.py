@@ -70,7 +70,7 @@ class Failure(Exception):
 class Offer:
     """The mechanisms that a listener offers.
 
-    `max_reauth_ms` by mechanism; 0: sessions do not expire by themselves.
+    `max_reauth_ms` is by mechanism; 0 means that sessions do not expire.
     """
 
     mechanisms: tuple[str, ...]
@@ -97,7 +97,7 @@ class SaslServer:
 
     @property
     def has_chosen(self) -> bool:
-        """Return whether the client has chosen a mechanism. From then on its tokens may guess passwords."""
+        """Return whether the client has chosen a mechanism. After that a failure may be a wrong password."""
         return self._mechanism is not None
 
     @property

@@ -235,7 +235,7 @@ class Replacement:
         return cls(handlers, topology.handler(count) if count < topology.MAX_HANDLERS else None)
 
     def steps(self, tree: Tree, new_handler: Callable[[int], Child]) -> Iterator[None]:
-        """Replace the handlers. After an error the remaining handlers keep the settings they started with."""
+        """Replace the handlers. After an error, the other handlers keep their old settings."""
         log.info("replacing %s", ", ".join(map(topology.name_of, self._roles)))
         if self._spare is not None:
             yield from self._start_spare(tree, self._spare, new_handler)

@@ -208,7 +208,7 @@ class Tree:
             raise
 
     def relaunch(self, child: Child) -> None:
-        """Launch a role, and try again while the system has no process for it."""
+        """Launch a role. Retry while the system cannot create a process."""
         try:
             self.launch(child)
         except OSError as error:

@@ -37,7 +37,7 @@ log = logging.getLogger("mpbroker.coordinator")
 class TopicSpec:
     """How a topic is created, and its names in messages to operators.
 
-    `held`: a text for the contents, lost with the topic. `kept_by`: a text for its users.
+    `held` names the contents, which are lost with the topic. `kept_by` names the clients that need it.
     """
 
     name: str
