@@ -40,7 +40,7 @@ def check_is_principal(text: str) -> None:
 
 
 def check_host(text: str) -> None:
-    """Check that a host is an address, since clients are known by theirs. Raises BadText."""
+    """Check that a host is an IP address: entries match clients by address. Raises BadText."""
     try:
         if text != WILDCARD:
             ipaddress.ip_address(text)
@@ -61,7 +61,7 @@ def operation_of(name: str) -> Operation:
 
 
 def create(admin: Admin, acls: list[Acl]) -> None:
-    """Have the broker add entries. Raises ApiFailed, FailedPrecondition."""
+    """Add entries to the broker. Raises ApiFailed, FailedPrecondition."""
     creation = m.CreateAclsRequest.AclCreation
     response: m.CreateAclsResponse = admin.cluster.ask_any(
         m.CreateAclsRequest([creation(*acl) for acl in acls])
@@ -89,7 +89,7 @@ def filter_of(acl: Acl) -> m.DeleteAclsRequest.DeleteAclsFilter:
 
 
 def document(acl: Acl) -> dict[str, str]:
-    """Return an entry in Kafka's words, by COLUMNS."""
+    """Return the fields of an entry in Kafka's words, by the names in COLUMNS."""
     values = (
         kafka_word(ResourceType(acl.resource_type)),
         acl.resource_name,

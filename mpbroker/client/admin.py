@@ -40,7 +40,7 @@ class Admin:
         return sorted(broker.node_id for broker in self.cluster.refresh().brokers)
 
     def patiently(self, ask: Callable[[], _Value], patience_ms: int = PATIENCE_MS) -> _Value:
-        """Retry after retriable errors. Raises ApiFailed, with the full disk that may be the cause."""
+        """Retry after retriable errors. Raises ApiFailed, which names a full disk that may be the cause."""
         try:
             return self.cluster.patiently(ask, timeout_ms=patience_ms)
         except ApiFailed as error:
@@ -48,7 +48,7 @@ class Admin:
             raise
 
     def topics(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> list[Topic]:
-        """Return the topics of these names, or all topics, by name."""
+        """Return the topics with these names, or all topics, sorted by name."""
         response = self.cluster.refresh(names, auto_create=auto_create)
         return sorted(map(topic_of, response.topics), key=lambda topic: topic.name)
 
@@ -62,7 +62,7 @@ class Admin:
     def topic_failed(
         self, name: str, code: int, message: str | None = None, *, guesses: bool = True
     ) -> ApiFailed:
-        """Make an error about a topic: with our own text about a wrong name, and which one may be meant."""
+        """Return the error about a topic; about a wrong name, with a text of our own and a similar name."""
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and guesses:
             guess = known.hint([name], [one.name for one in self.topics()])
             return ApiFailed(f"topic {name}", code, f"does not exist{guess}")
@@ -132,7 +132,7 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
-        """Set settings; reset those whose value is None. All or none (IncrementalAlterConfigs)."""
+        """Set settings; reset those with value None. Changes all or none (IncrementalAlterConfigs)."""
         operations = {False: ConfigOperation.SET, True: ConfigOperation.DELETE}
         wanted = [
             m.IncrementalAlterConfigsRequest.AlterableConfig(key, operations[value is None], value)
@@ -158,7 +158,7 @@ class Admin:
         return self.cluster.ask(int(name), request)
 
     def create_partitions(self, name: str, count: int, timeout_s: float) -> None:
-        """Let a topic grow to `count` partitions. Raises ApiFailed."""
+        """Increase a topic's partitions to `count`. Raises ApiFailed."""
         topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name, count, None)
         timeout_ms = int(timeout_s * 1000)
         response: m.CreatePartitionsResponse = self.cluster.ask_any(
@@ -224,7 +224,7 @@ class Admin:
         time_ms: int | None = None,
         isolation: int = READ_UNCOMMITTED,
     ) -> dict[int, Ends]:
-        """Return where partitions begin and end, and their first offset from a time on. Raises ApiFailed."""
+        """Return start and end offsets of partitions, and the first offset from a time. Raises ApiFailed."""
         starts = self.list_offsets(topic, dict.fromkeys(partitions, EARLIEST))
         ends = self.list_offsets(topic, dict.fromkeys(partitions, LATEST), isolation)
         times = {} if time_ms is None else self.list_offsets(topic, dict.fromkeys(partitions, time_ms))
@@ -240,7 +240,7 @@ class Admin:
     def consumer(
         self, topic: str, isolation: int, *, expected: Collection[int] = (), limits: Limits = DEFAULT_LIMITS
     ) -> Consumer:
-        """Return a consumer of a topic, which asks this client who leads the partitions."""
+        """Return a consumer of a topic, which gets the partitions' leaders from this client."""
         look_up = partial(self.topic, topic)
         return Consumer(self.cluster, topic, look_up, isolation=isolation, expected=expected, limits=limits)
 

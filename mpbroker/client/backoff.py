@@ -10,7 +10,7 @@ JITTER = 0.2
 
 
 def monotonic_ms() -> float:
-    """Read the clock that a client counts all its waits by."""
+    """Return the time of the clock that measures all waits of a client."""
     return time.monotonic() * 1000
 
 

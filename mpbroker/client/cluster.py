@@ -1,7 +1,7 @@
 """A cluster for a program that sends requests one by one, or a few at once, and waits for responses.
 
 Methods raise AuthenticationFailed, ConnectionLost, InvalidReceive and UnsupportedByBroker; the texts name the
-address. Only `patiently` tries anything again.
+address. Only `patiently` retries.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Asked:
 
 
 class Cluster:
-    """Connects when it is first asked something. `advice` ends the text of a failed connection."""
+    """A cluster, connected on the first request. `advice` ends the text of a failed connection."""
 
     def __init__(
         self, servers: list[tuple[str, int]], config: ClientConfig, advice: str = "does the broker run there?"
@@ -69,11 +69,11 @@ class Cluster:
         self.client.close()
 
     def ask(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Any:
-        """Return the response of one node; None to a request that has none."""
+        """Send a request to one node and return the response, None if the request has none."""
         return self.finish(self.start(node_id, body, timeout_ms))
 
     def ask_any(self, body: Message, timeout_ms: float | None = None) -> Any:
-        """Return the response of whichever node can be reached."""
+        """Send a request to any node that can be reached; return the response."""
         failed: ClientError = ConnectionLost("no bootstrap server")
         for node in self._candidates():
             try:
@@ -87,7 +87,7 @@ class Cluster:
     def refresh(
         self, topics: Iterable[str] | None = (), *, auto_create: bool = False, timeout_ms: float | None = None
     ) -> MetadataResponse:
-        """Ask any node for the nodes and these topics (None: all), and keep the answer."""
+        """Request the nodes and these topics (None: all) from any node, and store the answer."""
         request = metadata_request(topics, auto_create=auto_create)
         response: MetadataResponse = self.ask_any(request, timeout_ms)
         self.metadata.updated(response, monotonic_ms())
@@ -115,7 +115,7 @@ class Cluster:
         return place.node_id
 
     def start(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Asked:
-        """Send a request as soon as the node takes it, and wait for no more than that."""
+        """Send a request as soon as the node accepts it, without waiting for the response."""
         node = self.metadata.node(node_id)
         if node is None:
             # Forgotten, if it could not be reached.
@@ -123,7 +123,7 @@ class Cluster:
         return self._start(node, body, timeout_ms)
 
     def finish(self, asked: Asked) -> Any:
-        """Wait for the response. Its time began when it was sent."""
+        """Wait for the response and return it. The timeout counts from the sending of the request."""
         while asked.response is None:
             self.client.poll(self.config.request_timeout_ms)
         if asked.response.error is not None:
@@ -139,11 +139,11 @@ class Cluster:
         backoff: ExponentialBackoff | None = None,
         before_retry: Callable[[], object] | None = None,
     ) -> _Value:
-        """Call `ask` until it returns a value; after a retriable ClientError rest and call it again.
+        """Call `ask` until it returns a value. After a retriable ClientError, pause and call it again.
 
         Raises a final error at once, and the last error after `tries` calls, or without `tries` after
-        `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs after each rest, as part of a call.
-        Rests are those of retry.backoff.ms unless `backoff` is given.
+        `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs after each pause, as part of a
+        call. Pauses follow retry.backoff.ms unless `backoff` is given.
         """
         backoff = backoff or self.retry_backoff
         deadline_ms = monotonic_ms() + (self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms)
@@ -161,7 +161,7 @@ class Cluster:
             attempts += 1
 
     def rest(self, rest_ms: float) -> None:
-        """Wait, and let the connections progress meanwhile."""
+        """Wait `rest_ms`, and let the connections progress meanwhile."""
         until_ms = monotonic_ms() + rest_ms
         while (left_ms := until_ms - monotonic_ms()) > 0:
             self.client.poll(left_ms)
@@ -176,7 +176,7 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Connect if need be. A failure of an earlier call is retried, unless it is final."""
+        """Wait until the node is connected. Retry after a failure of an earlier call, unless it is final."""
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:

@@ -1,4 +1,4 @@
-"""Requests about committed offsets of a group, and what responses have (OffsetCommit, OffsetFetch)."""
+"""Requests about committed offsets of a group, and the content of responses (OffsetCommit, OffsetFetch)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpbroker.protocol.topic_names import TopicPartition
 def fetch_request(
     group: str, places: Iterable[TopicPartition] | None, *, require_stable: bool = False
 ) -> m.OffsetFetchRequest:
-    """Return a request for offsets (None: all), with `require_stable` after open transactions (KIP-447)."""
+    """Return a request for offsets (None: all). `require_stable` waits for open transactions (KIP-447)."""
     kind = m.OffsetFetchRequest
     if places is None:
         return kind(group, None, [kind.OffsetFetchRequestGroup(group, topics=None)], require_stable)
@@ -24,12 +24,12 @@ def fetch_request(
 
 
 def of_group(response: m.OffsetFetchResponse) -> Any:
-    """Return what a response has about the one group; since version 8 there is one answer for each group."""
+    """Return the part of a response about its one group; since version 8 each group has its own part."""
     return response.groups[0] if response.groups else response
 
 
 def fetched_offsets(group: Any) -> dict[TopicPartition, int]:
-    """Return the committed offsets that a response has about a group."""
+    """Return the committed offsets in a response's part about a group."""
     return {
         (topic.name, one.partition_index): one.committed_offset
         for topic in group.topics
@@ -41,7 +41,7 @@ def fetched_offsets(group: Any) -> dict[TopicPartition, int]:
 def commit_request(
     group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
 ) -> m.OffsetCommitRequest:
-    """Return a request that commits offsets, of a member, or of a group without members."""
+    """Return a request that commits offsets for a member, or for a group without members."""
     part = m.OffsetCommitRequest.OffsetCommitRequestPartition
     topics = [
         m.OffsetCommitRequest.OffsetCommitRequestTopic(

@@ -2,7 +2,7 @@
 
 `from_properties` takes a mapping, which comes from a properties file or from options of another program. It
 understands librdkafka's names for user, password and authority too. A setting that this client cannot honour
-is an error; none is left out in silence.
+is an error.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
 def _of_jaas(text: str) -> dict[str, Any]:
-    """Parse `…LoginModule required username="…" password="…";`, for a token also `tokenauth="true"`."""
+    """Parse `…LoginModule required username="…" password="…";`; tokens also have `tokenauth="true"`."""
     try:
         entry = parse_jaas(Secret(text))
     except JaasError as error:

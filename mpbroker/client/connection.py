@@ -1,14 +1,14 @@
 """One connection to a node and its requests in flight (Kafka: KafkaChannel, InFlightRequests).
 
-A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions has the
-versions of the node. Then it takes requests, one send at a time and up to
+A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions returns
+the versions of the node. Then it takes requests, one send at a time and up to
 max.in.flight.requests.per.connection without a response. A node answers in the order in which it was asked: a
 response belongs to the oldest request, and another correlation id ends the connection.
 
-Re-authentication (KIP-368) happens on the same connection, in front of the first request after it is due.
+Re-authentication (KIP-368) happens on the same connection, before the first request after it is due.
 Responses to earlier requests may still come meanwhile; they have other correlation ids.
 
-Nothing here waits and the time is given: NetworkClient calls `progress` when the socket is ready.
+No method waits, and times are parameters. NetworkClient calls `progress` when the socket is ready.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ClientRequest:
 
 
 class ClientResponse(NamedTuple):
-    """How a request ended: with a body or with an error; with neither if it has no response (acks=0)."""
+    """The result of a request: a body or an error, or neither if it has no response (acks=0)."""
 
     request: ClientRequest
     body: Any = None
@@ -133,7 +133,7 @@ class Connection:
         return _READ | (_WRITE if self._left or self._transport.wants_write else 0)
 
     def send(self, request: ClientRequest, now_ms: float) -> None:
-        """Begin to write a request. Raises RuntimeError if not ready, UnsupportedVersion."""
+        """Begin to write a request. Raises RuntimeError if not ready, or UnsupportedVersion."""
         if self.versions is None or not self.is_ready(now_ms):
             raise RuntimeError(f"node {request.node} is not ready for a request")
         key = KEYS[type(request.body)]
@@ -160,7 +160,7 @@ class Connection:
         return self._sending is not sending or self.versions is not versions
 
     def next_expiry_ms(self) -> float | None:
-        """Return when the first request will have waited too long."""
+        """Return the time (ms) at which the first request in flight will time out."""
         return min([entry.deadline_ms for entry in self.in_flight], default=None)
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class Connection:
             authenticator.receive(frame)
 
     def _answered(self, frame: bytearray, now_ms: float) -> None:
-        """Complete the oldest request. Raises InvalidReceive, after which no bytes make sense."""
+        """Complete the oldest request. Raises InvalidReceive, after which the connection is unusable."""
         entry = self.in_flight[0] if self.in_flight else None
         if entry is None or entry is self._sending or not entry.expects_response:
             raise InvalidReceive("it sent a response without a request")
@@ -252,7 +252,7 @@ class Connection:
                 other.deadline_ms += throttle_ms
 
     def _write(self) -> None:
-        """Write what the socket takes now."""
+        """Write as many bytes as the socket takes now."""
         assert self._transport is not None, "nothing is sent before the connection is made"
         while self._left or self._next_frame():
             count = self._transport.send(list(self._left))

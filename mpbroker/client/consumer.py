@@ -27,7 +27,7 @@ PARTITION_BYTES_MAX = 4 << 20
 
 
 def parse_isolation(text: str) -> int:
-    """Return the number of a level of isolation.level in Fetch and ListOffsets requests. Raises BadText."""
+    """Return the number of an isolation.level, as Fetch and ListOffsets requests have it. Raises BadText."""
     if text not in LEVELS:
         raise BadText(f"a level is one of {', '.join(LEVELS)}")
     return LEVELS[text]
@@ -47,7 +47,7 @@ DEFAULT_LIMITS = Limits()
 class Fetched(msgspec.Struct, frozen=True):
     """The result of a fetch for one partition.
 
-    `aborted` has the producer id and first offset of each aborted transaction in it, for committed reads.
+    `aborted` has the producer id and first offset of each aborted transaction, for read_committed.
     `topic` is empty if the broker was asked by the topic's id.
     """
 
@@ -60,11 +60,11 @@ class Fetched(msgspec.Struct, frozen=True):
     topic: str = ""
 
     def end(self, isolation: int) -> int:
-        """Return the offset at which a reader of this isolation level must stop."""
+        """Return the offset at which a reader with this isolation level must stop."""
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def batches(self) -> Iterator[tuple[Batch, bool]]:
-        """Yield batches, and whether readers get their records. Raises CorruptBatch."""
+        """Yield each batch, and whether it has records for readers. Raises CorruptBatch."""
         aborted = from_fetch(self.records, self.aborted)
         for batch in iterate_batches(self.records):
             yield batch, not batch.is_control and not aborted.is_aborted(batch)
@@ -76,7 +76,7 @@ def fetch_request(
     isolation: int,
     topic_ids: Mapping[str, bytes | None],
 ) -> m.FetchRequest:
-    """Return a request for records from these positions on; it waits for the first byte of any."""
+    """Return a request for records from these positions on; it waits for at least one byte."""
     topics: dict[str, m.FetchRequest.FetchTopic] = {}
     for (name, number), offset in positions.items():
         if name not in topics:
@@ -116,8 +116,8 @@ def fetched_of(response: m.FetchResponse) -> list[Fetched]:
 class Consumer:
     """Fetches records of one topic. The caller keeps the positions. Raises ClientError.
 
-    `look_up` asks who leads the partitions, and raises ClientError if the topic does not exist. Of errors of
-    partitions, those in `expected` are returned and all others raised.
+    `look_up` asks who leads the partitions, and raises ClientError if the topic does not exist. Errors of
+    partitions whose codes are in `expected` are returned; all others are raised.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Consumer:
         )
 
     def start(self, positions: Mapping[int, int]) -> list[Asked]:
-        """Send a fetch to each leader; `finish` takes the responses, and other work may be done before."""
+        """Send a fetch to each leader and return at once; `finish` takes the responses."""
         split: dict[int, dict[TopicPartition, int]] = {}
         for number, offset in positions.items():
             leader = self._cluster.leader(self._topic, number, self._look_up)

@@ -1,7 +1,7 @@
 """Encodes subscriptions and assignments of the members of a consumer group. Sans-I/O.
 
-They are written in version 0, which every client reads. Any version is read: later ones only append. (Kafka:
-ConsumerProtocolSubscription, ConsumerProtocolAssignment, RangeAssignor.)
+The encoding is version 0, which every client reads. Any version is decoded: later ones only append fields.
+(Kafka: ConsumerProtocolSubscription, ConsumerProtocolAssignment, RangeAssignor.)
 """
 
 from __future__ import annotations

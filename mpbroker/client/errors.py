@@ -38,7 +38,7 @@ class ClientError(Exception):
 
     @property
     def is_wrong_call(self) -> bool:
-        """Return whether the call is wrong whenever it is made."""
+        """Return whether the call is wrong whatever the state of the cluster."""
         return False
 
     def advised(self, advice: str) -> Self:
@@ -48,7 +48,7 @@ class ClientError(Exception):
 
 
 class InvalidArgument(ClientError):
-    """A call asks for what cannot be, whenever it is made."""
+    """A call has an argument that is never valid, whatever the state of the cluster."""
 
     @property
     def is_wrong_call(self) -> bool:
@@ -78,7 +78,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """An address that the broker advertises was never reached. The client's settings decide on retries."""
+    """The client never reached an address that the broker advertises. Its settings decide on retries."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)
@@ -120,7 +120,7 @@ class ApiFailed(ClientError):
 
 
 def raise_all(failed: Sequence[ClientError]) -> None:
-    """Raise the error of several topics or groups, if any; a wrong call if all of their errors are."""
+    """Raise the errors of several topics or groups as one; InvalidArgument if all are wrong calls."""
     if len(failed) == 1:
         raise failed[0]
     if failed:

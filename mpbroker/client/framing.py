@@ -1,7 +1,7 @@
 """Frames as a client receives them: a signed size of four bytes, then the content (Kafka: NetworkReceive).
 
 Sans-I/O: the caller writes the next bytes into `room` and passes their count to `received`. The error of the
-first frame names a protocol that begins so: a wrong port is the commonest of all mistakes.
+first frame names a protocol that begins with these bytes: a wrong port is a common mistake.
 """
 
 import struct
@@ -29,11 +29,11 @@ class Receive:
         self._position = 0
 
     def room(self) -> memoryview:
-        """Return where the next bytes belong; never empty before the frame is whole."""
+        """Return the buffer for the next bytes; it is not empty until the frame is complete."""
         return self._view[self._position :]
 
     def received(self, count: int) -> bytearray | None:
-        """Take `count` bytes; return the frame without its size if it is whole. Raises InvalidReceive."""
+        """Take `count` bytes; return the frame without its size once complete. Raises InvalidReceive."""
         self._position += count
         if self._position < len(self._view):
             return None

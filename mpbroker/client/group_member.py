@@ -1,7 +1,7 @@
 """A member of a consumer group of the classic protocol (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
-For a program with one thread, which calls `must_rejoin` between its reads: that sends heartbeats when due.
-Members do not read while the group is rebalanced. Partitions are assigned by ranges, as every client can.
+For a program with one thread. It calls `must_rejoin` between its reads, which sends heartbeats when due.
+Members do not read while the group is rebalanced. Partitions are assigned by ranges (RangeAssignor).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class GroupMember:
             return self.assigned
 
     def _check_refused(self) -> None:
-        """Raise the error of assignments that were refused for too long: a rebalance follows each of them."""
+        """Raise the error if assignments were refused for too long; a rebalance follows each refusal."""
         if self._refused is not None and monotonic_ms() >= self._refused[1] + self._patience_ms:
             raise self._refused[0]
 
@@ -95,12 +95,12 @@ class GroupMember:
         return fetched_offsets(of_group(self._patiently(request)))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets; in a rebalance those that the coordinator refuses are read again by others."""
+        """Commit offsets. If a rebalance refuses them, other members read the records again."""
         if offsets:
             self._patiently(commit_request(self._group, offsets, self._generation, self._member_id))
 
     def leave(self) -> None:
-        """Leave the group, so that others need not wait until this member's session is over."""
+        """Leave the group, so that other members need not wait until this member's session expires."""
         if self._member_id:
             member = m.LeaveGroupRequest.MemberIdentity(self._member_id)
             self._ask(m.LeaveGroupRequest(self._group, self._member_id, [member]))
@@ -143,7 +143,7 @@ class GroupMember:
         return sorted(decode_assignment(synced.assignment))
 
     def _assigned(self, joined: m.JoinGroupResponse) -> dict[str, list[TopicPartition]]:
-        """Return the partitions of each member: this one is the leader."""
+        """Assign partitions as the leader; return them by member."""
         wanted = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
         metadata = self._cluster.refresh(sorted({topic for topics in wanted.values() for topic in topics}))
         counts = {topic.name or "": len(topic.partitions) for topic in metadata.topics}
@@ -162,11 +162,11 @@ class GroupMember:
             raise ApiFailed(f"group {self._group}", code)
 
     def _patiently(self, request: m.Message, timeout_ms: float | None = None) -> Any:
-        """Ask; retry after temporary errors. Errors about the membership are left to the caller."""
+        """Send a request; retry after temporary errors. The caller handles errors about the membership."""
         return self._cluster.patiently(lambda: self._ask(request, timeout_ms), timeout_ms=self._patience_ms)
 
     def _ask(self, request: m.Message, timeout_ms: float | None = None) -> Any:
-        """Ask the coordinator; after a temporary error look it up again."""
+        """Send a request to the coordinator; look the coordinator up again after a temporary error."""
         if self._coordinator is None:
             self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group)
         try:

@@ -1,4 +1,4 @@
-"""Requests about consumer groups, to the broker that coordinates each.
+"""Requests about consumer groups, sent to the coordinator of each.
 
 Classic groups are described by DescribeGroups, those of the consumer protocol (KIP-848) by
 ConsumerGroupDescribe; their offsets are the same.
@@ -83,7 +83,7 @@ def describe(admin: Admin, name: str, patience_ms: int = PATIENCE_MS) -> Group:
 
 
 def describe_all(admin: Admin) -> list[GroupOffsets]:
-    """Return all groups of a cluster of one broker, by three requests. Raises ApiFailed."""
+    """Return all groups of a cluster of one broker, with three requests. Raises ApiFailed."""
     listed: m.ListGroupsResponse = admin.cluster.ask_any(m.ListGroupsRequest())
     if listed.error_code:
         raise ApiFailed("groups", listed.error_code)
@@ -102,7 +102,7 @@ def describe_all(admin: Admin) -> list[GroupOffsets]:
 
 
 def committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
-    """Return the committed offsets of a group; none of a group that does not exist. Raises ApiFailed."""
+    """Return the committed offsets of a group, none if it does not exist. Raises ApiFailed."""
     return admin.patiently(partial(_committed, admin, name))
 
 
@@ -127,7 +127,7 @@ def delete(admin: Admin, name: str) -> None:
 
 @contextmanager
 def _guessing(admin: Admin, name: str) -> Iterator[None]:
-    """Add the name of a similar group to the error that a group does not exist."""
+    """Add the name of a similar group to the error about a group that does not exist."""
     try:
         yield
     except ApiFailed as error:

@@ -1,4 +1,4 @@
-"""Asks leaders for offsets of partitions: their ends, or the first from a time on (ListOffsets)."""
+"""Asks leaders for offsets of partitions: start, end, or the first offset from a time (ListOffsets)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def described(
 
 
 def name_full_disks(cluster: Cluster, error: ApiFailed) -> None:
-    """Add the log directories that are full to the text of an error that they may have caused."""
+    """Add the full log directories to the text of an error that they may have caused."""
     if error.code not in _MAYBE_FULL:
         return
     try:

@@ -1,6 +1,6 @@
 """The client's half of the SASL mechanisms PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84). Sans-I/O.
 
-An exchange is a generator: it yields the tokens to send and is sent the broker's answer to each. It returns
+An exchange is a generator: it yields the tokens to send, and receives the broker's answer to each. It returns
 when both sides have accepted the login, and raises AuthenticationFailed when the broker breaks the rules.
 """
 
@@ -52,7 +52,7 @@ def scram(kind: ScramType, username: str, password: str, *, by_token: bool = Fal
 
 
 def _check_iterations(server_first: bytes) -> None:
-    """Refuse too many iterations, which take long, and too few, with which a password is quickly guessed."""
+    """Refuse too many iterations, which take long, and too few, which make guessing a password easy."""
     match = _ITERATIONS.search(server_first)
     if match is not None and not ITERATIONS_MIN <= int(match[1]) <= ITERATIONS_MAX:
         raise SaslFailed(

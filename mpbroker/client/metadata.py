@@ -1,8 +1,8 @@
 """A client's knowledge of a cluster: nodes, and leaders of partitions (Kafka: Metadata). Sans-I/O.
 
-Metadata begins with the bootstrap servers, whose ids are negative. The client asks for it again when it is
-wrong or old, but not before the back-off after the last try is over. When none of its nodes can be reached
-it begins again with the bootstrap servers (KIP-899).
+Metadata begins with the bootstrap servers, whose ids are negative. The client requests it again when it is
+wrong or old, but not before the back-off of the last try is over. If no node can be reached, it begins again
+with the bootstrap servers (KIP-899).
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ NEVER_MS = float("inf")
 
 
 class Node(NamedTuple):
-    """A broker and where it listens."""
+    """A broker and its address."""
 
     id: int
     host: str
@@ -41,12 +41,12 @@ def metadata_request(topics: Iterable[str] | None, *, auto_create: bool) -> Meta
 
 
 def bootstrap_nodes(servers: Iterable[tuple[str, int]]) -> list[Node]:
-    """Number the servers from -2 downwards: these ids are no broker's, and -1 is a missing leader."""
+    """Return the servers as nodes with ids from -2 downwards: no broker has these, and -1 is no leader."""
     return [Node(-2 - index, host, port) for index, (host, port) in enumerate(servers)]
 
 
 class Metadata:
-    """Metadata of the topics that a client tracks or has asked for."""
+    """Metadata of the topics that a client tracks or has requested."""
 
     def __init__(
         self, servers: Iterable[tuple[str, int]], backoff: ExponentialBackoff, max_age_ms: float
@@ -65,7 +65,7 @@ class Metadata:
         self._updated_ms = -NEVER_MS
 
     def track(self, topic: str, *, auto_create: bool = False) -> None:
-        """Keep this topic known from now on."""
+        """Include this topic in all further updates."""
         self._topics.add(topic)
         self._auto_create = self._auto_create or auto_create
         if topic not in self._leaders:
@@ -81,7 +81,7 @@ class Metadata:
         return self._nodes.get(node_id)
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the partitions that are known, in order."""
+        """Return the known partitions of a topic, in order."""
         return sorted(self._leaders.get(topic, ()))
 
     def leader(self, topic: str, partition: int) -> Node | None:
@@ -93,11 +93,11 @@ class Metadata:
         return self._errors.get(topic, 0)
 
     def request_update(self) -> None:
-        """Ask again as soon as the back-off allows, because the metadata was wrong."""
+        """Request new metadata as soon as the back-off allows, because the metadata was wrong."""
         self._wanted = True
 
     def time_to_next_update_ms(self, now_ms: float) -> float:
-        """Return how long to wait before asking; infinite while no topic is tracked."""
+        """Return the milliseconds until the next update; infinite while no topic is tracked."""
         if not self._topics:
             return NEVER_MS
         due = 0.0 if self._wanted else self._updated_ms + self._max_age_ms - now_ms
@@ -109,7 +109,7 @@ class Metadata:
         return metadata_request(sorted(self._topics), auto_create=self._auto_create)
 
     def updated(self, response: MetadataResponse, now_ms: float) -> None:
-        """Take any response. Ask again after the back-off if it lacks a topic or a leader."""
+        """Update from a response. Request another after the back-off if it lacks a topic or leader."""
         if response.brokers:
             self._nodes = {
                 broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in response.brokers

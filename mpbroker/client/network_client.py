@@ -1,8 +1,8 @@
 """Connections to the nodes of a cluster, over epoll (Kafka: NetworkClient, and Selector on its client side).
 
-A node that is asked for is connected to; its versions are negotiated, then it is ready for requests. `poll`
-does all reading, writing and waiting, ends connections that are late or idle, and then completes requests.
-The cluster's metadata is refreshed meanwhile, by the node with the least load.
+The client connects to a node on demand and negotiates versions; then the node is ready for requests. `poll`
+does all reading, writing and waiting, ends connections that are late or idle, and completes requests. The
+cluster's metadata is refreshed meanwhile, by the node with the least load.
 
 Difference from Kafka: a send is tried at once, and epoll asked for room only when it did not fit, which saves
 two system calls per request.
@@ -45,7 +45,7 @@ POLL_MS_MAX = 300_000.0
 
 
 class NetworkClient:
-    """A client's connections, for one thread except `wakeup`. Connects when a node is asked for.
+    """A client's connections, for one thread except `wakeup`. Connects to a node on demand.
 
     `advice` ends the text of a failed connection. Other parameters are for tests. Raises ClientConfigError.
     """
@@ -93,7 +93,7 @@ class NetworkClient:
         self._epoll.register(self._wakeup, select.EPOLLIN)
 
     def ready(self, node: Node) -> bool:
-        """Return whether a request may be sent now; begin to connect if need be."""
+        """Return whether a request may be sent now; begin to connect if there is no connection."""
         known = self._nodes.get(node.id)
         if known is None or known.connection is None:
             now_ms = self._clock_ms()
@@ -131,7 +131,7 @@ class NetworkClient:
             response.request.on_complete(response)
 
     def least_loaded_node(self) -> Node | None:
-        """Return the node that answers soonest: ready and idle, ready, connecting, or free to connect to."""
+        """Return the best node: first ready and idle, then ready, connecting, or free to connect to."""
         nodes = self.metadata.nodes()
         if not nodes:
             return None
@@ -149,7 +149,7 @@ class NetworkClient:
         return min(free, key=lambda node: tried.get(node.id, -1.0), default=None)
 
     def failure(self, node_id: int) -> ClientError | None:
-        """Return why the node is not connected, if a connection or an attempt has failed."""
+        """Return the error of the node's last connection or attempt, None if it has not failed."""
         return self._nodes[node_id].failure if node_id in self._nodes else None
 
     def has_untried_address(self, node_id: int) -> bool:
@@ -157,7 +157,7 @@ class NetworkClient:
         return node_id in self._nodes and self._nodes[node_id].has_untried_address
 
     def connection_delay_ms(self, node_id: int) -> float:
-        """Return how long the node still rests after a failure."""
+        """Return the milliseconds until the back-off after a failure is over."""
         return self._nodes[node_id].rest_ms(self._clock_ms()) if node_id in self._nodes else 0.0
 
     def in_flight_count(self, node_id: int | None = None) -> int:
@@ -220,7 +220,7 @@ class NetworkClient:
         return sock, error == 0
 
     def _drive(self, known: NodeState, step: Callable[[float], object]) -> None:
-        """Do a step of a node's connection; a failure of it ends that connection alone."""
+        """Run a step of a node's connection. A failure ends that connection alone."""
         assert known.connection is not None
         now_ms = self._clock_ms()
         try:
@@ -254,7 +254,7 @@ class NetworkClient:
             yield known, known.connection
 
     def _deadlines(self, now_ms: float) -> Iterator[float]:
-        """Yield when an attempt or a request will have taken too long, and when a rest or a throttle ends."""
+        """Yield the times (ms) at which attempts or requests time out, and back-offs or throttles end."""
         for known, connection in self._connections():
             if not connection.established:
                 yield known.setup_deadline_ms
@@ -305,7 +305,7 @@ class NetworkClient:
                 self._over.append(ClientResponse(entry.request, error=error))
 
     def _explained(self, known: NodeState, error: Exception) -> ClientError:
-        """Put a failure into words: what, where, and what to do about it."""
+        """Return an error whose text names the failure, the place, and the remedy."""
         address = known.node.address
         reason = getattr(error, "strerror", None) or str(error)
         match error:
@@ -336,7 +336,7 @@ class NetworkClient:
         )
 
     def _is_advertised(self, known: NodeState) -> bool:
-        """Return whether a broker named this address, not the user."""
+        """Return whether this address came from a broker, not from the user."""
         return (known.node.host, known.node.port) not in self._servers
 
     def _advertised(self) -> str:
@@ -347,7 +347,7 @@ class NetworkClient:
         )
 
     def _update_metadata(self, now_ms: float) -> float:
-        """Ask for metadata if that is due; return the milliseconds until there is something to do for it."""
+        """Request metadata if that is due; return the milliseconds until the next call is needed."""
         if self._metadata_in_flight:
             return POLL_MS_MAX
         wait_ms = self.metadata.time_to_next_update_ms(now_ms)

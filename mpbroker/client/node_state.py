@@ -1,7 +1,7 @@
 """A node from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
 
-After a failure the node rests, longer each time; an attempt may take longer each time, too. A host with
-several addresses is tried at the next one, and is resolved again after it had been connected (KIP-302,
+After a failure the client waits before it connects again, longer each time; the set-up timeout grows, too. A
+host with several addresses is tried at the next one, and resolved again after a connection (KIP-302,
 KIP-601).
 
 Difference from Kafka: the set-up timeout runs until TLS and SASL are over, not only TCP's handshake, so that
@@ -20,7 +20,7 @@ Resolve = Callable[[str, int], list[Address]]
 
 
 class NodeState:
-    """The connection to a node. `failure`: why the last attempt ended, until a connection is ready."""
+    """The connection to a node. `failure`: the error of the last attempt, until a connection is ready."""
 
     def __init__(self, node: Node, reconnect: ExponentialBackoff, setup_timeout: ExponentialBackoff) -> None:
         self.node = node
@@ -41,7 +41,7 @@ class NodeState:
         self._next_address = 0
 
     def rest_ms(self, now_ms: float) -> float:
-        """Return how long the node still rests after a failure; 0 if it does not."""
+        """Return the milliseconds until the back-off after a failure is over; 0 without one."""
         return max(0.0, self._rests_until_ms - now_ms) if self.connection is None else 0.0
 
     def can_connect(self, now_ms: float) -> bool:
@@ -57,7 +57,7 @@ class NodeState:
         return bool(self._addresses) and self._next_address % len(self._addresses) > 0
 
     def next_address(self, resolve: Resolve, now_ms: float) -> Address:
-        """Begin an attempt: return where to connect to. Raises OSError if the host has no address."""
+        """Begin an attempt; return the address to connect to. Raises OSError if the host has none."""
         self.watched = 0
         self.last_attempt_ms = now_ms
         self.setup_deadline_ms = now_ms + self._setup_timeout.after(self._failed_setups)
@@ -79,7 +79,7 @@ class NodeState:
             self._failed_attempts = 0
 
     def failed(self, failure: ClientError, now_ms: float) -> None:
-        """End the connection or the attempt; the node rests."""
+        """Note that the connection or attempt failed; its back-off begins."""
         if self.connection is not None and self.connection.established:
             self._addresses = []
         else:

@@ -20,14 +20,14 @@ FIELDS: Final = ("group", "topic", "partition", "committed", "new_offset")
 
 
 class Reset(NamedTuple):
-    """The offset to reset to. `number`: that of to-offset or shift-by, or the milliseconds of a time."""
+    """The offset to reset to. `number`: the value of to-offset or shift-by, or a time in ms."""
 
     kind: str
     number: int = 0
 
     @property
     def time_ms(self) -> int | None:
-        """Return the time (ms) whose offset must be asked for; None if no time was given."""
+        """Return the time (ms) whose offset must be requested; None if no time was given."""
         return self.number if self.kind == "to-datetime" else None
 
 
@@ -42,7 +42,7 @@ def by_duration(text: str, now_ms: int) -> Reset:
 
 
 def target(reset: Reset, ends: Ends, committed: int | None) -> tuple[int | None, str]:
-    """Return the new offset of a partition, None if nothing can be shifted, and a remark."""
+    """Return the new offset of a partition (None if there is none to shift) and a remark."""
     match reset.kind:
         case "to-earliest":
             return ends.start, ""
@@ -88,7 +88,7 @@ class TopicScope(NamedTuple):
     named: Mapping[str, list[int] | None] | None
 
     def of_offsets(self, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Return those that have a committed offset."""
+        """Return the partitions in scope that have a committed offset."""
         return sorted(place for place in committed if self._has(*place))
 
     def _has(self, topic: str, number: int) -> bool:
@@ -96,7 +96,7 @@ class TopicScope(NamedTuple):
         return numbers is None or number in numbers
 
     def of_topics(self, admin: Admin, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Return all that are named, whether an offset is committed or not."""
+        """Return all partitions in scope, with or without a committed offset."""
         return sorted(committed) if self.named is None else _there(admin, self.named)
 
 
@@ -109,7 +109,7 @@ def _there(admin: Admin, named: Mapping[str, list[int] | None]) -> list[TopicPar
 
 
 class ResetPlan(NamedTuple):
-    """Where offsets are to be set: everywhere in `scope` in one way, or by `offsets`, which `file` has."""
+    """The new offsets: one `reset` for all of `scope`, or `offsets` by partition, read from `file`."""
 
     reset: Reset
     scope: TopicScope | None = None
@@ -119,7 +119,7 @@ class ResetPlan(NamedTuple):
     def resets(
         self, admin: Admin, group: str, committed: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Reset]:
-        """Return where each partition of a group is to be set. Raises InvalidArgument, ApiFailed."""
+        """Return the reset of each partition of a group. Raises InvalidArgument, ApiFailed."""
         if self.scope is not None:
             return dict.fromkeys(self.scope.of_topics(admin, committed), self.reset)
         offsets = (self.offsets or {}).get(group, {})
@@ -132,7 +132,7 @@ class ResetPlan(NamedTuple):
 def planned(
     admin: Admin, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
-    """Return the new offsets of a group, None if the plan has none, and append rows. Raises ClientError."""
+    """Return a group's new offsets, None if the plan has none. Appends to `rows`. Raises ClientError."""
     _check_inactive(admin, name)
     committed = groups.committed(admin, name)
     resets = plan.resets(admin, name, committed)
@@ -155,7 +155,7 @@ def planned(
 
 
 def _check_inactive(admin: Admin, name: str) -> None:
-    """Refuse a group with members, which would commit other offsets. It need not exist."""
+    """Refuse a group with members, which would commit other offsets. The group need not exist."""
     try:
         group = groups.describe(admin, name)
     except ApiFailed as error:
@@ -170,7 +170,7 @@ def _check_inactive(admin: Admin, name: str) -> None:
 
 
 def explained(name: str, error: ApiFailed) -> ClientError:
-    """Return the error of a commit, with a text of our own if the group has got members meanwhile."""
+    """Return the error of a commit, with our own text if members have joined the group meanwhile."""
     if error.code in (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,

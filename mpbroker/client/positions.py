@@ -1,7 +1,7 @@
-"""Where a consumer begins and ends in each partition, without I/O.
+"""The offsets at which a consumer begins and ends in each partition, without I/O.
 
-A place is written as rpk and kcat write it: beginning, end, an offset, -N for the last N, +N after the first
-N, @TIME for the first record from a time on.
+The notation of a place is that of rpk and kcat: beginning, end, an offset, -N for the last N, +N after the
+first N, @TIME for the first record from a time on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mpbroker.protocol.numbers import HIGH_WATERMARK
 
 
 class Ends(NamedTuple):
-    """Offsets of a partition: its ends, and the first from a time on that was asked for (None: no record)."""
+    """Start and end offset of a partition, and the first offset from a requested time (None: no record)."""
 
     start: int
     end: int
@@ -30,11 +30,11 @@ class Start(NamedTuple):
 
     @property
     def time_ms(self) -> int | None:
-        """Return the time (ms) whose offset must be asked for; None if no time was given."""
+        """Return the time (ms) whose offset must be requested; None if no time was given."""
         return self.number if self.kind == "time" else None
 
     def within(self, ends: Ends) -> int:
-        """Return the offset of the place in a partition; a given offset unchanged, in the log or not."""
+        """Return the offset of the place in a partition. An explicit offset is returned unchanged."""
         match self.kind:
             case "beginning":
                 return ends.start

@@ -1,14 +1,14 @@
 """Batches written once and in order, also when connections break (Kafka: Sender, RecordAccumulator, KIP-98).
 
-With acks=all the producer has an id and every batch a sequence, by which the broker recognises duplicates. A
-batch that met a retriable error waits until nothing of its partition is in flight; then it and the later
-batches are sent again in their order. Without an id a batch whose connection was lost may be in the log or
-not: that is an error, because the broker could not recognise a second copy.
+With acks=all the producer has an id and every batch a sequence, by which the broker recognises duplicates.
+After a retriable error a batch waits until nothing of its partition is in flight; then it and the later
+batches are sent again in order. Without a producer id, a lost connection is an error: the batch may be in the
+log, and the broker could not recognise a second copy.
 
 The topic decides how large a batch may be (max.message.bytes) and refuses one that is larger. The producer
 halves that batch until the pieces fit, each with the sequences of its records (Kafka:
-Sender.reenqueueSplitBatches, KAFKA-3995). From then on it halves every batch that is as large as the smallest
-that was refused.
+Sender.reenqueueSplitBatches, KAFKA-3995). After that it halves every batch that is at least as large as the
+smallest refused one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SHOWN_BYTES = 40
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The unit that is sent to one partition; its bytes never change once its sequence is in them."""
+    """The unit that is sent to one partition; its bytes do not change after its sequence is set."""
 
     data: bytearray
     records: int
@@ -88,7 +88,7 @@ class PartitionQueue:
 
 
 class Producer:
-    """Sends batches to topics, in a transaction if given. `trouble` is called once per retried error."""
+    """Sends batches to topics, in `transaction` if given. `trouble` is called once per retried error."""
 
     def __init__(
         self,
@@ -136,11 +136,11 @@ class Producer:
         return sum(batch.records for queue in self._queues.values() for batch in queue.batches)
 
     def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> None:
-        """Take records as a batch for the next poll."""
+        """Queue records as one batch for the next poll."""
         self.append_batch(topic, partition, build_batch(records, codec=self._codec), len(records))
 
     def append_batch(self, topic: str, partition: int, data: bytearray, records: int) -> None:
-        """Take a sealed batch for the next poll; write producer id and sequence into it."""
+        """Queue a sealed batch for the next poll; write producer id and sequence into it."""
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[topic, partition] = PartitionQueue()
@@ -232,7 +232,7 @@ class Producer:
         return wait_ms
 
     def _has_no_leader(self, partition: TopicPartition, queue: PartitionQueue, now_ms: float) -> None:
-        """Note that a partition has no leader, which mostly passes at once. A problem noted before stays."""
+        """Note that a partition has no leader, usually for a moment. Keep a problem noted before."""
         error = without_leader(*partition)
         since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
         if now_ms - since_ms >= LEADERLESS_MS:
@@ -275,7 +275,7 @@ class Producer:
             self._answered(response.body, sent)
 
     def _lost(self, error: ClientError, sent: dict[TopicPartition, Batch]) -> None:
-        """Send the batches again; without a producer id fail, because they may be written already."""
+        """Send the batches again. Without a producer id, raise: they may be in the log already."""
         if self._producer_id < 0:
             self._fail(error)
         for partition in sent:
@@ -320,7 +320,7 @@ class Producer:
         self._reported.clear()
 
     def _split(self, topic: str, queue: PartitionQueue, refused: Batch) -> None:
-        """Split the refused batch and all that are as large and not in flight. None of them is in the log."""
+        """Split the refused batch, and all as large that are not in flight. None of them is in the log."""
         too_large = min(self._too_large_bytes.get(topic, sys.maxsize), len(refused.data))
         self._too_large_bytes[topic] = too_large
         batches = list(queue.batches)
@@ -344,7 +344,7 @@ class Producer:
         self._cluster.metadata.request_update()
 
     def _check_failures(self) -> None:
-        """Report why a leader cannot be connected to; fail if no retry mends it."""
+        """Report why a leader cannot be reached; raise the error if no retry can help."""
         for leader in set(self._leaders()):
             failure = self._cluster.client.failure(leader.id)
             if failure is None:
@@ -367,7 +367,7 @@ class Producer:
             self._trouble(f"{error}; trying again")
 
     def _expire(self, now_ms: float) -> None:
-        """Fail if a batch is over its time and nothing is in flight."""
+        """Raise the error of a batch that has timed out, when nothing is in flight."""
         for partition, queue in self._queues.items():
             if queue.batches and now_ms >= queue.batches[0].deadline_ms and not queue.in_flight():
                 seconds = self._delivery_timeout_ms / 1000
@@ -406,7 +406,7 @@ def _records(data: Buffer) -> list[NewRecord]:
 
 
 def _too_large(batch: Batch) -> str:
-    """Describe the record so that it can be found."""
+    """Return a text that identifies a record which is too large."""
     (record,) = _records(batch.data)
     how = "with key" if record.key is not None else "that begins with"
     shown = (record.value if record.key is None else record.key) or b""

@@ -1,8 +1,8 @@
 """SASL authentication on a connection, before its first request (Kafka: SaslClientAuthenticator).
 
-Sans-I/O: an authenticator gives the frames to send and takes the frames that come. Its requests have
+Sans-I/O: an authenticator returns the frames to send and takes the received frames. Its requests have
 correlation ids from a range of their own, by which their responses are recognised.
-A broker may limit the session: then the client authenticates again at 85 to 95 % of its time (KIP-368).
+If the broker limits the session, the client authenticates again at 85 to 95 % of its lifetime (KIP-368).
 """
 
 import random
@@ -70,11 +70,11 @@ class SaslAuthenticator:
 
     @property
     def complete(self) -> bool:
-        """Return whether the broker has let this client in."""
+        """Return whether the broker has accepted the login."""
         return self._frames is None
 
     def next_request(self) -> Sequence[Buffer] | None:
-        """Take the frame to send now; None while a response is due."""
+        """Return the frame to send now, None while a response is due."""
         request, self._request = self._request, None
         return request
 
@@ -88,7 +88,7 @@ class SaslAuthenticator:
             self._frames = None
 
     def restart_if_due(self, now_ms: float) -> None:
-        """Begin again when the session is about to end."""
+        """Restart the authentication when the session is about to expire."""
         if self._due_ms is not None and now_ms >= self._due_ms and self._frames is None:
             self._begin()
 
@@ -110,7 +110,7 @@ class SaslAuthenticator:
         self._due_ms = self._clock_ms() + lifetime_ms * self._uniform(0.85, 0.95) if lifetime_ms > 0 else None
 
     def _exchange_tokens(self, exchange: Exchange) -> Generator[Sequence[Buffer], bytearray, int]:
-        """Carry the exchange's tokens; return the session's lifetime in milliseconds, 0 without a limit."""
+        """Send and receive the exchange's tokens; return the session's lifetime in ms, 0 without a limit."""
         version = self._version(ApiKey.SASL_AUTHENTICATE)
         token = next(exchange)
         while True:

@@ -1,4 +1,4 @@
-"""Times and durations as users write them, in milliseconds. Without I/O; the clock is given."""
+"""Times and durations as users write them, in milliseconds. No I/O; the current time is a parameter."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def check_time(time_ms: int | None) -> int:
-    """Return a time. Raises BadText if requests cannot have it: negative ones have meanings of their own."""
+    """Return the time. Raises BadText if it is negative: such numbers have other meanings in requests."""
     if time_ms is None or not 0 <= time_ms <= LONG_MAX:
         raise BadText(f"a time is from 1970 on, and at most {LONG_MAX} ms after that")
     return time_ms
 
 
 def format_time(time_ms: int) -> str:
-    """Write a time in UTC as `parse_time` reads it; - for none, the number after the year 9999."""
+    """Return a time in UTC as `parse_time` reads it; "-" for none, the number after the year 9999."""
     if time_ms < 0:
         return "-"
     if time_ms > LAST_MS:

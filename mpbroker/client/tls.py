@@ -18,7 +18,7 @@ MISMATCHES = (62, 64)
 
 
 class TlsTransport:
-    """TLS on a connected socket; `host` is the name that the broker's certificate must have."""
+    """TLS on a connected socket; `host` is the name that must be in the broker's certificate."""
 
     # OpenSSL reads one record at a time, and keeps the rest of its content.
     buffers = True

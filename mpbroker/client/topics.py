@@ -1,4 +1,4 @@
-"""Topics as metadata has them: their partitions, and the brokers that lead these."""
+"""Topics as metadata describes them: partitions and their leaders."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def refuse_internal(names: Iterable[str]) -> None:
 
 
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
-    """Return the partitions that have a leader, or do not exist; append an error for each of the others."""
+    """Return the partitions that have a leader or do not exist; append an error for every other one."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]
     failed += [without_leader(topic.name, number) for number in offline]
@@ -80,7 +80,7 @@ def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> l
 
 
 def by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int, _Value]]:
-    """Split values known per partition by the broker that leads it."""
+    """Split values by partition into values by leader and partition."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     split: dict[int, dict[int, _Value]] = {}
     for index, value in values.items():

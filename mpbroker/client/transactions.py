@@ -1,9 +1,9 @@
-"""Transactions by Kafka's first protocol for them (KIP-98), which every broker speaks.
+"""Transactions with Kafka's first transaction protocol (KIP-98), which every broker supports.
 
 Partitions are added explicitly and the epoch stays the same when a transaction ends: AddPartitionsToTxn up to
-v3, Produce up to v11, EndTxn up to v4 (versions.VERSION_CAPS). Therefore any process may ask again for the
-end of a transaction, as long as the next one with its transactional id has not begun. The newer protocol
-(KIP-890) bumps the epoch with each end and would forbid that.
+v3, Produce up to v11, EndTxn up to v4 (versions.VERSION_CAPS). Therefore any process may retry the end of a
+transaction until the next one of its transactional id begins. The newer protocol (KIP-890) bumps the epoch
+with each end and would forbid that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProducerId(NamedTuple):
 
 
 class TransactionFailed(ApiFailed):
-    """The coordinator refused for good. `is_over`: the transaction has ended."""
+    """The coordinator refused with a final error. `is_over`: the transaction has ended."""
 
     @property
     def is_over(self) -> bool:
@@ -65,7 +65,7 @@ class Transactions:
         return ProducerId(answer.producer_id, answer.producer_epoch)
 
     def add(self, transactional_id: str, producer: ProducerId, partitions: Iterable[tuple[str, int]]) -> None:
-        """Add partitions to the transaction; needed before the first record is sent to each of them."""
+        """Add partitions to the transaction. Call it before the first record is sent to a partition."""
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)
@@ -89,7 +89,7 @@ class Transactions:
         self._ask(transactional_id, request, _own_code)
 
     def describe(self, transactional_id: str) -> TransactionState:
-        """Ask for the state of a transactional id. Raises TransactionFailed (TRANSACTIONAL_ID_NOT_FOUND)."""
+        """Return the state of a transactional id. Raises TransactionFailed (TRANSACTIONAL_ID_NOT_FOUND)."""
         request = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
         answer: m.DescribeTransactionsResponse = self._ask(transactional_id, request, _code_of_states)
         (found,) = answer.transaction_states
@@ -116,7 +116,7 @@ class Transactions:
         return self._cluster.patiently(lambda: self._ask_once(transactional_id, request, code_of))
 
     def _ask_once(self, transactional_id: str, request: m.Message, code_of: Callable[[Any], int]) -> Any:
-        """Ask the coordinator; forget who it is after an error, unless it is still ending a transaction."""
+        """Ask the coordinator; look it up again after an error, except CONCURRENT_TRANSACTIONS."""
         try:
             answer = self._cluster.ask(self._coordinator(transactional_id), request)
             if code := error_code(code_of(answer)):
@@ -146,7 +146,7 @@ class Transaction:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no partition was added: then the coordinator has no transaction to end."""
+        """Return whether no partition was added, so that the coordinator has no transaction to end."""
         return not self._partitions
 
     def add(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -157,7 +157,7 @@ class Transaction:
             self._partitions |= new
 
     def end(self, *, committed: bool) -> None:
-        """End the transaction; the same producer may begin the next one then."""
+        """End the transaction. The same producer may then begin another one."""
         if not self.is_empty:
             self._transactions.end(self.transactional_id, self.producer, committed=committed)
             self._partitions.clear()

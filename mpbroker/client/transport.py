@@ -35,7 +35,7 @@ class Transport(Protocol):
 
 
 class PlaintextTransport:
-    """The socket as it is."""
+    """A transport that reads and writes the socket without encryption."""
 
     ready = True
     wants_write = False

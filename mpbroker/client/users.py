@@ -34,13 +34,13 @@ def upsert(admin: Admin, user: str, kind: ScramType, iterations: int, password: 
 
 
 def can_log_in(admin: Admin, user: str, kind: ScramType) -> str:
-    """Say that a user can log in, and if so that no listener asks for a login."""
+    """Return a text that the user can log in, with a remark if no listener asks for logins."""
     nobody_asks = ", but no listener asks for a login" if _serves_without_logins(admin) else ""
     return f"user {user} can log in with {kind.mechanism}{nobody_asks}"
 
 
 def _serves_without_logins(admin: Admin) -> bool:
-    """Return whether no listener of the broker has SASL; False also if it does not report that."""
+    """Return whether no listener of the broker has SASL; False if it does not report that."""
     node = admin.cluster.refresh().brokers[0].node_id
     result = admin.describe_configs(ConfigResourceType.BROKER, str(node), _LISTENERS)
     found = {entry.name: entry.value or "" for entry in result.configs}
@@ -54,7 +54,7 @@ def _serves_without_logins(admin: Admin) -> bool:
 
 
 def remove(admin: Admin, user: str, kinds: list[int]) -> None:
-    """Have the broker forget credentials. Raises ApiFailed, FailedPrecondition."""
+    """Delete credentials of a user. Raises ApiFailed, FailedPrecondition."""
     deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
     for kind in kinds:
         # A request alters one credential of a user.

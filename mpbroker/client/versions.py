@@ -73,7 +73,7 @@ CLIENT_THROTTLES_FROM = {
 
 
 def client_throttles(key: ApiKey, version: int) -> bool:
-    """Return whether the client must wait out a throttle. In newer APIs it always must."""
+    """Return whether the client must pause for a throttle itself; in newer APIs it always must."""
     return version >= CLIENT_THROTTLES_FROM.get(key, 0)
 
 
@@ -116,21 +116,21 @@ def names_topics_by_id(request: Message) -> bool:
 
 
 class ApiVersionsTalk:
-    """The first request on every connection, asked again in a version that the broker has."""
+    """The first request on every connection, repeated in a version that the broker supports."""
 
     def __init__(self) -> None:
         self.versions: NodeApiVersions | None = None
         self._version = valid_versions(ApiKey.API_VERSIONS)[-1]
 
     def request(self) -> tuple[int, ApiVersionsRequest]:
-        """Return the request, after the version to encode it in."""
+        """Return the version to encode the request in, and the request."""
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         return self._version, request
 
     def received(self, response: ApiVersionsResponse) -> str | None:
-        """Take the response; return its problem, or None. Sets `versions`, or the version to ask in next."""
+        """Take the response; return its problem, or None. Sets `versions`, or the next version to try."""
         spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
             self.versions = NodeApiVersions(spans)
@@ -145,5 +145,5 @@ class ApiVersionsTalk:
 
 
 def expects_response(request: object) -> bool:
-    """Return whether the request has a response; only a produce with acks=0 has none."""
+    """Return whether the request has a response; only Produce with acks=0 has no response."""
     return not (isinstance(request, ProduceRequest) and request.acks == 0)

@@ -2,6 +2,6 @@
 
 `load` merges defaults, `server.properties`, `-o key=value` and flags into one frozen struct (`broker`);
 `topic_config` holds the settings of topics and `describe` renders both tables for DescribeConfigs. The facts
-are Kafka 4.3's (`AbstractKafkaConfig.CONFIG_DEF`, `LogConfig`). This module imports nothing of the broker,
-nor of the room itself: a client needs only some of it.
+are Kafka 4.3's (`AbstractKafkaConfig.CONFIG_DEF`, `LogConfig`). This module imports no other module, because
+a client needs only some of the package.
 """

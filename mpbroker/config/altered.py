@@ -8,14 +8,14 @@ import msgspec
 
 
 class Beneath(msgspec.Struct, frozen=True):
-    """The text of an altered key in file and flags. `origin`: its place; "" for the default."""
+    """The text that an altered key has in file and flags. `origin`: its place; "" for the default."""
 
     text: str | None
     origin: str
 
 
 class Altered(msgspec.Struct, frozen=True):
-    """Altered texts by key. `broker`: of this very broker, which count first; `default`: of all brokers."""
+    """Altered texts by key: `broker` for this broker alone, which take precedence, `default` for all."""
 
     broker: dict[str, str] = {}
     default: dict[str, str] = {}

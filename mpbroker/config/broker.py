@@ -46,17 +46,17 @@ _NO_ELECTION = "this broker is a single node, whose replica never lags"
 
 
 def gzip_level(level: int) -> str:
-    """Validate a gzip level as Kafka does: -1 is zlib's own default. Return the problem, or ""."""
+    """Return the problem with a gzip level by Kafka's rules, or "". -1 is zlib's default."""
     return "" if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9, or equal to -1"
 
 
 def nonzero(time: int) -> str:
-    """Refuse zero as a retention time, as Kafka does. Negative means for ever. Return the problem, or ""."""
+    """Return the problem with a retention time, or "". Kafka refuses zero; negative is unlimited."""
     return "" if time else "Value must be unlimited (-1) or at least 1"
 
 
 def fit_the_memory(most: int, count: int) -> str:
-    """Limit the number of worker processes; Kafka's threads have no limit. Return the problem, or ""."""
+    """Return the problem with a number of worker processes, or "". Kafka's threads have no limit."""
     if count <= most:
         return ""
     return (
@@ -66,14 +66,14 @@ def fit_the_memory(most: int, count: int) -> str:
 
 
 def _is_authorizer(name: str) -> str:
-    """Refuse authorizers but the built one. Return the problem, or ""."""
+    """Return the problem with an authorizer's name, or "". Only the built-in one is accepted."""
     if name in ("", STANDARD_AUTHORIZER):
         return ""
     return f"Java plug-ins cannot be loaded; the only authorizer is {STANDARD_AUTHORIZER}"
 
 
 def _are_principals(text: str) -> str:
-    """Refuse super users that are not `Type:name`. Return the problem, or ""."""
+    """Return the problem with a list of super users, or "". Each must be `Type:name`."""
     wrong = [one.strip() for one in text.split(";") if one.strip() and ":" not in one]
     if not wrong:
         return ""
@@ -81,7 +81,7 @@ def _are_principals(text: str) -> str:
 
 
 def _is_host_and_port(text: str) -> str:
-    """Refuse anything but an address to listen on. Return the problem, or ""."""
+    """Return the problem with an address to listen on, or ""."""
     try:
         parse_http_listener(text)
     except ValueError as error:
@@ -90,7 +90,7 @@ def _is_host_and_port(text: str) -> str:
 
 
 def _is_endpoint(text: str) -> str:
-    """Refuse anything but a URL of an OTLP endpoint. Return the problem, or ""."""
+    """Return the problem with the URL of an OTLP endpoint, or ""."""
     return problem_of(text) if text else ""
 
 
@@ -707,7 +707,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     def is_privileged(self, listener: str) -> bool:
         """Return whether only brokers and operators reach the listener.
 
-        This is the control plane's or, if there is none, the brokers' own (KafkaConfig, RequestContext).
+        It is the control plane's listener or, without one, the inter-broker listener (KafkaConfig).
         """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 
@@ -730,7 +730,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     def retention_ms(self) -> int:
         """Return retention.ms of topics that do not set it.
 
-        Any negative number means for ever and becomes -1.
+        Any negative number means unlimited and becomes -1.
         """
         if self.log_retention_ms is not None:
             time_ms = self.log_retention_ms

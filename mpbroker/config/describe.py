@@ -1,7 +1,7 @@
 """The answers of DescribeConfigs: every setting with value, source, type, documentation and synonyms.
 
-The order is that of Kafka's `ConfigHelper`: synonyms are all places a value could have come from, the one
-that counts first, and the source of the value is that of its first synonym.
+The order is that of Kafka's `ConfigHelper`: synonyms are all places that a value can come from, in order of
+precedence, and the source of a value is the source of its first synonym.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -71,9 +71,9 @@ def describe_topic(
 
 
 def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return entries of the broker: ours, all of Kafka's, and what a file or clients have set besides.
+    """Return entries of the broker: our settings, Kafka's, and others set in the file or by clients.
 
-    Settings that clients may alter in Kafka and here are not read-only; unknown names are.
+    Settings are read-only unless clients may alter them in Kafka and here. Unknown names are read-only.
     """
     shown = {*BROKER_KEYS, *known.kafka_keys(), *broker.idle, *filter(names_limit, broker.origins)}
     shown |= {*broker.altered.broker, *broker.altered.default}
@@ -95,7 +95,7 @@ def _key_of(name: str) -> Key:
 
 
 def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return only the settings altered for all brokers, as of the broker named ""."""
+    """Return entries of the settings altered for all brokers (the resource named "")."""
     entries = []
     for name in _wanted(altered.default, names):
         key = key_of(name)
@@ -122,10 +122,10 @@ def _wanted(table: Collection[str], names: Iterable[str] | None) -> list[str]:
 
 
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
-    """Return broker keys of the same meaning, first those that were altered or set, then the defaults.
+    """Return the synonyms among broker keys, first those altered or set, then the defaults.
 
-    Synonyms before the first name itself are left out, as in Kafka: a topic whose broker sets only
-    log.retention.hours shows no synonym for retention.ms, whose own is log.retention.ms.
+    If the first name is not set itself, other set names are omitted, as in Kafka: if a broker sets only
+    log.retention.hours, retention.ms of a topic has no such synonym; its own is log.retention.ms.
     """
     keys = [_key_of(name) for name in names]
     found = sorted((one for key in keys for one in _altered(broker.altered, key)), key=lambda one: one.source)
@@ -143,7 +143,7 @@ def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym
 
 
 def static_text(broker: BrokerConfig, name: str) -> str | None:
-    """Return the text of a setting in file and flags, None if it is not there."""
+    """Return the text of a setting in file and flags, None if they do not have it."""
     if name == "broker.id":
         return str(broker.node_id)  # Kafka fills in the one by the other.
     if name not in broker.origins:

@@ -1,11 +1,11 @@
 """The settings of the broker that clients may alter, and the resulting configuration (KIP-226).
 
 A key's value comes from the first of these that has it: the alteration of this broker, the alteration of all
-brokers, file and flags, the default. Dynamic settings are those that Kafka calls so and that a running broker
-can take over here; so are the limits of connections of single listeners. Kafka's others, and those that
-are unknown, are kept and shown without effect. Security settings of single listeners are read from the file
-alone: they come with files of keys, and with passwords, which are never kept in the metadata log. (Kafka:
-DynamicBrokerConfig, DynamicConfig.Broker, as of 4.3.)
+brokers, file and flags, the default. Dynamic settings are those that are dynamic in Kafka and that this
+broker can adopt while it runs, and the connection limits of single listeners. Kafka's other dynamic settings,
+and unknown ones, are stored and shown without effect. Security settings of single listeners are read from the
+file alone: they come with files of keys, and with passwords, which are never kept in the metadata log.
+(Kafka: DynamicBrokerConfig, DynamicConfig.Broker, as of 4.3.)
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ _IN_THE_FILE = "Change them in the broker's properties file, then mpbroker ctl r
 
 
 def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
-    """Return why these cannot be set at all, in Kafka's words, or None if they can.
+    """Return why these settings cannot be altered at all, in Kafka's words, or None if they can.
 
-    Unknown names can: in Kafka they may be a plug-in's. Texts are checked later.
+    Unknown names can be: in Kafka they may be a plug-in's. Values are checked later.
     """
     wanted = sorted(set(names))
     if secrets := [name for name in wanted if _is_secret(name)]:
@@ -93,7 +93,7 @@ def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
 
 
 def _is_taken(name: str) -> bool:
-    """Return whether clients may alter the setting, even without effect."""
+    """Return whether clients may alter the setting, with or without effect."""
     if name in DYNAMIC or name in IDLE:
         return True
     if (match := _LISTENER.fullmatch(name)) is not None:
@@ -184,7 +184,7 @@ def parse(name: str, text: str) -> Value:
 
 
 def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the usable texts, and problems of those that another version of the broker may have accepted."""
+    """Return the valid texts, and problems of invalid ones, which another version may have accepted."""
     good, problems = {}, []
     for name, text in texts.items():
         try:
@@ -199,7 +199,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
 
 
 def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-    """Lay altered settings over `static`, the configuration of file and flags. Raises ValueError."""
+    """Return `static`, the configuration of file and flags, with altered settings. Raises ValueError."""
     texts = {**default, **broker}
     counting = {name: text for name, text in texts.items() if name in DYNAMIC or names_limit(name)}
     values = {field_name(name): parse(name, text) for name, text in counting.items() if name in DYNAMIC}
@@ -240,8 +240,8 @@ def static_of(config: BrokerConfig) -> BrokerConfig:
 def step_problem(now: BrokerConfig, was: BrokerConfig, becomes: BrokerConfig) -> str | None:
     """Return why an altered number of workers breaks Kafka's rule for one step, or None.
 
-    The step goes from the number accepted last. `now` is the configuration of the running broker, which may
-    not have followed `was` yet.
+    The step starts from the number accepted last. `now` is the configuration of the running broker, which may
+    not have adopted `was` yet.
     """
     for name, (kind, most) in RESIZABLE.items():
         text = was.altered.text(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 def pip_install(extra: str) -> str:
     """Return the command that installs an extra of the distribution, with the pip of this environment.
 
-    The pip that a shell would find may be another environment's, or the system's.
+    The pip on the PATH may belong to another environment or to the system.
     """
     own = Path(sys.executable).with_name("pip")
     found = shutil.which("pip")

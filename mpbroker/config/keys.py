@@ -16,7 +16,7 @@ from mpbroker.config.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 
 
 class Secret(msgspec.Struct, frozen=True, gc=False):
-    """A password or key. Only reading `text` shows it."""
+    """A password or key. Only `text` reveals it."""
 
     text: str
 
@@ -73,8 +73,8 @@ class Key(msgspec.Struct, frozen=True):
     """One setting. In a field's `Annotated[...]` it needs neither name nor default: the field has both.
 
     `begins` is the title of the group of settings of which this is the first. `pending` is the reason why a
-    setting is stored and reported but has no effect yet, for a warning. `shown` makes a wrong text fit for a
-    log.
+    setting is stored and reported but has no effect yet, for a warning. `shown` makes a wrong text safe for
+    logs.
     """
 
     type: ConfigType
@@ -94,7 +94,7 @@ class Key(msgspec.Struct, frozen=True):
         return ValueError(f"Invalid value {self.shown(text)} for configuration {self.name}: {why}")
 
     def parse(self, text: str) -> Value:
-        """Return the typed, bounded value of a text. Raises ValueError with Kafka's words if it has none."""
+        """Return the typed value of a text. Raises ValueError with Kafka's words if it is invalid."""
         text = text.strip()
         value = self._convert(text)
         self._check_bounds(text, value)
@@ -148,7 +148,7 @@ def listed(text: str) -> list[str]:
 
 
 def key_name(field: str) -> str:
-    """Return Kafka's key of a field. It has dots where the field has underscores, and never an underscore."""
+    """Return Kafka's key of a field, which has dots in place of all underscores."""
     return field.replace("_", ".")
 
 
@@ -157,7 +157,7 @@ def field_name(key: str) -> str:
 
 
 def table_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
-    """Return every field of a struct that carries a `Key`, by Kafka's key, in order of definition."""
+    """Return the `Key` of every field of a struct that has one, by Kafka's key, in order of definition."""
     hints = get_type_hints(struct, include_extras=True)
     table = {}
     for info in msgspec.structs.fields(struct):

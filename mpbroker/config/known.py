@@ -1,9 +1,9 @@
-"""Keys that Kafka 4.3 (or an older one) has and this broker lacks: refused or warned about, never ignored.
+"""Keys that Kafka 4.3 or older has and this broker lacks: they are refused or warned about, never ignored.
 
 A setting is refused if it would change permissions, or a limit that an operator relies on: running without it
-would look like success. All others are warned about. `kafka_keys.json` has all of Kafka's keys, supported
-ones too: of those that Kafka 4.3 shows type, default and bounds, and whether clients may alter them, of
-others the default. A refused key that only repeats its default is harmless and warned about.
+would look like success. All others are warned about. `kafka_keys.json` has all of Kafka's keys, including
+supported ones. For keys that Kafka 4.3 shows it has type, default, bounds, and whether clients may alter
+them, for others the default. A key with its default is only warned about.
 """
 
 import json
@@ -115,7 +115,7 @@ def no_effect(key: str) -> str:
 
 
 def nearest(key: str) -> str | None:
-    """Return the supported (else the known) key that a misspelt one was probably meant to be."""
+    """Return the supported key, or else the known key, that is closest to a misspelt one; None if none is."""
     supported = [*BROKER_KEYS, *ALIASES]
     for candidates in (supported, list(kafka_defaults())):
         if found := closest(key.lower().replace("_", "."), candidates):
@@ -124,10 +124,10 @@ def nearest(key: str) -> str | None:
 
 
 def is_misspelt(key: str) -> bool:
-    """Return whether an unknown key was surely meant to be one that has an effect here.
+    """Return whether an unknown key is certainly a misspelt key that has an effect here.
 
-    It differs from a supported one by two letters at most, is close to one that this broker alone has, or has
-    the prefix of settings that are refused rather than ignored, such as security.
+    It differs from a supported key by at most two letters, is close to a key that only this broker has, or
+    has a prefix of settings that are refused rather than ignored, such as security.
     """
     if _reason(REFUSED, key) is not None:
         return True
@@ -155,14 +155,14 @@ def _is_within_two_edits(one: str, other: str) -> bool:
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that a misspelt name was probably meant to be, or None."""
+    """Return the candidate that is closest to a misspelt name, or None if none is close."""
     import difflib  # only for a name that is wrong
 
     return next(iter(difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)), None)
 
 
 def hint(names: Iterable[str], candidates: Iterable[str]) -> str:
-    """Return the end of a sentence with a guess for the first unknown name that is close to a candidate."""
+    """Return the end of a sentence, with the closest candidate for the first name that has one."""
     known_names = list(candidates)
     unknown = (name for name in names if name not in known_names)
     guess = next(filter(None, (closest(name.lower(), known_names) for name in unknown)), None)
@@ -181,7 +181,7 @@ def _kafka() -> dict[str, Any]:
 
 @cache
 def kafka_defaults() -> dict[str, str | None]:
-    """Return every key of Kafka, with its default."""
+    """Return the default of every key of Kafka."""
     return {name: one["default"] if isinstance(one, dict) else one for name, one in _kafka().items()}
 
 

@@ -1,7 +1,7 @@
-"""Limits of connections: those of single listeners, and of single addresses.
+"""Limits of connections, of single listeners and of single addresses.
 
-Kafka reads `listener.name.<listener>.<key>` first, and `<key>` if that is not set. A listener without a limit
-of its own therefore has the broker's limit for itself alone (ListenerName.configPrefix, ConnectionQuotas).
+Kafka reads `listener.name.<listener>.<key>` first, and `<key>` if that is not set. A listener without its own
+limit therefore has the broker's, not shared with others (ListenerName.configPrefix, ConnectionQuotas).
 """
 
 import ipaddress
@@ -53,7 +53,7 @@ def no_listener(key: str, name: str, listeners: Iterable[str]) -> str:
 def laid_over(
     own: Mapping[str, ListenerLimits], texts: Mapping[str, str | None]
 ) -> dict[str, ListenerLimits]:
-    """Lay texts of limits, by key, over the limits of single listeners. None removes a limit."""
+    """Return the limits of single listeners with `texts`, by key, applied. None removes a limit."""
     found = dict(own)
     for key, text in texts.items():
         listener, field = _place(key)
@@ -86,8 +86,8 @@ def overrides_problem(entries: tuple[str, ...]) -> str:
 def resolved_overrides(entries: tuple[str, ...]) -> tuple[str, ...]:
     """Replace names by addresses. Raises ValueError, naming the host.
 
-    Names are looked up once, before a process depends on it: a process replaced while the name server is away
-    has the addresses already.
+    Names are resolved once, before the first process starts, so a process that is replaced while the name
+    server is down has the addresses.
     """
     found = []
     for entry in entries:

@@ -33,7 +33,7 @@ LOCAL_NAME = "localhost"
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """An address to listen on or to advertise. Host "" stands for every address of the machine."""
+    """An address to listen on or to advertise. Host "" means every address of the machine."""
 
     name: str
     protocol: str
@@ -104,7 +104,7 @@ def parse_host_port(text: str) -> tuple[str, int]:
 
 
 def port_of(listener: str) -> int | None:
-    """Return the port of NAME://HOST:PORT; None of a Unix socket."""
+    """Return the port of NAME://HOST:PORT; None for a Unix socket."""
     try:
         return parse_host_port(listener.partition("://")[2])[1]
     except ValueError:
@@ -112,7 +112,7 @@ def port_of(listener: str) -> int | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host reaches an address. Of names only localhost counts."""
+    """Return whether only this host can reach an address. The only such name is localhost."""
     try:
         return host == LOCAL_NAME or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -120,9 +120,9 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable(address: str) -> str:
-    """Return where clients on this host reach a listener's HOST:PORT, which may stand for all addresses.
+    """Return the address at which clients on this host reach HOST:PORT, which may be the wildcard.
 
-    A socket path stays as it is.
+    A socket path is returned unchanged.
     """
     try:
         host, port = parse_host_port(address)
@@ -132,7 +132,7 @@ def reachable(address: str) -> str:
 
 
 def page_url(address: str) -> str:
-    """Return the URL at which a browser of this host reaches HOST:PORT, which HTTP is served at."""
+    """Return the URL at which a browser on this host reaches the HTTP server at HOST:PORT."""
     return f"http://{reachable(address)}/"
 
 

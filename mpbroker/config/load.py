@@ -1,8 +1,8 @@
 """Defaults, `server.properties`, `-o key=value` and flags, merged into one `BrokerConfig`.
 
-Later sources beat earlier ones (the order of KIP-1137). Every problem of all sources is collected before
-`ConfigError` is raised, each with the place where the value was written. A usable value that is surely a
-mistake comes back as a warning.
+Later sources take precedence over earlier ones (the order of KIP-1137). Every problem of all sources is
+collected before `ConfigError` is raised, each with the place where the value was written. A valid value that
+is certainly a mistake is returned as a warning.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A usable configuration, and warnings for its author."""
+    """A valid configuration, and warnings about it."""
 
     config: BrokerConfig
     warnings: tuple[Problem, ...]
@@ -42,7 +42,7 @@ class _Setting(msgspec.Struct, frozen=True):
 
 
 def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequence[Flag] = ()) -> Loaded:
-    """Read and check everything. Raises ConfigError, which names each problem."""
+    """Read and check all sources. Raises ConfigError, which names each problem."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
     settings: dict[str, _Setting] = {}
@@ -76,7 +76,7 @@ def _shown(key: str, text: str) -> str:
 
 
 def _line(problem: Problem) -> tuple[bool, int]:
-    """Return the key that sorts a file's lines in their order, then -o and flags, which have no line."""
+    """Return a sort key: lines of a file in their order, then -o and flags, which have no line."""
     line = problem.origin.rpartition(":")[2]
     return (False, int(line)) if line.isdigit() else (True, 0)
 
@@ -120,7 +120,7 @@ def _is_secret(key: str) -> bool:
 
 
 def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: list[Problem]) -> None:
-    """Add settings. Where two sources differ about one key, warn which one counts."""
+    """Add settings. If two sources differ about a key, add a warning that names the one in effect."""
     for setting in more:
         key = known.ALIASES.get(setting.key, setting.key)
         before = settings.get(key)
@@ -137,8 +137,8 @@ def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> li
 def _protocols(values: dict[str, Any], settings: dict[str, _Setting]) -> dict[str, str]:
     """Return the protocols of the listeners that can have settings of their own.
 
-    These are the listeners of the configuration, and those that its protocol map names for later, when they
-    are added while the broker runs.
+    These are the configured listeners, and the names in the protocol map, whose listeners may be added while
+    the broker runs.
     """
     later = {}
     if "listener.security.protocol.map" in settings:
@@ -228,8 +228,8 @@ def _supported(
 def _add_unknown(setting: _Setting, problems: list[Problem], warnings: list[Problem]) -> None:
     """Add a key that neither Kafka nor this broker has.
 
-    Kafka warns of such a key, which may be a plug-in's. So do we if a file has it, unless it resembles one
-    that would have an effect here.
+    Kafka warns about such a key, which may be a plug-in's. This broker also warns if a file has the key,
+    unless it resembles one that has an effect here.
     """
     key, guess = setting.key, known.nearest(setting.key)
     hint = f"; did you mean {guess}?" if guess else ""
@@ -261,7 +261,7 @@ def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str
 def _absolute(
     key: str, paths: Iterable[str], supported: dict[str, _Setting], problems: list[Problem]
 ) -> tuple[str, ...]:
-    """Make paths absolute. Processes change directory; a path is relative to where the broker was started."""
+    """Return absolute paths, relative to the directory in which the broker was started."""
     try:
         return tuple(str(Path(path).expanduser().absolute()) for path in paths)
     except RuntimeError:
@@ -273,7 +273,7 @@ def _absolute(
 def _add_listeners(
     values: dict[str, Any], settings: dict[str, _Setting], problems: list[Problem], warnings: list[Problem]
 ) -> None:
-    """Add the listeners, which need the protocol map, without those meant for a KRaft controller."""
+    """Add the listeners, except those of a KRaft controller; they need the protocol map."""
     protocols = dict(listeners.DEFAULT_PROTOCOL_MAP)
     if (setting := settings.get("listener.security.protocol.map")) is not None:
         try:
@@ -349,14 +349,14 @@ def _check_listeners(config: BrokerConfig, names: set[str], wrong: Callable[[str
 def new_contradictions(before: BrokerConfig, after: BrokerConfig) -> list[Problem]:
     """Return the contradictions of `after` that `before` does not have.
 
-    An accepted one does not forbid a change.
+    Contradictions accepted earlier do not forbid a change.
     """
     known = {problem.message for problem in contradictions(before)}
     return [problem for problem in contradictions(after) if problem.message not in known]
 
 
 def contradictions(config: BrokerConfig) -> list[Problem]:
-    """Return values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
+    """Return problems of values that are valid alone but not together (`KafkaConfig.validateValues`)."""
     found = []
 
     def wrong(key: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the broker sends its metrics by OTLP, if anywhere: our settings, and OpenTelemetry's variables.
+"""The destination of metrics by OTLP, if any: from our settings and OpenTelemetry's variables.
 
 (OpenTelemetry specification: Environment Variable Specification; OTLP Exporter Configuration)
 """
@@ -28,11 +28,11 @@ class Destination(NamedTuple):
 
 
 class NotServed(ValueError):
-    """The variables ask for a feature that is not built here; the text names it and the remedy."""
+    """The variables request an unsupported feature; the message names it and the remedy."""
 
 
 def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, str]) -> Destination | None:
-    """Return where to send metrics; None: nowhere.
+    """Return the destination of metrics, None if there is none.
 
     Our settings, "" and None if they are not set, take precedence over variables. Raises NotServed.
     """
@@ -72,7 +72,7 @@ def problem_of(url: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL for logs and errors, without user, password, query and fragment. It may be wrong."""
+    """Return a URL, which may be invalid, without user, password, query and fragment, for logs and errors."""
     scheme, separator, rest = url.rpartition("://")
     place, *query = _QUERY.split(rest, maxsplit=1)
     if "@" in "".join(query):
@@ -94,8 +94,8 @@ def _under(url: str) -> str:
 
 
 def _interval_ms(text: str) -> int:
-    """Return the interval that a variable has, a second at least.
+    """Return the interval (ms) in the text of a variable, at least a second.
 
-    A wrong one counts as none, as the specification wants it.
+    An invalid text counts as unset, as the specification requires.
     """
     return max(int(text), 1000) if text.strip().isdecimal() and int(text) > 0 else DEFAULT_INTERVAL_MS

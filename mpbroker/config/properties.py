@@ -1,4 +1,4 @@
-"""Reader for Java's properties syntax (`java.util.Properties.load`), which server.properties is written in.
+"""Reader for Java's properties syntax (`java.util.Properties.load`), the syntax of server.properties.
 
 Sans-I/O: text in, entries with their line numbers out. Differences from Java: the text is UTF-8, not
 Latin-1, and a malformed `\\u` escape names its line.
@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> list[Entry]:
-    """Return all entries in file order. The same key may come several times."""
+    """Return all entries in file order. A key may occur several times."""
     return [_entry(line, number) for number, line in _logical_lines(text)]
 
 

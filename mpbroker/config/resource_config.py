@@ -1,7 +1,7 @@
 """The settings of groups and of subscriptions to client metrics: names, types, bounds, and descriptions.
 
-They are kept for clients that set them, and for groups of protocols that this broker does not have: none has
-an effect. (Kafka: GroupConfig, ClientMetricsConfigs; KIP-848, KIP-932, KIP-1071, KIP-714.)
+They are stored for clients that set them, but have no effect: the group protocols that use them are not
+implemented. (Kafka: GroupConfig, ClientMetricsConfigs; KIP-848, KIP-932, KIP-1071, KIP-714.)
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _SESSION, _HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
 
 
 class RequestError(ValueError):
-    """Kafka answers INVALID_REQUEST for this, and INVALID_CONFIG for every other ValueError."""
+    """An error for which Kafka answers INVALID_REQUEST; other ValueErrors are INVALID_CONFIG."""
 
 
 def check(kind: int, configs: Mapping[str, str], broker: BrokerConfig) -> None:
@@ -114,7 +114,7 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
 
 
 def _inherited(broker: BrokerConfig, key: Key) -> str:
-    """Return the text of a setting that the broker's file or clients give, or the default."""
+    """Return the text of a setting from the broker's file or altered settings, or the default."""
     for name in (*key.synonyms, key.name):
         if (text := broker.altered.text(name) or static_text(broker, name)) is not None:
             return text
@@ -141,7 +141,7 @@ def _check_client_metrics(configs: Mapping[str, str]) -> None:
 def describe(
     kind: int, configs: Mapping[str, str], broker: BrokerConfig, names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Return entries of a group or of a subscription by name; it need not have settings of its own."""
+    """Return entries of a group or of a subscription by name; the resource need not have settings."""
     keys = KEYS[kind]
     own = ConfigSource.GROUP_CONFIG if kind == GROUP else ConfigSource.CLIENT_METRICS_CONFIG
     entries = []

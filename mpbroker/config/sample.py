@@ -1,4 +1,4 @@
-"""A server.properties with each setting that has an effect: by group, with default and description.
+"""Makes a server.properties with each setting that has an effect, by group, with default and description.
 
 The texts are those of the settings themselves (`Key.doc`).
 """
@@ -38,7 +38,7 @@ def groups() -> list[tuple[str, list[Key]]]:
 
 
 def sample(values: Mapping[str, str] | None = None) -> str:
-    """Return the file's text: `values` set, all other settings commented out."""
+    """Return the text of the file: `values` are set, all other settings are commented out."""
     parts = [_HEAD]
     for title, keys in groups():
         parts.append(f"\n## {title}\n")

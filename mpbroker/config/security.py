@@ -136,7 +136,7 @@ SECURITY_KEYS: dict[str, Key] = table_of(SecuritySettings)
 def _split(key: str) -> tuple[str, str, str] | None:
     """Split a `listener.name.` key of this table into (listener, mechanism or "", key).
 
-    None for any other.
+    Return None for any other key.
     """
     match = _PREFIXED.fullmatch(key)
     if match is None:
@@ -189,7 +189,7 @@ def resolve(
 
 
 def missing(listener: str, protocol: str, settings: Mapping[str, SecuritySettings]) -> list[str]:
-    """Return what a listener lacks that it cannot be served without."""
+    """Return descriptions of the required settings that a listener lacks."""
     found = []
     own = settings[listener]
     where = f"listener.name.{listener.lower()}"

@@ -1,4 +1,4 @@
-"""Settings of topics: their table, validation for CreateTopics, and the typed result the log works with.
+"""Settings of topics: their table, validation for CreateTopics, and the typed result that the log uses.
 
 A setting that a topic does not have comes from the broker's key of the same meaning (its synonyms), as in
 Kafka's `LogConfig` and `ServerTopicConfigSynonyms`. Messages are Kafka's: clients see them with
@@ -124,7 +124,7 @@ _INHERITED: dict[str, Callable[[BrokerConfig], Any]] = {
 
 
 def inherited(key: Key, broker: BrokerConfig) -> Any:
-    """Return the value of a setting in a topic that does not have it itself."""
+    """Return the inherited value of a setting, for topics that do not set it."""
     if (computed := _INHERITED.get(key.name)) is not None:
         return computed(broker)
     synonym = field_name(key.synonyms[0]) if key.synonyms else ""

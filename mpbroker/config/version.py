@@ -1,4 +1,4 @@
-"""The version. The build reads it here; a running broker keeps its own, whatever is installed over it."""
+"""The version. The build reads it here. A running broker keeps its version when another is installed."""
 
 from typing import Final
 

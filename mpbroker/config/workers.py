@@ -1,4 +1,4 @@
-"""Default numbers of processes for this machine: the CPUs we may run on, less what the control group forbids.
+"""Default numbers of processes for this machine: the usable CPUs, limited by the control group's quota.
 
 `os.cpu_count` is the wrong answer in a container: affinity (cpuset) and the CFS quota (cgroup v1
 `cpu.cfs_quota_us`, v2 `cpu.max`) both bound what the broker can use.
@@ -66,7 +66,7 @@ def default_workers(cpus: int | None = None) -> Workers:
 
 
 def usable_cpus(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> int:
-    """Return the whole CPUs that this process may keep busy, at least one."""
+    """Return the number of CPUs that this process may use, rounded to a whole number, at least one."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota(root, self_cgroup)
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))

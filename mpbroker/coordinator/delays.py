@@ -46,8 +46,8 @@ class _Wait:
 class Progress:
     """The calls under way.
 
-    `written`: the calls whose round is being written to the metadata log. `undecided`: how many calls wait
-    after it. `away`: why none can be decided.
+    `written`: the calls whose round is being written to the metadata log. `undecided`: the number of calls
+    after that round. `away`: the reason why none can be decided.
     """
 
     topics: Mapping[bytes, Topic]
@@ -101,7 +101,7 @@ class Delays:
             self._longest_s = 0.0
 
     def _warn(self, what: Caller | str, pending: Pending | None, more: int, progress: Progress) -> None:
-        """Log one line for all waits: mostly they have one cause."""
+        """Log one line for all waits, because they usually have one cause."""
         if pending is not None:
             who = f"{type(pending.answer).__name__} for {name_of(pending.caller.handler)}"
             why = progress.away or self._why(next(iter(pending.missing)), progress.topics)

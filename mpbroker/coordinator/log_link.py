@@ -1,12 +1,12 @@
 """The coordinator's requests to the log workers: append to its log, open a topic, remove one.
 
-Each worker is asked about the partitions it owns, and a question is answered when all workers have answered.
-A worker answers each question once, unless it dies: `peer_down` drops all questions, also those to other
-workers. Pending openings and removals are asked again of a successor; they are idempotent.
+Each worker is asked about the partitions it owns; a question is over when all workers have answered. A worker
+answers each question once, unless it dies: `peer_down` then drops all questions to all workers. Pending
+openings and removals, which are idempotent, are sent again to its successor.
 
-An append to the metadata log is dropped only with its own worker; until its outcome is known that log must
-not be read. An answer without a question is dropped: fences prevent such answers, and a failed fence must not
-end this process. A message that the arena has no room for waits until blocks are returned.
+An append to the metadata log is dropped only when its own worker dies. That log must not be read until the
+outcome is known. An answer without a question is dropped: fences prevent such answers, and a failed fence
+must not end this process. A message that the arena has no room for waits until blocks are returned.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Asked:
 
 
 class LogLink:
-    """The conversation with the current log workers."""
+    """The requests to the current log workers, and their answers."""
 
     def __init__(self, context: ProcessContext, lender: Lender, events: LogEvents) -> None:
         self.workers = range(context.memory.sizes.log_workers)
@@ -107,12 +107,12 @@ class LogLink:
 
     @property
     def is_up(self) -> bool:
-        """Return whether every worker is there."""
+        """Return whether every log worker is running."""
         return len(self._up) == len(self.workers)
 
     @property
     def is_appending(self) -> bool:
-        """Return whether something that was sent may still be appended."""
+        """Return whether the outcome of a sent append is still unknown."""
         return bool(self._appends)
 
     @property
@@ -134,7 +134,7 @@ class LogLink:
             rings.flush()
 
     def greet(self) -> None:
-        """Ask about the metadata log. The answer shows that its owner has opened it and serves us."""
+        """Have the metadata log opened. The answer shows that its worker serves this coordinator."""
         self._ask({0: EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])}, Kind.GREETING)
 
     def open(self, topic: Topic, new_from: int | None = None) -> None:
@@ -157,7 +157,7 @@ class LogLink:
         self._ask(messages, Kind.OPENING, topic.topic_id, topic)
 
     def remove(self, name: str, topic_id: bytes) -> None:
-        """Remove a topic. Waits for its opening, if that is under way: the two must not overlap."""
+        """Remove a topic, after its opening if that is under way: the two must not overlap."""
         self._removing[topic_id] = name
         if topic_id not in self._opening and self.is_up:
             self._ask_all(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
@@ -173,7 +173,7 @@ class LogLink:
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
         """Append batches to several partitions. Calls `done` when each is durable or refused.
 
-        It is not called if a log worker dies meanwhile; for the metadata log only that log's worker counts.
+        `done` is not called if a log worker dies meanwhile; for the metadata log, if its own worker dies.
         """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
         changes = self._changes
@@ -222,7 +222,7 @@ class LogLink:
         self._forget_questions(worker)
 
     def peer_up(self, worker: int) -> None:
-        """Use a successor, which has empty rings."""
+        """Connect to the successor of a dead worker; its rings are empty."""
         self._rings[worker].rebind()
         self._up.add(worker)
         self._bound = self._rings_of_those_up()
@@ -252,13 +252,13 @@ class LogLink:
     def _ask(
         self, messages: Mapping[int, Message], kind: Kind, topic_id: bytes = b"", topic: Topic | None = None
     ) -> None:
-        """Ask each worker its own message."""
+        """Send each worker its own message, as one question."""
         asked = _Asked(kind, topic_id, topic, len(messages))
         self._unasked.extend((asked, worker, message) for worker, message in messages.items())
         self._send_on()
 
     def _ask_on(self) -> None:
-        """Ask the waiting questions, in order, as far as the credits go. Raises ArenaFull."""
+        """Send the waiting questions, in order, while there are credits. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked[0]
             self._clients[worker].call(message, partial(self._answered, asked, worker))

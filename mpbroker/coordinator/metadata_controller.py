@@ -105,8 +105,8 @@ class Round:
 class TokenSweep:
     """Removes expired delegation tokens (Kafka: QuorumController.sweepExpiredDelegationTokens).
 
-    It asks the state machine at the start, every `interval_ms`, and again at once while some are left. `ask`
-    passes a call and takes the receiver of its answer.
+    It asks the state machine at the start, every `interval_ms`, and at once while expired tokens remain.
+    `ask(call, then)` sends a call; `then` receives its answer.
     """
 
     interval_ms: int
@@ -199,13 +199,13 @@ class MetadataController:
         self._calls.append((caller, call))
 
     def ask(self, call: Message, then: Callable[[Message], None]) -> None:
-        """Take a call of a state machine in this process; it is decided like those of handlers."""
+        """Take a call from a state machine in this process. It is decided like the calls of handlers."""
         caller = Caller(COORDINATOR, 0, next(self._our_numbers))
         self._our_calls[caller] = then
         self._calls.append((caller, call))
 
     def _answer(self, caller: Caller, answer: Message) -> bool:
-        """Answer a handler or a state machine here. Return False if it died or the arena is full."""
+        """Answer a handler or a state machine. Return False if the handler died or the arena is full."""
         if caller.handler == COORDINATOR:
             self._our_calls.pop(caller)(answer)
             return True
@@ -244,7 +244,7 @@ class MetadataController:
 
     @property
     def polls(self) -> bool:
-        """Return whether it awaits something that rings no doorbell: a bulletin's readers, a log's end."""
+        """Return whether it waits for an event without a doorbell, such as a reader of a bulletin."""
         announcers = (self.announcer, self._credentials, self._limits, self._brokers)
         has_news = self.is_serving and any(one.has_news for one in announcers)
         return has_news or self.phase is Phase.READING or self.link.waits_for_room
@@ -255,7 +255,7 @@ class MetadataController:
         return not (self._calls or self._draft or self._round or self._waiting) and self.link.idle
 
     def _progress(self) -> Progress:
-        """Describe the moment for `Delays`."""
+        """Return the calls under way, for `Delays`."""
         current = self._round or self._draft
         decided = current.decided if current is not None else []
         written = [type(call).__name__ for _, call, _ in decided]
@@ -282,7 +282,7 @@ class MetadataController:
         self.phase = Phase.READING
 
     def _read_log(self) -> None:
-        """Read the metadata log once all of it is durable: records above the durable end may become so."""
+        """Read the metadata log once all of it is durable: later records may still become durable."""
         if self.link.is_appending:
             return
         try:
@@ -313,7 +313,7 @@ class MetadataController:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """Find out from the log's end whether an interrupted round was appended: only we write to it."""
+        """Find out from the log's end whether an interrupted round was appended; it has one writer."""
         self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:
@@ -328,7 +328,7 @@ class MetadataController:
             raise InconsistentMetadata(f"the log ends at {state.next_offset}, where no round of ours ends")
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
-        """Remove topics that are removed in the log but still served: a predecessor died in between."""
+        """Remove topics that the log has removed and the log workers still serve, after a death."""
         for slot in slots_given(self.table, len(self.link.workers)):
             partition = read_partition_surely(self.table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
@@ -369,7 +369,7 @@ class MetadataController:
     def _drafted(self) -> Generator[None, None, None]:
         """Decide the waiting calls, each on top of those before it, and append the round.
 
-        Other work is done at each `yield`, and the log process may die: then `_drop_draft`.
+        The loop does other work at each `yield`. If the log process dies meanwhile it calls `_drop_draft`.
         """
         current = self._draft = Round(self.state.draft())
         values: list[bytes] = []
@@ -408,7 +408,7 @@ class MetadataController:
         self.link.append(bytes(batch), len(values), self._slot)
 
     def _drop_draft(self) -> None:
-        """Drop decisions that were not appended: the calls are decided again on the state that is read."""
+        """Drop decisions that were not appended. Their calls are decided again after the log is read."""
         draft, self._draft, self._drafting = self._draft, None, None
         if draft is not None:
             draft.refund()
@@ -507,8 +507,8 @@ class MetadataController:
     def _note_partitions(self, topic: Topic, answer: Message) -> None:
         """Note the slots of a topic's partitions.
 
-        An offline partition has an offline slot. One without a slot is tried again; until then it is
-        announced with generation 0, which no slot has.
+        An offline partition has an offline slot. The opening of a partition without a slot is retried; until
+        it succeeds the partition is announced with generation 0, which no slot has.
         """
         name, topic_id = topic.name, topic.topic_id
         images = {number: PartitionImage(number, 0, 0) for number in range(topic.partitions)}
@@ -544,7 +544,7 @@ class MetadataController:
         self._waiting.settle({(Awaited.REMOVED, topic_id)})
 
     def _settle_announced(self) -> None:
-        """Settle waits for topics that handlers can see, or that were deleted before."""
+        """End the waits for topics that handlers can see, or that were deleted before that."""
         if self._waiting:
             self._waiting.settle_if(self._is_seen)
 
@@ -561,7 +561,7 @@ class MetadataController:
 
 
 def _encoded(records: Sequence[MetadataRecord]) -> Generator[None, None, list[bytes]]:
-    """Encode records, some at a time."""
+    """Encode records, a few between two yields. Return their encodings."""
     encoded: list[bytes] = []
     for at in range(0, len(records), RECORDS_AT_ONCE):
         if at:

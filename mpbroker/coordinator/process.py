@@ -87,7 +87,7 @@ class Coordinator:
             rings.flush()
 
     def something_waits(self) -> bool:
-        """Return whether something waits; the last check before sleeping."""
+        """Return whether work is pending; the loop checks it last before it sleeps."""
         if self._context.pending_order() is not None or self.metadata.has_work:
             return True
         return self.metadata.link.waiting() or any_waits(self._bound_handlers())
@@ -106,7 +106,7 @@ class Coordinator:
     # --- handlers
 
     def _bound_handlers(self) -> list[RingPair]:
-        """Return the rings of the live handlers, cached while they are the same ones."""
+        """Return the rings of the live handlers, cached until a handler starts or dies."""
         incarnations = self._context.incarnations(topology.HANDLERS[0], len(topology.HANDLERS))
         if incarnations != self._bound[0]:
             there = [index for index, one in zip(topology.HANDLERS, incarnations, strict=True) if one]

@@ -1,7 +1,7 @@
-"""Groups and transactions within the coordinator process, and the seam to its other parts.
+"""The group and the transaction coordinator, connected with the other parts of the coordinator process.
 
-Both take forwarded requests, write to a topic of their own, and read it again after a death. Transactions end
-with markers in partitions of any topic, those of committed offsets among them.
+Both serve forwarded requests, write to a topic of their own, and read it again after a log worker died.
+Transactions end with markers in partitions of any topic, including `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
 class Services:
     """Run the group and the transaction coordinator. (A Host.)
 
-    `metadata` returns the durable state. `ask` has the process decide a call of a coordinator. `handlers` may
-    still append what an earlier coordinator has granted them.
+    `metadata` returns the durable state. `ask` makes the process decide a coordinator's call. `handlers` may
+    still append batches that an earlier coordinator has allowed.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Services:
         self.transactions.shard.add_partitions.check(caller, call, checked)
 
     def handler_died(self, handler: int) -> None:
-        """Drop the requests of a dead handler; its granted appends precede this, the log was fenced first."""
+        """Drop the requests of a dead handler. The log has fenced it, so it appends no more."""
 
         def has_died(waiter: Waiter) -> bool:
             return isinstance(waiter, Caller) and waiter.handler == handler
@@ -240,7 +240,7 @@ class Services:
         self.groups.step(is_serving)
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return how long the loop may sleep, at most `most_ms`. Each service makes work for the other."""
+        """Return how many ms the loop may sleep, at most `most_ms`. One service may wake the other."""
         if self._is_serving and (self.groups.has_work or self.transactions.has_work):
             return 0
         return min(self.groups.sleep_ms(most_ms), self.transactions.sleep_ms(most_ms))

@@ -1,4 +1,4 @@
-"""Callers whose decision is durable, and that are answered when its effect is visible."""
+"""Callers with a durable decision, which are answered when its effect is visible."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Bean(NamedTuple):
 
 
 class View:
-    """The snapshots to show: `now`, and `before` if rates are to be of the time between."""
+    """The snapshots to show: `now`, and optionally `before`, for rates between the two."""
 
     def __init__(self, now: Snapshot, before: Snapshot | None = None) -> None:
         self.now = now
@@ -55,7 +55,7 @@ class View:
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return the share of a process's time in a counter, between the snapshots or since its start."""
+        """Return a counter's fraction of a process's time, between the snapshots or since its start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)
@@ -83,7 +83,7 @@ class Family:
 
     @property
     def named(self) -> str:
-        """Return the attributes for docs/METRICS.md; those of Kafka's kinds of metrics are not listed."""
+        """Return the attributes for docs/METRICS.md, without those that Kafka's kinds always have."""
         pairs = {name.removesuffix("-total") for name in self.attributes if name.endswith("-total")}
         shown: dict[str, None] = {}
         for name in self.attributes:
@@ -99,8 +99,8 @@ _families: list[Family] = []
 def family(pattern: str, kind: str, meaning: str, attributes: Iterable[str] = ()) -> Callable[[Make], Make]:
     """Register the function that makes the beans of a family.
 
-    `attributes`: those beyond Kafka's for the kind: Count and rates of a meter, Count to 999thPercentile of a
-    histogram, Value of a gauge.
+    `attributes`: those in addition to Kafka's for the kind, which are: Count and rates of a meter, Count to
+    999thPercentile of a histogram, Value of a gauge.
     """
 
     def register(make: Make) -> Make:

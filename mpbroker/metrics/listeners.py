@@ -13,7 +13,7 @@ BLOCKED = "kafka.network:type=Acceptor,name="
 
 
 def seen(view: View) -> Iterator[tuple[ListenerSeen, ListenerSeen | None]]:
-    """Yield each listener with its earlier counts. A number is never given to another listener."""
+    """Yield each listener with its earlier counts. Listener numbers are never reused."""
     for number, listener in sorted(view.now.listeners.items()):
         yield listener, view.before.listeners.get(number) if view.before is not None else None
 

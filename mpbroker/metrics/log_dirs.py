@@ -13,7 +13,7 @@ _QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "*": "\\*", "?": "\\?", "\n":
 
 
 def quoted(name: str) -> str:
-    """Quote like javax.management.ObjectName.quote: a path in a name needs quotes."""
+    """Quote a path for a bean's name, like javax.management.ObjectName.quote."""
     return f'"{name.translate(_QUOTED)}"'
 
 

@@ -1,6 +1,6 @@
 """CPU time and memory of the broker's processes, from the kernel.
 
-The kernel walks the page tables of a process to add up its proportional set size, so that is read seldom,
+The kernel walks the page tables of a process to add up its proportional set size, so this is read rarely,
 however often metrics are scraped.
 """
 
@@ -16,7 +16,7 @@ MEMORY_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """Resources of a process. `pss_bytes`: resident memory, shared pages divided among those who share."""
+    """Resources of a process. `pss_bytes`: resident memory, shared pages counted in proportion."""
 
     cpu_s: float
     threads: int
@@ -31,7 +31,7 @@ class ProcessLooker:
         self._pss: dict[int, tuple[float, int | None]] = {}
 
     def look(self, pids: dict[int, int]) -> dict[int, ProcessUsage]:
-        """Return the usage of each process that runs; `pids` are process ids by role."""
+        """Return the usage by role of each running process; `pids` has process ids by role."""
         now = time.monotonic()
         self._pss = {pid: known for pid, known in self._pss.items() if pid in pids.values()}
         found = {}

@@ -40,7 +40,7 @@ def _signed(word: int) -> int:
 
 
 def _per_second(view: View, words: list[int], before: list[int] | None, word: QuotaWord) -> float:
-    """Return the rate between the snapshots, or else since the broker began."""
+    """Return the rate per second between the snapshots, or since the start without an earlier one."""
     rates = view.rates(words[word], before[word] if before is not None else None)
     return rates.get("IntervalRate", rates["MeanRate"])
 
@@ -126,7 +126,7 @@ def of_clients(view: View, kind: QuotaKind) -> Iterator[tuple[tuple[str, str], d
 
 
 def _tokens(view: View, words: list[int]) -> float:
-    """Return the tokens in a bucket, which has filled up since it was last read."""
+    """Return the tokens in a bucket now, including those added since its words were written."""
     passed_s = max(view.now.now_ns / 1e6 - words[QuotaWord.QUOTA_LAST_MS], 0) / 1000
     left = _signed(words[QuotaWord.QUOTA_TOKENS_MILLI]) + words[QuotaWord.QUOTA_RATE_MILLI] * passed_s
     return min(left, words[QuotaWord.QUOTA_BURST_MILLI]) / 1000

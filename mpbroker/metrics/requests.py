@@ -1,4 +1,4 @@
-"""RequestMetrics per API, from the stamps that each request carries (Kafka: RequestMetrics)."""
+"""RequestMetrics per API, from the timestamps in each request (Kafka: RequestMetrics)."""
 
 from __future__ import annotations
 

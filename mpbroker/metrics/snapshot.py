@@ -1,7 +1,7 @@
 """All counts at one moment: the counter pages and meters of all processes of a broker.
 
-Reading needs only loads from a read-only map of the public region. It works while the broker is jammed, and
-after its death while the file exists. Words are read one by one, so numbers of one snapshot can be a few
+Reading needs only loads from a read-only map of the public region. It works while the broker hangs, and after
+its death as long as the file exists. Words are read one by one, so numbers of one snapshot can be a few
 microseconds apart.
 """
 
@@ -39,7 +39,7 @@ PERCENTILES = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """The counts of a histogram: per bucket, the exact sum, the largest value."""
+    """A histogram: the counts by bucket, the exact sum, and the largest value."""
 
     buckets: list[int]
     total: int
@@ -50,7 +50,7 @@ class Distribution:
         return sum(self.buckets)
 
     def with_zeros(self, count: int) -> Distribution:
-        """Return a copy with `count` values in all: the missing ones are zeros, which are not recorded."""
+        """Return a copy with `count` values in all: the others are zeros, which are not recorded."""
         missing = max(count - self.count, 0)
         return Distribution([self.buckets[0] + missing, *self.buckets[1:]], self.total, self.largest)
 
@@ -121,10 +121,10 @@ class ListenerSeen:
 
 @dataclass(frozen=True)
 class LogSeen:
-    """A partition's log. `sizes`: segments and bytes; None: not measured yet.
+    """A partition's log. `sizes`: numbers of segments and bytes, None if not measured yet.
 
     `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies.
-    `slot` and `generation` are its place in the partition table. One that is not `usable` is offline.
+    `slot` and `generation` are its place in the partition table. A log that is not `usable` is offline.
     """
 
     topic: str
@@ -171,14 +171,14 @@ class Snapshot:
         return added([self.distributions[process][histogram] for process in processes])
 
     def serving(self, processes: tuple[int, ...] | range) -> list[int]:
-        """Return the processes that are at work now, or were when the broker died."""
+        """Return the processes that are serving now, or were serving when the broker died."""
         return [p for p in processes if self.get(p, Counter.COUNT_STARTED_NS)]
 
 
 def attach(runtime_file: Path) -> Region:
     """Attach a broker's public region.
 
-    Raises RegionUnavailable: it cannot be opened. Raises LayoutMismatch: another version's, or damaged.
+    Raises RegionUnavailable if it cannot be opened, LayoutMismatch if its version differs or it is damaged.
     """
     return Region.attach(runtime_file, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
 
@@ -302,7 +302,7 @@ def _log_of(now: Partition, topic: str, slot: int, sizes: tuple[int, int] | None
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:
-    """Add up the quotas: several handlers have rows of one client; the coordinator has its bucket."""
+    """Add up the quotas: several handlers have rows of a client, the coordinator has its bucket."""
     for kind, words in enumerate(alls):
         into.quotas[kind] = [a + b for a, b in zip(into.quotas[kind], words, strict=True)]
     for user, client_id, words in clients:

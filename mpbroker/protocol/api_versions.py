@@ -37,15 +37,15 @@ _FINALIZED_EPOCH = 1
 
 
 def unsupported() -> ApiVersionsResponse:
-    """Return the answer, in version 0, to a version that is not served."""
+    """Return the answer, in version 0, to a request of an unsupported version."""
     own = Served(ApiKey.API_VERSIONS, OLDEST, LATEST)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
 def answer(request: ApiVersionsRequest, version: int, served: Iterable[Served]) -> ApiVersionsResponse:
-    """Answer with the versions that are served and the features.
+    """Return the answer with the supported versions and the features.
 
-    A malformed name or version of the client software (v3+) is an invalid request.
+    A malformed name or version of the client software (v3+) gives the error INVALID_REQUEST.
     """
     if version >= FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)

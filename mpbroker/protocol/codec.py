@@ -1,7 +1,7 @@
 """Encodes and decodes the requests, responses and records of the schema.
 
-A decoder or encoder is compiled when its message and version is first met (about 0.3 ms) and kept. It handles
-bodies only: headers and frames are in headers.py.
+A decoder or encoder is compiled when its message and version is first used (about 0.3 ms), and cached. It
+handles bodies only: headers and frames are in headers.py.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
 
 
 def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
-    """Return the encoder, which appends to a first segment that its caller gives.
+    """Return the encoder. It appends to a first segment, which its caller passes.
 
     Raises UnsupportedVersion.
     """
@@ -97,7 +97,7 @@ def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) ->
     """Decode a request. Return it and the position after it.
 
     `records` are views of `buf`, everything else is copied out of it. Raises MalformedMessage if the bytes
-    are no such request.
+    are not such a request.
     """
     decode = _request_decoders.get((api_key, api_version))
     if decode is None:
@@ -108,9 +108,9 @@ def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) ->
 def decode_request_in_pieces(
     api_key: int, api_version: int, buf: Buffer, pos: int = 0
 ) -> Generator[None, None, tuple[Any, int]]:
-    """Decode a request like `decode_request`, with a pause after each piece; its value is the result.
+    """Decode a request in a generator, which pauses after each piece and returns the result.
 
-    `buf` must stay as it is meanwhile.
+    `buf` must not change meanwhile.
     """
     decode = _request_decoders_in_pieces.get((api_key, api_version))
     if decode is None:
@@ -143,7 +143,7 @@ def encode_request(api_key: int, api_version: int, obj: Message) -> list[Buffer]
 def encode_response(api_key: int, api_version: int, obj: Message) -> list[Buffer]:
     """Return the segments of a response, to be sent one after the other.
 
-    Large records, and slices, are segments of their own and are not copied.
+    Large records and slices are separate segments and are not copied.
     """
     return encoder_for("response", api_key, api_version)(obj, bytearray())
 
@@ -161,7 +161,7 @@ def decode_message(
 
 
 def encode_bytes(segments: list[Buffer]) -> bytes:
-    """Join the segments."""
+    """Join the segments of an encoded message."""
     return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
 

@@ -1,4 +1,4 @@
-"""Writes straight-line Python for one message and version, as decoder.py and encoder.py direct."""
+"""Generates straight-line Python for one message and version, for decoder.py and encoder.py."""
 
 from __future__ import annotations
 

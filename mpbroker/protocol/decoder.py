@@ -1,8 +1,8 @@
 """Compiles the decoder of one message and version: it returns the message and the position after it.
 
 Bounds: values of fixed size fail in `unpack_from`, single bytes in the subscript. Slices may run over the
-end, but positions only grow, so the one check of the final position finds that. An array's count is checked
-against the bytes that are left before anything is built.
+end, but positions only grow, so one check of the final position detects that. An array's count is checked
+against the remaining bytes before objects are created.
 
 A decoder in pieces is a generator. It pauses after each `ELEMENTS_AT_ONCE` elements of an array, so that a
 process that serves others can do so while it decodes a long message.
@@ -81,9 +81,9 @@ RUNTIME: dict[str, Any] = {
 
 
 class _DecoderWriter(FunctionWriter):
-    """Writes a decoder, or one that decodes in pieces if it `pauses`.
+    """Writes a decoder, which decodes in pieces if it `pauses`.
 
-    `view` means that the source is a memoryview, whose slices cannot decode themselves.
+    `view`: the source is a memoryview, whose slices have no `decode` method.
     """
 
     def __init__(self, message: Message, version: int, cls: type, view: bool, pauses: bool) -> None:

@@ -1,4 +1,4 @@
-"""Makes the table by which `elements.pyx` counts what a message has, from the schema."""
+"""Makes the program by which `elements.pyx` counts the elements of a message, from the schema."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ ALL: Final = 1 << 62
 def count_elements(api_key: int, version: int, buf: Buffer, pos: int, most: int = ALL) -> int:
     """Count the elements of all arrays and the tagged fields of a request, without decoding it.
 
-    The count stops when it is more than `most`. Bytes that are no such request are counted up to their first
-    fault.
+    The count stops when it exceeds `most`. In malformed bytes, elements are counted up to the first fault.
     """
     return elements.count(_program_of(api_key, version), buf, pos, most)
 
@@ -74,7 +73,7 @@ def _block(op: int, inner: Iterable[int], *, ends: bool = True) -> list[int]:
 def has_many_elements(message: Message, most: int) -> bool:
     """Return True if the lists of a message have more than `most` elements in all.
 
-    No more than that are counted.
+    The count stops at `most`.
     """
     left = [message]
     while left:

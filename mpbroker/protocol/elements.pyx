@@ -1,4 +1,4 @@
-"""Counts the elements of a message, before anything is built of it.
+"""Counts the elements of a message before it is decoded.
 
 A walk over the bytes takes some nanoseconds for each element of an array, decoding a microsecond or two. So a
 message can be refused, or decoded in pieces, for their number. The walk follows a program, a table of numbers
@@ -48,7 +48,7 @@ cdef struct Walk:
 
 
 cdef inline int64_t take(Walk *w, int64_t size) noexcept nogil:
-    """Step over `size` bytes; return where they began, -1 if there are fewer."""
+    """Skip `size` bytes; return the position of the first, -1 if there are fewer bytes."""
     cdef int64_t begun = w.at
     if size < 0 or size > w.end - w.at:
         w.over = True

@@ -73,7 +73,7 @@ RUNTIME: dict[str, Any] = {
 
 
 class _EncoderWriter(FunctionWriter):
-    """Writes an encoder, or one that encodes in pieces if it `pauses`."""
+    """Writes an encoder, which encodes in pieces if it `pauses`."""
 
     def __init__(self, message: Message, version: int, cls: type, pauses: bool) -> None:
         super().__init__(message, version, cls)

@@ -1,6 +1,6 @@
 """Counts the error codes in a response, for ErrorsPerSec (Kafka: AbstractResponse.errorCounts).
 
-Every error code of a response counts, in whatever struct it is. The places of a class are worked out once.
+Every error code in any struct of a response counts. The fields to count are determined once per class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes a message of its own next to an error code, wherever a response has room for one."""
+"""Adds a message to an error code, in every struct of a response that has a field for it."""
 
 from __future__ import annotations
 

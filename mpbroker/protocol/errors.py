@@ -281,7 +281,7 @@ _BY_NUMBER = {code.value: code for code in ErrorCode}
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the named code. A newer broker may send one that has no name here."""
+    """Return the code with this number, UNKNOWN_SERVER_ERROR for an unknown one."""
     return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

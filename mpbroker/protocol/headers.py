@@ -3,7 +3,7 @@
 Source in Kafka: RequestHeader.json, ResponseHeader.json, ApiMessageType.requestHeaderVersion. The header's
 version follows from the API key and version: flexible versions have tagged fields in the header too (v2, v1).
 client_id stays a string with a 2-byte length in all of them. A response to ApiVersions always has header v0,
-because its client does not know yet what the broker understands (KIP-511).
+because the client does not know the broker's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class RequestHeader(msgspec.Struct, frozen=True, gc=False):
 def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
     """Decode a request's header. Return it and the position of the body.
 
-    A null client_id reads as "", as in Kafka. The version may be one that the broker does not support (the
-    header can still be read), the key may not.
+    A null client_id reads as "", as in Kafka. The version may be unsupported (the header can still be read),
+    the key may not.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(buf, pos)
@@ -77,7 +77,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def _sized(segments: list[Buffer]) -> list[Buffer]:
-    """Write the frame's size into the room at the start of the first segment."""
+    """Write the frame's size at the start of the first segment; return the segments."""
     first = segments[0]
     total = len(first) if len(segments) == 1 else sum(map(len, segments))
     _SIZE.pack_into(first, 0, total - _SIZE.size)
@@ -97,9 +97,9 @@ def encode_response_frame(api_key: int, api_version: int, correlation_id: int, b
 def encode_response_frame_in_pieces(
     api_key: int, api_version: int, correlation_id: int, body: Message
 ) -> Generator[None, None, list[Buffer]]:
-    """Encode a frame like `encode_response_frame`, with a pause after each piece; its value is the result.
+    """Encode a frame in a generator, which pauses after each piece and returns the segments.
 
-    `body` must stay as it is meanwhile.
+    `body` must not change meanwhile.
     """
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     encode = response_encoder_in_pieces(api_key, api_version)
@@ -108,9 +108,9 @@ def encode_response_frame_in_pieces(
 
 @cache
 def throttle_time_at(api_key: int, api_version: int) -> int | None:
-    """Return the position of `throttle_time_ms` in a response's body; None if the version has none.
+    """Return the position of `throttle_time_ms` in a response's body; None if it has no fixed one.
 
-    Every field in front of it takes the same room in all responses of the version.
+    All fields before it have a fixed size.
     """
     message = message_for("response", api_key)
     assert message is not None, f"no API has key {api_key}"

@@ -22,7 +22,7 @@ def encode_metadata_record(record: Message, version: int) -> bytes:
 
 
 def read_frame(value: Buffer) -> tuple[int, int, int]:
-    """Return a record's api key, its version, and where its fields begin. Raises MalformedMessage."""
+    """Return a record's api key, its version, and the position of its fields. Raises MalformedMessage."""
     try:
         frame_version, pos = read_uvarint(value, 0)
         api_key, pos = read_uvarint(value, pos)

@@ -1,4 +1,4 @@
-"""Text that clients have chosen, made fit for logs, terminals and error messages.
+"""Makes texts that clients have chosen safe for logs, terminals and error messages.
 
 A name may have line breaks, which would forge lines of a log, and escape sequences, which a terminal obeys.
 """
@@ -10,14 +10,14 @@ ERROR_TEXT_LENGTH_MAX = 2000
 
 
 def printable(text: str) -> str:
-    """Write each character that is not printable as Python writes it in a literal: `\\n`, `\\x1b`."""
+    """Return the text, unprintable characters escaped as in Python literals: `\\n`, `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def shortened(text: str, length_max: int) -> str:
-    """Leave out the middle of a text of more than `length_max` characters, and note how much was left out."""
+    """Return a text without its middle if it exceeds `length_max` characters, with a note of the cut."""
     if len(text) <= length_max:
         return text
     half = length_max // 2

@@ -1,4 +1,4 @@
-"""Rules for topic names, and the topics that are the broker's own.
+"""Rules for topic names, and the names of internal topics.
 
 (Kafka: Topic.validate, Topic.hasCollision, Topic.isInternal, Uuid.METADATA_TOPIC_ID.)
 """
@@ -29,7 +29,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def problem_with(name: str) -> str | None:
-    """Return why no topic can have the name, in Kafka's words; None if one can."""
+    """Return why the name is not valid for a topic, in Kafka's words; None if it is."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -48,5 +48,5 @@ def problem_with(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str | None:
-    """Return a key that names colliding in Kafka's metrics share; None if the name cannot collide."""
+    """Return a key, equal for names that collide in Kafka's metrics; None if the name cannot collide."""
     return name.replace(".", "_") if "." in name or "_" in name else None

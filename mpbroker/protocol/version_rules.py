@@ -1,6 +1,6 @@
 """Differences between versions of a message that are not in its fields.
 
-Coordinators and handlers know one form of a request and of a response, the latest. Kafka has these rules in
+Coordinators and handlers use only the latest form of a request and of a response. Kafka has these rules in
 the constructors of its requests and responses (JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
 SyncGroupRequest), and in KafkaApis for error codes that clients of a version do not know.
 """
@@ -65,7 +65,7 @@ def error_for_version(version: int, code: int, first_that_knows: int) -> int:
 
 
 def _leave_group_request(version: int, request: LeaveGroupRequest) -> LeaveGroupRequest:
-    """Make a list of the one member that older versions name."""
+    """Return the request with a list of the one member that older versions name."""
     if version < FIRST_WITH_MEMBERS:
         request.members = [LeaveGroupRequest.MemberIdentity(request.member_id)]
     return request
@@ -82,7 +82,7 @@ def _sync_group_request(version: int, request: SyncGroupRequest) -> SyncGroupReq
 
 
 def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
-    """Write a missing protocol name as the version does: older ones say "" instead of null."""
+    """Return the response with a missing protocol name as "" in older versions, null in later ones."""
     if version < FIRST_WITH_NULL_PROTOCOL:
         response.protocol_name = response.protocol_name or ""
     elif response.error_code:
@@ -91,7 +91,7 @@ def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
 
 
 def _leave_group(version: int, response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """Give older versions the error of the one member: they have only one error."""
+    """Return the response; older versions get the error of the one member as the only error."""
     if version >= FIRST_WITH_MEMBERS or response.error_code or not response.members:
         return response
     return LeaveGroupResponse(error_code=response.members[0].error_code)

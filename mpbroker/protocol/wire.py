@@ -17,7 +17,7 @@ MAX_STRING = 32767
 
 
 class MalformedMessage(ValueError):
-    """The bytes are no message of that version. Closes the connection, as Kafka's InvalidRequestException."""
+    """The bytes are not a message of that version. The connection is closed, as in Kafka."""
 
 
 # How `decode` treats bytes that are no UTF-8: it replaces them by U+FFFD, as Java does.
@@ -25,10 +25,10 @@ REPLACED = "kafka.replaced"
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """Replace all bytes that are no UTF-8, from the first of them on: one call for each string.
+    """Replace all bytes that are not UTF-8, from the first of them on, in one call for each string.
 
-    A replacement takes three bytes where it is encoded again. Raises MalformedMessage if the string is too
-    long then: it could be neither echoed nor recorded.
+    A replacement takes three bytes when it is encoded. Raises MalformedMessage if the string is then too long
+    to be encoded.
     """
     assert isinstance(error, UnicodeDecodeError)
     text = error.object[error.start :].decode("utf-8", "replace")
@@ -47,10 +47,10 @@ class UnsupportedVersion(ValueError):
 
 
 class RecordsSlice:
-    """Represents `length` bytes of records that others send, like Kafka's FileRecords by sendfile.
+    """Stands for `length` bytes of records that another process sends, like Kafka's FileRecords.
 
-    As the value of a `records` field it counts as those bytes, and the encoder returns it as a segment of its
-    own. Subclasses define which bytes are meant.
+    As the value of a `records` field it counts as those bytes, and the encoder returns it as a separate
+    segment. Subclasses define the bytes.
     """
 
     __slots__ = ("length",)

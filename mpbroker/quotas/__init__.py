@@ -1,1 +1,1 @@
-"""Client quotas: limits of clients, and how much of them is used."""
+"""Client quotas: limits of clients, and their usage."""

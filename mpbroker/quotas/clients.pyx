@@ -1,4 +1,4 @@
-"""Clients with quotas, and what a request costs them; `clients.pxd` draws the table."""
+"""Clients with quotas, and the charges for their requests; `clients.pxd` shows the table."""
 from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -30,7 +30,7 @@ cdef Client *place_of(ClientsRef *clients, uint64_t connection) noexcept nogil:
 cdef Client *client_of(
     ClientsRef *clients, uint64_t connection, uint64_t revision, const uint8_t *id, uint32_t id_length
 ) noexcept nogil:
-    """Return a connection's client; NULL: unknown, or known with another session or client id."""
+    """Return a connection's client; NULL if it is unknown or has another session or client id."""
     cdef Client *client = place_of(clients, connection)
     if client.connection != connection or client.revision != revision or client.id_length != id_length:
         return NULL
@@ -40,7 +40,7 @@ cdef Client *client_of(
 cdef int64_t charge(
     ClientsRef *clients, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms
 ) noexcept nogil:
-    """Record, then return the pause in ms (QuotaUtils.throttleTime). `kind`: QuotaKind."""
+    """Record usage, then return the pause in ms (QuotaUtils.throttleTime). `kind`: QuotaKind."""
     cdef Measured measured
     cdef double rate, pause_ms
     note_used(clients.meters, kind, key, value, now_ms)
@@ -57,7 +57,7 @@ cdef int64_t charge(
 
 
 cdef class Clients:
-    """The table of one handler. `rates`, `meters`: the shared ones, as this handler writes them."""
+    """The table of one handler, which writes to the shared `rates` and `meters`."""
 
     def __init__(self, SharedRates rates, Meters meters):
         self.keep = rates, meters
@@ -93,7 +93,7 @@ cdef class Clients:
 
     @property
     def on(self) -> bool:
-        """Return whether the turn has to find the client of every request."""
+        """Return whether every request must be matched with its client."""
         return self.ref.on
 
     @on.setter
@@ -106,7 +106,7 @@ cdef class Clients:
         return self.ref.unmeasured
 
     def clear(self) -> None:
-        """Forget all clients: the quotas have changed."""
+        """Remove all clients, after the quotas have changed."""
         self._free()
         self.ref.count = 0
         self._resize(FIRST_PLACES)
@@ -116,7 +116,7 @@ cdef class Clients:
         request: tuple[int, float] | None,
         bint fetch_limited=False
     ) -> None:
-        """Set what limits a connection; each budget is (key, bound per second) or None."""
+        """Set the limits of a connection; each budget is (key, bound per second) or None."""
         cdef Client *client
         cdef uint8_t *id
         if connection == 0:
@@ -149,6 +149,6 @@ cdef class Clients:
         return charge(&self.ref, kind, key, bound, value, now_ms)
 
     def take_back(self, int kind, uint64_t key, int64_t value, int64_t now_ms) -> None:
-        """Take back a charge that is not used after all."""
+        """Take back a charge that was not used."""
         note_used(self.ref.meters, kind, key, -value, now_ms)
         rates_record(self.ref.rates, key, -value, now_ms)

@@ -1,4 +1,4 @@
-"""The entities of quotas, the quotas that each may have, and the choice of the one that limits a client.
+"""The entities of quotas, the quotas that each may have, and the choice of the quota that limits a client.
 
 An entity is a set of (type, name) pairs: a user, a client id, both, or an address; a name of None is the
 default for all names without a quota of their own. Kafka: ClientQuotaEntity, QuotaConfigs,
@@ -36,7 +36,7 @@ class InvalidQuota(ValueError):
 
 
 class Limit(NamedTuple):
-    """A bound and its budget: `user` and `client_id` name the clients that share it, "" where all do."""
+    """A bound and its budget: clients with this `user` and `client_id` share it; "" means any."""
 
     user: str
     client_id: str
@@ -44,7 +44,7 @@ class Limit(NamedTuple):
 
 
 def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
-    """Return the checked entity. Raises InvalidQuota: it cannot have quotas."""
+    """Return the entity. Raises InvalidQuota if it cannot have quotas."""
     entity = tuple(sorted(pairs, key=lambda pair: pair[0]))
     types = [kind for kind, _ in entity]
     if not entity:
@@ -74,7 +74,7 @@ def address_of(name: str | None) -> str | None:
 
 
 def check_quota(entity: Entity, key: str, value: float) -> None:
-    """Check a quota of an entity. Raises InvalidQuota: the entity cannot have it, or not with this value."""
+    """Check a quota of an entity. Raises InvalidQuota if its key or value is invalid for the entity."""
     if key not in (OF_ADDRESSES if entity[0][0] == IP else OF_CLIENTS):
         raise InvalidQuota(f"Invalid configuration key {key}")
     if not (value > 0 and math.isfinite(value)):
@@ -112,7 +112,7 @@ class QuotaTable:
         return self._quotas.get(entity, {})
 
     def put(self, entity: Entity, values: dict[str, float]) -> None:
-        """Set the quotas of an entity; an empty dict forgets it."""
+        """Set the quotas of an entity; an empty dict removes it."""
         if values:
             self._quotas[entity] = values
         else:
@@ -137,11 +137,11 @@ class QuotaTable:
                 yield entity
 
     def has(self, key: str) -> bool:
-        """Return whether any entity has such a quota."""
+        """Return whether any entity has a quota with this key."""
         return any(key in values for values in self._quotas.values())
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """Return what limits a client, by Kafka's order of precedence; None: nothing does."""
+        """Return the limit of a client by Kafka's order of precedence, None if there is none."""
         tags = self._budget(key, user, client_id)
         if tags is None:
             return None

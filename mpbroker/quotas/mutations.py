@@ -1,6 +1,6 @@
-"""The quota on controller mutations: partitions created and deleted, from a bucket of tokens per budget.
+"""The quota on controller mutations (created and deleted partitions), with a bucket of tokens per budget.
 
-The coordinator alone decides about topics, so it alone has the buckets. They begin full, in a successor too.
+The coordinator alone decides about topics, so it alone has the buckets. They start full, also in a successor.
 Kafka: ControllerMutationQuotaManager, stats.TokenBucket (KIP-599).
 """
 
@@ -20,7 +20,7 @@ BUCKETS_MAX = 1024
 
 
 class TokenBucket:
-    """Fills up by `rate` tokens per second to `burst`; may be overdrawn, and is exhausted then."""
+    """A bucket that fills by `rate` tokens per second up to `burst`. It may be overdrawn."""
 
     def __init__(self, rate: float, burst: float, now_ms: int) -> None:
         self._rate, self._burst = rate, burst
@@ -33,12 +33,12 @@ class TokenBucket:
         return self._tokens
 
     def take(self, count: float, now_ms: int) -> float:
-        """Take `count` tokens, even more than the bucket has; return the rest."""
+        """Take `count` tokens, even more than the bucket has; return the remaining tokens."""
         self._tokens = min(self._burst, self.tokens(now_ms) - count)
         return self._tokens
 
     def change(self, rate: float, burst: float) -> None:
-        """Change rate and size. The tokens stay, as far as there is room."""
+        """Change rate and size. Keep the tokens, up to the new size."""
         self._rate, self._burst = rate, burst
 
     def is_full(self, now_ms: int) -> bool:
@@ -46,7 +46,7 @@ class TokenBucket:
 
 
 class Mutations:
-    """All buckets. `burst_s`: seconds of a quota that may be used up at once."""
+    """All buckets. `burst_s`: the seconds of a quota that a client may use at once."""
 
     def __init__(
         self, burst_s: float, now_ms: Callable[[], int], meters: MutationMeters | None = None
@@ -57,14 +57,14 @@ class Mutations:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def begin(self, quotas: QuotaTable, user: str, client_id: str, *, strict: bool) -> Mutation:
-        """Begin one request. `strict`: an exhausted budget refuses, instead of only slowing down."""
+        """Begin one request. `strict`: an exhausted budget refuses requests, not only throttles them."""
         return Mutation(self, quotas.limit(CONTROLLER_MUTATION_RATE, user, client_id), strict)
 
     def now_ms(self) -> int:
         return self._now_ms()
 
     def take(self, limit: Limit, count: float) -> float:
-        """Take tokens; return the rest in the bucket."""
+        """Take tokens; return the remaining tokens in the bucket."""
         now_ms = self._now_ms()
         left = self._bucket(limit, now_ms).take(count, now_ms)
         if self.meters is not None:
@@ -94,7 +94,7 @@ class Mutation:
         self._throttled_at_ms = 0
 
     def allows(self, partitions: int) -> bool:
-        """Take the tokens of a topic. False: nothing is taken, and the topic is refused."""
+        """Take the tokens of a topic. Return False, and take none, if the topic must be refused."""
         if self._limit is None:
             return True
         if self._strict and self._exhausted(self._mutations.take(self._limit, 0)):

@@ -1,4 +1,4 @@
-"""Access control lists: entries, the filters that find them, and who may be named in them.
+"""Access control lists: entries, filters that find them, and the principals and hosts that they may name.
 
 Numbers and names are Kafka's. (Kafka: StandardAcl, AclBinding, AclBindingFilter, ResourcePatternFilter,
 AccessControlEntryFilter; KIP-11, KIP-290.)
@@ -18,7 +18,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """What an entry protects. (Kafka: org.apache.kafka.common.resource.ResourceType.)"""
+    """A type of resource. (Kafka: org.apache.kafka.common.resource.ResourceType.)"""
 
     UNKNOWN = 0
     ANY = 1
@@ -31,7 +31,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an entry's resource name is read; ANY and MATCH are for filters alone."""
+    """How an entry's resource name matches resources. ANY and MATCH are for filters alone."""
 
     UNKNOWN = 0
     ANY = 1
@@ -61,7 +61,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an entry does. (Kafka: AclPermissionType.)"""
+    """Whether an entry allows or denies. (Kafka: AclPermissionType.)"""
 
     UNKNOWN = 0
     ANY = 1
@@ -107,11 +107,11 @@ class Acl(NamedTuple):
 
 
 class BadAcl(ValueError):
-    """An entry or a filter that cannot be; the message is for the client."""
+    """An entry or a filter is invalid; the message is for the client."""
 
 
 class AclFilter(NamedTuple):
-    """A question about entries. None, ANY and (of patterns) MATCH leave a field open."""
+    """A filter of entries. None and ANY, for patterns also MATCH, leave a field open."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
@@ -122,7 +122,7 @@ class AclFilter(NamedTuple):
     permission: int = Permission.ANY
 
     def check(self) -> None:
-        """Check that all numbers are known ones. Raises BadAcl. (Kafka: AclControlManager.validateFilter.)"""
+        """Check that all numbers are known. Raises BadAcl. (Kafka: AclControlManager.validateFilter.)"""
         if not (_is_known(ResourceType, self.resource_type) and _is_known(PatternType, self.pattern_type)):
             raise BadAcl("Unknown patternFilter.")
         if not (_is_known(Operation, self.operation) and _is_known(Permission, self.permission)):
@@ -140,7 +140,7 @@ class AclFilter(NamedTuple):
         )
 
     def matches(self, acl: Acl) -> bool:
-        """Return True if the entry is one of those asked for."""
+        """Return True if the filter matches the entry."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._matches_name(acl)

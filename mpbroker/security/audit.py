@@ -1,10 +1,10 @@
-"""The audit log: who did what, from where, on which listener, and with what result; one line each.
+"""The audit log: one line for each event, with principal, act, address, listener and result.
 
-It has logins, acts of administration, and refusals of both. Lines quote names from requests, nothing else.
-Each process limits the lines per kind and minute: for each principal, for each address that failed to log
-in, and in total. Further events, and lines that could not be written, are counted. (Kafka:
-`kafka.authorizer.logger` has a line for each refusal of each name, without a limit. It has no logins, and
-no results of acts, only that they were allowed.)
+It has logins, administrative acts, and refusals of both. Lines quote only names from requests. Each process
+limits the lines per kind and minute: for each principal, for each address that failed to log in, and in
+total. Further events, and lines that could not be written, are counted. (Kafka: `kafka.authorizer.logger` has
+a line for each refusal of each name, without a limit. It has no logins and no results of acts, only
+permissions.)
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ _MANY: Final = {
 
 
 class Names(NamedTuple):
-    """Names that clients have chosen: the first of them, cut, and how many more there are."""
+    """Names that clients have chosen: the first ones, shortened, and the number of the others."""
 
     shown: tuple[str, ...] = ()
     more: int = 0
 
     @classmethod
     def of(cls, names: Iterable[Iterable[object]]) -> Names:
-        """Return the names, each given in parts. Only names that are shown are put together."""
+        """Return the names, each given in parts. Parts are joined only for the names that are shown."""
         rest = iter(names)
         first = itertools.islice(rest, NAMES_MAX)
         return cls(tuple(cut(" ".join(map(str, one))) for one in first), sum(1 for _ in rest))
@@ -86,7 +86,7 @@ class Names(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event, which is a line of the audit log. Fields without a value are left out."""
+    """An event, written as one line of the audit log. Fields without a value are omitted."""
 
     kind: Kind
     principal: str  # "" without a login
@@ -100,7 +100,7 @@ class Event(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """Return whose lines are counted: the principal's, or if there is none the address's."""
+        """Return the name under which lines are counted: the principal, or the address if there is none."""
         return self.principal or self.client
 
 
@@ -132,7 +132,7 @@ def quoted(name: str) -> str:
 
 
 def result_of(errors: dict[int, int] | None) -> str:
-    """Describe the error codes of a response by their numbers; None: there was no response."""
+    """Return a text with the error codes and their counts; None means that there was no response."""
     if errors is None:
         return NO_ANSWER
     if not errors.keys() - {ErrorCode.NONE}:
@@ -151,7 +151,7 @@ def _word(code: int) -> str:
 
 
 def as_text(entry: Entry) -> str:
-    """Write an event in one printable line."""
+    """Return an event as one printable line."""
     if isinstance(entry, Gap):
         return printable(
             f"{entry.lines} line(s) of a process are missing here and are in the broker's log: {entry.why}"
@@ -181,7 +181,7 @@ def as_text(entry: Entry) -> str:
 
 
 def as_json(entry: Entry) -> str:
-    """Write an event as a JSON object, in ASCII, so that no name reaches a terminal as it is."""
+    """Return an event as a JSON object in ASCII, so that no name can send escapes to a terminal."""
     if isinstance(entry, Gap):
         return json.dumps({"event": "missing lines", "left_out": entry.lines, "why": entry.why})
     found: dict[str, Any] = {"event": entry.kind.value}
@@ -203,7 +203,7 @@ def as_json(entry: Entry) -> str:
 
 
 def line(entry: Entry, form: str, wall_ms: int) -> str:
-    """Return a line of an audit file, with its time (UTC) and without its end."""
+    """Return a line of an audit file, with its time (UTC) and without a line break."""
     time = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
     time = time.replace("+00:00", "Z")
     if form == "json":
@@ -222,7 +222,7 @@ class _Count:
 
 
 class _Counts:
-    """The lines of a kind in a minute: of all, and of each principal or address."""
+    """Counts of the lines of one kind in a minute: in total, and for each principal or address."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -230,7 +230,7 @@ class _Counts:
         self._each: dict[str, _Count] = {}
 
     def takes(self, now_ms: int, whose: str) -> bool:
-        """Return True if there is room for a line; otherwise count it."""
+        """Return True if a line may be written; otherwise count it as suppressed."""
         if now_ms >= self._all.since_ms + EVERY_MS:
             self._all = _Count(now_ms)
         if whose not in self._each and len(self._each) >= PRINCIPALS_MAX:
@@ -244,7 +244,7 @@ class _Counts:
         return True
 
     def ended(self, now_ms: int | None) -> list[LeftOut]:
-        """Forget each minute that is over, all of them with None, and return the suppressed events."""
+        """Drop the minutes that are over, or all if `now_ms` is None; return the suppressed events."""
         ended = [w for w, one in self._each.items() if now_ms is None or now_ms >= one.since_ms + EVERY_MS]
         sums = ((whose, self._each.pop(whose).more) for whose in ended)
         return [LeftOut(self._kind, whose, more) for whose, more in sums if more]
@@ -259,7 +259,7 @@ class Audit:
         self._counts = {kind: _Counts(kind) for kind in Kind}
 
     def tell(self, now_ms: int, event: Event) -> None:
-        """Write an event, or count it if there were too many like it in the last minute."""
+        """Write an event, or only count it if its limit for this minute is reached."""
         level = self._config().audit_log_level
         if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
             return
@@ -267,11 +267,11 @@ class Audit:
             self._write(event)
 
     def follow(self, now_ms: int) -> None:
-        """Sum up each minute that is over. Call it now and then."""
+        """Write a summary of each minute that is over. Call it regularly."""
         self._sum_up(now_ms)
 
     def close(self) -> None:
-        """Sum up the minutes that are not over, before the process ends."""
+        """Write a summary of the minutes that are not over, before the process ends."""
         self._sum_up(None)
 
     def _sum_up(self, now_ms: int | None) -> None:

@@ -4,7 +4,7 @@ Several processes append to the file, each line with one write(2) to a descripto
 line is torn. The path is checked before each line, so a rotation by renaming loses nothing and needs no
 signal. Where the path is a socket, each line is a datagram in journald's native protocol
 (https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written goes to the broker's log instead;
-before the next one that can, a line reports the number of missing ones.
+before the next written line, a line reports the number of missing lines.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class AppendedFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _ends_within_a_line(self) -> bool:
-        """Return whether a full disk has cut a line off, which must not run into the next one.
+        """Return whether the last line is incomplete, as after a full disk: the next needs a line break.
 
-        A line that another process is writing may be taken for one, at the cost of an empty line.
+        It may be a line that another process is writing; this costs an empty line.
         """
         size = -1
         while size != (now := os.fstat(self._fd).st_size):
@@ -65,7 +65,7 @@ class AppendedFile:
         return True
 
     def follow(self) -> None:
-        """Open the file that the path names now, if another one is open or none. Raises OSError."""
+        """Open the file that the path names now, unless it is open. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             found = Path(self.path).stat()
             if self._fd >= 0 and (found.st_dev, found.st_ino) == self._file:
@@ -106,7 +106,7 @@ class Journal:
         self._socket.setblocking(False)
 
     def append(self, text: str, priority: int) -> None:
-        """Send a printable line. Raises OSError if it is not taken at once."""
+        """Send a printable line. Raises OSError if the socket cannot take it at once."""
         fields = f"SYSLOG_IDENTIFIER={JOURNAL_IDENTIFIER}\nPRIORITY={priority}\nMESSAGE={text}\n"
         self._socket.sendto(fields.encode(), self.path)
 
@@ -126,7 +126,7 @@ def _open(path: str) -> AppendedFile | Journal:
 
 
 class AuditLog:
-    """The lines of one process, in the file and the form that `config` names now."""
+    """A writer of one process's lines, to the file and in the form that `config` names now."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class AuditLog:
         self._complain_at_ns = 0
 
     def write(self, entry: Entry) -> None:
-        """Write a line. If the file cannot be written that is logged once; nothing is raised."""
+        """Write a line. Log a failure once; raise nothing."""
         if not self._into_file(entry):
             log.info("audit: %s", self._body(entry))
 
@@ -184,7 +184,7 @@ class AuditLog:
             self._out.append(line(entry, self._config().audit_log_format, self._wall_ns() // 1_000_000))
 
     def _miss(self, error: OSError) -> None:
-        """Count a line that is not in the file; log that once."""
+        """Count a line that could not be written; log the first failure."""
         self.close()
         self._missing += 1
         self._why = error.strerror or str(error)
@@ -201,12 +201,12 @@ class AuditLog:
 
 
 def audit_of(config: BrokerConfig) -> Audit:
-    """Return the audit of a process whose one configuration this is."""
+    """Return the audit of a process that keeps this configuration."""
     return Audit(lambda: config, AuditLog(lambda: config).write)
 
 
 def problem(config: BrokerConfig) -> str | None:
-    """Return why the audit log cannot be written, None if it can be. Makes the file."""
+    """Return why the audit log cannot be written, None if it can. Creates the file."""
     if not config.audit_log_file or config.audit_log_level == "OFF":
         return None
     try:

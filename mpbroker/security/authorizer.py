@@ -2,7 +2,7 @@
 
 The rules are those of Kafka's StandardAuthorizer (KIP-801): a super user may do everything. An entry that
 denies wins over all that allow. A resource without entries is open to all or to none, by
-allow.everyone.if.no.acl.found; one with entries is closed to those whom none of them allows.
+allow.everyone.if.no.acl.found; others are open only to those whom an entry allows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Client(NamedTuple):
 
 
 class Reason(Enum):
-    """A reason for a decision that no single entry made."""
+    """The reason of a decision that does not come from a single entry."""
 
     SUPER_USER = "super user"
     NO_ENTRY = "no entry is about the resource"
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 
 
 class Authorizer:
-    """All entries, arranged by resource so that those about one are found without a walk over all.
+    """All entries, indexed by resource, so that a decision does not iterate over all of them.
 
     A decision reads the entries of the resource's name, of the wildcard, and of each of its prefixes that is
     as long as some prefixed entry's name.
@@ -141,7 +141,7 @@ class Authorizer:
         return Verdict(False, Reason.NO_ALLOWING_ENTRY) if is_about else self._no_entry
 
     def _about(self, kind: int, name: str) -> Iterator[Acl]:
-        """Yield the entries about a resource, whomever they name."""
+        """Yield the entries about a resource, for all principals."""
         literal = self._by_name.get((kind, PatternType.LITERAL, name))
         if literal:
             yield from literal
@@ -174,7 +174,7 @@ class Authorizer:
         return any(not _is_dominated(acl, denied) for acl in allowed)
 
     def operations(self, client: Client, kind: ResourceType, name: str) -> int:
-        """Return the operations that the client may do to a resource, a bit each (KIP-430)."""
+        """Return the operations that the client may do to a resource, as a bit field (KIP-430)."""
         if client.principal in self._super_users:
             return sum(1 << operation for operation in OPERATIONS[kind])
         about = list(self._about(kind, name))
@@ -196,7 +196,7 @@ def _is_allowed(acls: list[Acl], operation: Operation) -> bool:
 
 
 def _applies(acl: Acl, operation: Operation) -> bool:
-    """Return True if the entry is about the operation. (Kafka: findResult.)"""
+    """Return True if the entry covers the operation. (Kafka: findResult.)"""
     if acl.permission == Permission.ALLOW:
         if operation == Operation.DESCRIBE:
             return acl.operation in _DESCRIBING

@@ -1,8 +1,8 @@
-"""Delegation tokens: their HMACs, and logins by them (KIP-48).
+"""Delegation tokens: their HMACs, and logins with them (KIP-48).
 
-Whoever knows a token's HMAC can log in as its owner, with SCRAM: the name is the token's id, the password the
-HMAC in base64. The HMAC follows from the id and the broker's secret, so it is stored nowhere. (Kafka:
-DelegationTokenManager, DelegationTokenCache.)
+A client that knows a token's HMAC can log in as its owner with SCRAM: the user is the token's id, the
+password the HMAC in base64. The HMAC follows from the id and the broker's secret, so it is stored nowhere.
+(Kafka: DelegationTokenManager, DelegationTokenCache.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STALE_MAX: Final = 1000
 class Token:
     """A delegation token. Principals are written `User:name`, times are of the wall clock.
 
-    `requester` is who created it. `max_ms`: no renewal goes beyond.
+    `requester` is the creator. `max_ms` is the latest time to which it can be renewed.
     """
 
     token_id: str
@@ -51,13 +51,13 @@ class Token:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Return an upper bound of its bytes, in memory and in the processors' bulletin."""
+        """Return an upper bound of the token's bytes, in memory and in the processors' bulletin."""
         names = (self.owner, self.requester, *self.renewers)
         return TOKEN_BYTES + sum(NAME_BYTES + len(name.encode()) for name in names)
 
     @property
     def ends_ms(self) -> int:
-        """Return the time from which the token cannot be used."""
+        """Return the time (ms) from which the token cannot be used."""
         return min(self.max_ms, self.expires_ms)
 
     def has_expired(self, now_ms: int) -> bool:
@@ -67,12 +67,12 @@ class Token:
         return principal == self.owner or principal in self.renewers
 
     def concerns_any_of(self, principals: AbstractSet[str]) -> bool:
-        """Return whether one of these owns, has requested or may renew the token."""
+        """Return whether one of these principals owns, has requested or may renew the token."""
         return not principals.isdisjoint((self.owner, self.requester, *self.renewers))
 
 
 class TokenMacs:
-    """The HMACs of tokens by one secret."""
+    """Computes the HMACs of tokens with one secret."""
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret.text.encode()

@@ -47,7 +47,7 @@ def keys_in(text: bytes, source: object) -> list[dict[str, Any]]:
 
 
 class Keys:
-    """Keys by key id, wherever they come from."""
+    """Keys by key id; subclasses define their source."""
 
     _keys: list[dict[str, Any]]
 
@@ -85,7 +85,7 @@ class KeySet(Keys):
         self.refresh()
 
     def refresh(self) -> bool:
-        """Read the file if it has changed, and return whether it had. Raises KeySetError."""
+        """Read the file if it has changed; return whether it has. Raises KeySetError."""
         try:
             status = self._path.stat()
             seen = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
@@ -98,7 +98,7 @@ class KeySet(Keys):
         return True
 
     def follow(self) -> None:
-        """Read the file if it has changed; keep the last keys while it cannot be used, and log once why."""
+        """Read the file if it has changed. If it is unusable, keep the last keys and log the reason once."""
         try:
             if self.refresh() and self._told:
                 self._told = ""
@@ -112,7 +112,7 @@ class KeySet(Keys):
 
 
 def signed_validator(keys: Keys, rules: ClaimRules) -> Validator:
-    """Make the check of tokens that a key of the set has signed. Raises KeySetError without PyJWT."""
+    """Return a validator of tokens signed by a key of the set. Raises KeySetError without PyJWT."""
     try:
         # Import before the fork: it takes a tenth of a second, and processors inherit it.
         import cryptography  # noqa: F401

@@ -1,9 +1,9 @@
 """A key set that is fetched by HTTPS, in a thread: the check of a token never waits for another host.
 
 (Kafka: RefreshingHttpsJwks.) The supervisor fetches the keys once, before the first fork. Every processor has
-a thread that fetches them again: when it starts, each sasl.oauthbearer.jwks.endpoint.refresh.ms, after
-failures with growing pauses, and early for a token whose key is not known. Keys stay in use until others have
-come. Only https is spoken, redirects are not followed, and certificates are checked against the system's
+a thread that fetches them again: at its start, every sasl.oauthbearer.jwks.endpoint.refresh.ms, after
+failures with growing pauses, and early for a token with an unknown key. Keys stay in use until new ones
+arrive. Only https is spoken, redirects are not followed, and certificates are checked against the system's
 authorities (or SSL_CERT_FILE).
 """
 
@@ -40,7 +40,7 @@ log = logging.getLogger("mpbroker.security")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the keys are, and when they are fetched."""
+    """The URL of the keys, and the times of fetching."""
 
     url: str
     refresh_ms: int
@@ -61,7 +61,7 @@ class FetchedKeySet(Keys):
         self._failures = 0
 
     def follow(self) -> None:
-        """Begin to fetch in this process, if it does not yet. A fork has none of its parent's threads."""
+        """Start the fetching thread of this process, if none runs: a fork does not copy threads."""
         if self._thread_of != os.getpid():
             self._thread_of = os.getpid()
             if (time.monotonic() - self._fetched_at) * 1000 > OLD_AFTER * self.endpoint.refresh_ms:
@@ -85,7 +85,7 @@ class FetchedKeySet(Keys):
             raise
 
     def fetch_now(self) -> float:
-        """Fetch the keys; return after how many seconds to fetch again. A failure is logged."""
+        """Fetch the keys; return the seconds until the next fetch. A failure is logged."""
         url = self.endpoint.url
         try:
             self._keys = keys_in(self._fetch(url), url)

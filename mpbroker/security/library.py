@@ -13,7 +13,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def describe(name: str, version: tuple[int, int], cpu_info: str) -> str:
-    """Describe an OpenSSL by `name` and `version` as it gives them, and `cpu_info` as Linux does."""
+    """Describe an OpenSSL from its own `name` and `version`, and /proc/cpuinfo in `cpu_info`."""
     flags = next((line.split() for line in cpu_info.splitlines() if line.startswith("flags")), [])
     if version >= VECTOR_AES_SINCE or not VECTOR_AES_FLAGS.issubset(flags):
         return f"TLS by {name}"

@@ -1,7 +1,7 @@
-"""A listener's means to let clients in: TLS context, mapping rules, mechanisms with their users and keys.
+"""The security of a listener: TLS context, mapping rules, mechanisms with their users and keys.
 
 They are made and checked once, before the first fork, so that unusable settings refuse the start. Every
-processor inherits them, and with them the keys of TLS sessions.
+processor inherits them, including the keys of TLS sessions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ListenerSecurity:
             self._validator = _validator(settings, options, self._keys)
 
     def fetch_keys(self) -> None:
-        """Fetch the keys of tokens that come from another host, once. It may take some seconds."""
+        """Fetch token keys from another host, once. It may take some seconds."""
         if isinstance(self._keys, FetchedKeySet):
             self._keys.fetch_now()
 
@@ -105,7 +105,7 @@ class ListenerSecurity:
         return Offer(mechanisms, make, served, limits, now_ms)
 
     def principal(self, certificate: bytes | None) -> Principal:
-        """Return the principal of a client that logs in by TLS alone.
+        """Return the principal of a client that authenticates with TLS alone.
 
         Raises ValueError, such as NoRuleMatches.
         """
@@ -165,9 +165,9 @@ def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecurityS
 
 
 def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecurity:
-    """Return the security of a listener that is added while the broker runs. Raises SecurityError.
+    """Return the security of a listener that is added to a running broker. Raises SecurityError.
 
-    It has the settings that the configuration has for its name, or the general ones.
+    It uses the settings for the listener's name in the configuration, or the general ones.
     """
     name, protocol = listener.name, listener.protocol
     known = {**config.listener_security, **settings_of(listener, config)}

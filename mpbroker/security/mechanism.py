@@ -1,4 +1,4 @@
-"""The interface of a SASL mechanism to its server: tokens in, tokens out, a principal at the end."""
+"""The interface of a SASL mechanism: it takes and returns tokens, and ends with a principal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mpbroker.security.principals import Principal
 class SaslFailed(Exception):
     """Authentication fails.
 
-    `shown` is the text for the client, without a word about users; by default the client gets Kafka's general
-    text. The exception's own text is for the log, and has no secret either.
+    `shown` is the text for the client, which reveals nothing about users; by default it is Kafka's general
+    text. The exception's own text is for the log, and has no secrets.
     """
 
     def __init__(self, reason: str, shown: str | None = None) -> None:
@@ -23,7 +23,7 @@ class SaslFailed(Exception):
 class Mechanism(ABC):
     """A SASL exchange with one client.
 
-    `principal` is set when it is complete; `expires_ms` (wall clock) if the authentication ends by itself.
+    `principal` is set when it is complete; `expires_ms` (wall clock) if the authentication expires.
     `claimed` is the user name that the client has sent, which need not be its own. `is_by_token`: the client
     shows a delegation token.
     """

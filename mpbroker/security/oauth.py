@@ -1,7 +1,7 @@
 """SASL OAUTHBEARER (RFC 7628; KIP-255, KIP-768): bearer tokens, unsecured or signed by a key of a set.
 
-An invalid token is answered with a JSON text in a *successful* SaslAuthenticate; the client answers 0x01, and
-only then it fails. `jwks` checks signatures.
+An invalid token is answered with a JSON text in a *successful* SaslAuthenticate. The client answers 0x01, and
+only then the authentication fails. `jwks` checks signatures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKEN_CHARACTERS_MAX = 64 << 10
 
 
 class InvalidToken(ValueError):
-    """The token is refused. The message contains nothing of the token."""
+    """The token is refused. The message contains no part of the token."""
 
 
 class Token(NamedTuple):
@@ -40,7 +40,7 @@ Validator: TypeAlias = Callable[[str, int], Token]
 
 @dataclass(frozen=True)
 class ClaimRules:
-    """Requirements on the claims. Times are checked with `skew_ms` in the token's favour."""
+    """Requirements on the claims. Times may be off by `skew_ms`."""
 
     subject_claim: str = "sub"
     scope_claim: str = "scope"
@@ -84,7 +84,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
 
 
 def _words(value: object, separator: str | None = None) -> frozenset[str]:
-    """Return the texts of a claim that is one text or a list of texts."""
+    """Return the strings of a claim, which is one string or a list of strings."""
     if isinstance(value, str):
         return frozenset(value.split(separator)) if separator else frozenset([value])
     if isinstance(value, list):
@@ -110,13 +110,13 @@ def object_of(text: bytes) -> dict[str, Any]:
 
 
 def refuse_critical(header: dict[str, Any]) -> None:
-    """Refuse a token with critical extensions: none is built (RFC 7515, 4.1.11). Raises InvalidToken."""
+    """Refuse a token with critical extensions: none is supported (RFC 7515, 4.1.11). Raises InvalidToken."""
     if "crit" in header:
         raise InvalidToken("it has extensions that are not understood (crit)")
 
 
 def unsecured_validator(rules: ClaimRules) -> Validator:
-    """Make the check of unsigned tokens (alg none), which is for tests, as in Kafka."""
+    """Return a validator of unsigned tokens (alg none), for tests, as in Kafka."""
 
     def validate(token: str, now_ms: int) -> Token:
         check_size(token)

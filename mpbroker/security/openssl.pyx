@@ -31,7 +31,7 @@ VERIFY_REQUESTED = SSL_VERIFY_PEER
 VERIFY_REQUIRED = SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
 
 cdef object failure(object kind, str what):
-    """Make an exception with OpenSSL's first reason, which is the one nearest to the cause."""
+    """Return an exception with OpenSSL's first reason, which is nearest to the cause."""
     cdef unsigned long code = ERR_peek_error()
     cdef const char *text = ERR_reason_error_string(code) if code else NULL
     reason = text.decode("ascii", "replace") if text != NULL else what
@@ -41,7 +41,7 @@ cdef object failure(object kind, str what):
     return error
 
 cdef int tell_password(char *into, int room, int writing, void *known) noexcept nogil:
-    """Give OpenSSL the password, so that it never asks the terminal."""
+    """Copy the password for OpenSSL, which would otherwise ask the terminal. Return its length."""
     cdef Password *password = <Password *>known
     if password.length > room:
         return -1
@@ -57,7 +57,7 @@ cdef bint at_end() noexcept nogil:
 
 
 cdef class ServerContext:
-    """A TLS server's context. It speaks the versions from the lowest to the highest, in protocol numbers.
+    """A TLS server's context. It supports the protocol versions from `lowest` to `highest`.
 
     All methods raise ssl.SSLError.
     """
@@ -106,7 +106,7 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "no suite")
 
     def load_chain(self, bytes pem, str password) -> None:
-        """Load the private key, the server's certificate and those that lead to its authority.
+        """Load the private key and the server's certificate chain.
 
         Never asks the terminal for a password.
         """
@@ -117,7 +117,7 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "the key is another's")
 
     def verify_clients(self, int mode) -> None:
-        """Set whether clients show certificates: VERIFY_NONE, VERIFY_REQUESTED or VERIFY_REQUIRED."""
+        """Set whether clients send certificates: VERIFY_NONE, VERIFY_REQUESTED or VERIFY_REQUIRED."""
         SSL_CTX_set_verify(self.context, mode, NULL)
 
     def trust(self, bytes pem) -> None:
@@ -140,7 +140,7 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "no certificate")
 
     def revoke(self, bytes pem) -> None:
-        """Refuse clients' certificates that revocation lists name.
+        """Refuse clients' certificates that are in the revocation lists in `pem`.
 
         Each authority between the client and the trusted one needs a list that has not expired.
         """
@@ -208,7 +208,7 @@ cdef BIO *read_only(bytes data) except NULL:
 
 
 def dump_subject(bytes certificate) -> str:
-    """Print the subject of a DER certificate as `OID=#VALUE+…,…`. Values are DER in hexadecimal.
+    """Return the subject of a DER certificate as `OID=#VALUE+…,…`. Values are DER in hexadecimal.
 
     Relative distinguished names are in the certificate's order. Raises ValueError.
     """

@@ -1,8 +1,8 @@
-"""Principals, and the rules that make one of a certificate's subject (KIP-371, SslPrincipalMapper).
+"""Principals, and the rules that map a certificate's subject to one (KIP-371, SslPrincipalMapper).
 
-A rule is `RULE:pattern/replacement/[LU]` or `DEFAULT` (the subject as it is); the first whose pattern matches
-the whole subject counts. Patterns are Java's: Python's `re` reads them the same except for possessive and
-named groups. `$1` in replacements is read as Java does.
+A rule is `RULE:pattern/replacement/[LU]` or `DEFAULT` (the subject as it is); the first rule whose pattern
+matches the whole subject applies. Patterns are Java's: Python's `re` reads them the same except for
+possessive and named groups. `$1` in replacements is read as Java does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Principal(NamedTuple):
 
 
 def why_nobody(name: str) -> str | None:
-    """Return why the name cannot be a principal's, or None if it can.
+    """Return why the name cannot be the name of a principal, or None if it can.
 
-    Sessions keep names as UTF-8 that ends with a zero.
+    Sessions store names as UTF-8 with a terminating zero.
     """
     if not name:
         return "its name is empty"
@@ -72,7 +72,7 @@ class Rule:
 
 
 def expand(replacement: str, match: re.Match[str]) -> str:
-    """Expand as Java's appendReplacement: `$n` is a group, a backslash makes the next character literal."""
+    """Return the expansion by Java's rules: `$n` is a group, a backslash makes the next character literal."""
     return _REFERENCE.sub(lambda found: found[1] or match[int(found[2])] or "", replacement)
 
 
@@ -117,6 +117,6 @@ def map_subject(rules: tuple[Rule, ...], subject: str) -> Principal:
 
 
 def principal_of(text: str) -> Principal:
-    """Return the principal that is written `User:name`."""
+    """Return the principal from its text `User:name`."""
     kind, _, name = text.partition(":")
     return Principal(name, kind)

@@ -5,9 +5,9 @@
     AUTHENTICATE            tokens: in SaslAuthenticate, or bare after a handshake of version 0
     COMPLETE, FAILED        nothing more
 
-Frames go in without their size field; whole frames with it come out. The caller holds the answer of a failure
-back for connection.failed.authentication.delay.ms; then the connection closes. A re-authentication (KIP-368)
-is a server that begins at HANDSHAKE and knows the earlier session.
+Frames go in without their size field; whole frames with it come out. The caller sends the answer of a failure
+after connection.failed.authentication.delay.ms, and closes the connection. A re-authentication (KIP-368) is a
+server that begins at HANDSHAKE and knows the earlier session.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class State(Enum):
 
 
 class Session(NamedTuple):
-    """The result of an authentication. `expires_ms`: wall clock; None: never."""
+    """The result of an authentication. `expires_ms` is a wall-clock time, or None for no expiry."""
 
     principal: Principal
     mechanism: str
@@ -70,7 +70,7 @@ class Failure(Exception):
 class Offer:
     """The mechanisms that a listener offers.
 
-    `max_reauth_ms` by mechanism; 0: sessions do not expire by themselves.
+    `max_reauth_ms` is by mechanism; 0 means that sessions do not expire.
     """
 
     mechanisms: tuple[str, ...]
@@ -81,7 +81,7 @@ class Offer:
 
 
 class SaslServer:
-    """One authentication. `again` is the session to renew."""
+    """One authentication. `again` is the session to renew, if any."""
 
     def __init__(self, offer: Offer, again: Session | None = None) -> None:
         self._offer = offer
@@ -97,7 +97,7 @@ class SaslServer:
 
     @property
     def has_chosen(self) -> bool:
-        """Return whether the client has chosen a mechanism. From then on its tokens may guess passwords."""
+        """Return whether the client has chosen a mechanism. After that a failure may be a wrong password."""
         return self._mechanism is not None
 
     @property
@@ -135,7 +135,7 @@ class SaslServer:
                 raise Failure(f"{_name(header)} instead of SaslHandshake")
 
     def _parse(self, frame: bytes) -> tuple[RequestHeader, Any]:
-        """Parse the header and, for requests that belong here, the body.
+        """Parse the header and, for requests of the authentication, the body.
 
         ApiVersions of an unknown version has no body.
         """
@@ -256,6 +256,6 @@ def _name(header: RequestHeader) -> str:
 
 
 def _shown(name: str) -> str:
-    """Make a client's text fit for the log: in one line, and short."""
+    """Return a client's text as one short line for the log."""
     shown = name[:MECHANISM_LETTERS_MAX].encode("unicode_escape").decode()
     return shown[:MECHANISM_LETTERS_MAX] + ("…" if max(len(name), len(shown)) > MECHANISM_LETTERS_MAX else "")

@@ -1,6 +1,6 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): credentials, server and client, no I/O.
 
-As in Kafka channels are not bound, names are not prepared with SASLprep, and a credential is bound to one
+As in Kafka, there is no channel binding, names are not prepared with SASLprep, and a credential is for one
 mechanism. An unknown user fails at the first message.
 """
 
@@ -108,7 +108,7 @@ def _text(token: bytes) -> str:
 
 @dataclass(frozen=True)
 class TokenLogin:
-    """A delegation token as a login sees it: whose it is, until when (wall clock), and its credential."""
+    """The data of a delegation token for a login: owner, expiry (wall clock) and credential."""
 
     owner: Principal
     expires_ms: int
@@ -119,14 +119,14 @@ TokenLookUp: TypeAlias = Callable[[ScramType, str], TokenLogin | None]
 
 
 def no_tokens(_kind: ScramType, _token_id: str) -> TokenLogin | None:
-    """Find no token."""
+    """Return None: there are no tokens."""
     return None
 
 
 class ScramServer(Mechanism):
     """The server's side. `look_up` finds a user's credential for this mechanism, `look_up_token` a token's.
 
-    A client that logs in by a token names its id as the user (extension tokenauth, KIP-48).
+    A client that logs in with a token sends its id as the user (extension tokenauth, KIP-48).
     """
 
     name: ClassVar[str] = "SCRAM"
@@ -191,7 +191,7 @@ class ScramServer(Mechanism):
         return self._find_token().credential
 
     def _find_token(self) -> TokenLogin:
-        """Return the token as it is now. Raises SaslFailed if it was deleted or has expired."""
+        """Return the current state of the token. Raises SaslFailed if it was deleted or has expired."""
         token = self._look_up_token(self._kind, self._token_id)
         if token is None:
             raise SaslFailed("no such delegation token")

@@ -1,4 +1,4 @@
-"""TLS contexts from Kafka's `ssl.` settings: `openssl`'s for servers, those of Python's ssl for clients.
+"""TLS contexts from Kafka's `ssl.` settings, by `openssl` for servers and Python's ssl for clients.
 
 Keys and certificates are PEM, in files or inline; PKCS12 is converted in memory if the `cryptography` package
 is installed; JKS is refused with the commands that convert it. `Keystore` notices changed files: new
@@ -55,7 +55,7 @@ class TlsError(ValueError):
 
 
 class Unreadable(TlsError):
-    """A file cannot be read now: it may be missing, not ours to read, or the process out of descriptors."""
+    """A file cannot be read now: it is missing, permission is denied, or no descriptor is free."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def load_context(settings: SecuritySettings) -> ServerContext:
 
 
 def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> ssl.SSLContext:
-    """Make a client's context. Without a trust store the system's authorities count. Raises TlsError."""
+    """Make a client's context. Without a trust store it uses the system's authorities. Raises TlsError."""
     material = read_material(settings)
     if settings.ssl_keystore_key and not material.chain:
         raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain are not PEM")
@@ -153,7 +153,7 @@ def _load_revoked(context: ServerContext, settings: SecuritySettings, material: 
 def _versions(settings: SecuritySettings) -> list[str]:
     """Return the usable versions in order.
 
-    Suites of TLS 1.2 alone exclude TLS 1.3, and the other way round. Raises TlsError if no version is left.
+    If all suites are of TLS 1.2, TLS 1.3 is excluded, and vice versa. Raises TlsError if none remains.
     """
     allowed = [name for name in VERSIONS if name in settings.ssl_enabled_protocols]
     suites = settings.ssl_cipher_suites
@@ -216,7 +216,7 @@ def read_material(settings: SecuritySettings) -> Material:
 
 
 def lines_of_pem(text: str) -> str:
-    """Break PEM into the lines that OpenSSL needs: in a properties file it is often one long line."""
+    """Return PEM in the lines that OpenSSL needs: in a properties file it is often one long line."""
     out = ""
     for label, body in _PEM_BLOCK.findall(text):
         packed = "".join(body.split())
@@ -235,7 +235,7 @@ def _read(location: str, key: str) -> bytes:
 def _store(location: str, store: str, password: Secret | None) -> tuple[bytes, bool]:
     """Return a store as PEM, and whether the password has opened it. Raises TlsError.
 
-    Its type follows from the content: the setting is often left at Java's default.
+    The content determines the type, because the setting often has Java's default.
     """
     data = _read(location, f"{store}.location")
     if PEM_BEGIN in data:
@@ -275,7 +275,7 @@ def _from_pkcs12(data: bytes, location: str, password: Secret | None) -> bytes:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """Give a name to bytes that never touch a disk, for a library that reads only files.
+    """Yield the path of a file in memory with these bytes, for a library that reads only files.
 
     Raises Unreadable.
     """
@@ -295,13 +295,13 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 def _why(error: Exception) -> str:
-    """Return OpenSSL's reason. Its texts name no bytes of a key."""
+    """Return OpenSSL's reason, which contains no bytes of a key."""
     reason = getattr(error, "reason", None)
     return str(reason or type(error).__name__)
 
 
 class Keystore:
-    """The context of a listener, made again when one of its files has changed."""
+    """The context of a listener. `refresh` makes it again when one of its files has changed."""
 
     def __init__(self, settings: SecuritySettings) -> None:
         self._settings = settings
@@ -322,8 +322,8 @@ class Keystore:
     def refresh(self) -> bool:
         """Make a new context if a file has changed, and return whether there is one.
 
-        Raises TlsError, and then the old context stays. A wrong store is tried again when it has changed. An
-        unreadable file is tried each time, and the error raised once.
+        Raises TlsError; the old context then stays. A wrong store is retried when it has changed. An
+        unreadable file is retried at each call, but its error is raised once.
         """
         now = self._stamps()
         if now == self._seen:
@@ -344,7 +344,7 @@ class Keystore:
 
 
 def _stamp(location: str | None) -> Stamp | None:
-    """Return values that differ when a file has other content or other rights; None without a file."""
+    """Return values that change with a file's content or permissions; None without a file."""
     if not location:
         return None
     try:

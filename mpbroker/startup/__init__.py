@@ -1,1 +1,1 @@
-"""Steps of a start on its host. The supervisor takes them; `mpbroker doctor` checks that it could."""
+"""Steps of a start that use the host. The supervisor takes them; `mpbroker doctor` checks them beforehand."""

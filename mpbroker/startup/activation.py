@@ -1,7 +1,7 @@
 """Listening sockets that the service manager opened for us (sd_listen_fds(3)): systemd's socket activation.
 
-A socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in it
-also while no broker runs, so a restart refuses no client.
+A socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in the
+socket while no broker runs, so a restart refuses no client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_FD = 3
 class Inherited:
     """The sockets that were passed to this process.
 
-    The environment's variables are removed, so that no child uses them.
+    The variables are removed from the environment, so that no child uses them.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Inherited:
             self.sockets.append((names[number] if number < len(names) else "", sock))
 
     def take(self, listener: Listener) -> tuple[int, Listener] | None:
-        """Return the socket for a listener, and the listener with the port it has; None if none was passed.
+        """Return the socket for a listener, and the listener with the socket's port; None if there is none.
 
         Raises FatalError when the socket does not listen.
         """

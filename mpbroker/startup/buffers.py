@@ -1,8 +1,8 @@
 """The memory that requests and answers may take: queued.max.request.bytes or a share of the machine's.
 
 It is divided among processors (Kafka: the MemoryPool of SocketServer, one for all processors). Each processor
-has an arena and a limit of its own. The limits never add up to more than the whole: before processors are
-added the others' limits shrink, and the share of removed ones is given out after their end. The control
+has an arena and a limit of its own. The sum of the limits never exceeds the total: before processors are
+added, the others' limits shrink; the share of removed processors is given out after their end. The control
 plane's processor has a small share that no load on the data plane can take.
 """
 
@@ -25,22 +25,22 @@ EXTENT_BYTES_MAX = 1 << 40
 
 
 def request_bytes(config: BrokerConfig) -> int:
-    """Return the bytes for all processors together."""
+    """Return the bytes of requests for all processors together."""
     if config.queued_max_request_bytes > 0:
         return config.queued_max_request_bytes
     return int(procfs.memory_bytes() * REQUEST_MEMORY_SHARE)
 
 
 def shares(total: int, processors: int, *, has_control: bool) -> tuple[int, int]:
-    """Return the bytes of each processor, and of the control plane's."""
+    """Return the bytes of each data-plane processor, and of the control plane's processor."""
     control = max(1, min(total // CONTROL_SHARE, CONTROL_BYTES_MAX)) if has_control else 0
     return max(1, (total - control) // processors), max(1, control)
 
 
 def sizes(config: BrokerConfig) -> Sizes:
-    """Return the sizes of the memory that is made at the start.
+    """Return the sizes of the memory that the start allocates.
 
-    Limits of requests are given out afterwards.
+    `give_out` sets the limits of requests afterwards.
     """
     total = request_bytes(config)
     reply_limit = max(total, REPLY_BYTES_MIN)

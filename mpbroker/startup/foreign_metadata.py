@@ -1,4 +1,4 @@
-"""Refusal of log directories whose metadata are not mpbroker's, before a start changes anything in them."""
+"""Refuses log directories with metadata that are not mpbroker's, before a start changes anything in them."""
 
 from __future__ import annotations
 

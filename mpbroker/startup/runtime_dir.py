@@ -23,7 +23,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 def check(config: BrokerConfig) -> Path:
-    """Return this broker's own directory: MPBROKER_RUNTIME_DIR, else systemd's, else below /dev/shm.
+    """Return this broker's directory: MPBROKER_RUNTIME_DIR, else systemd's, else one in /dev/shm.
 
     Makes nothing. Raises FatalError, RegionUnavailable.
     """
@@ -42,7 +42,7 @@ def check(config: BrokerConfig) -> Path:
 
 
 def make(config: BrokerConfig) -> tuple[Path, list[Path]]:
-    """Make the directory. Return it, and the directories that were made for it, the lowest first.
+    """Make the directory. Return it, and all directories that were made, the deepest first.
 
     Raises FatalError, RegionUnavailable.
     """
@@ -92,7 +92,7 @@ def claim(directory: Path) -> int:
 
 
 def remove(directory: Path) -> None:
-    """Remove the directory if it was made here and is empty. The log directories are still locked."""
+    """Remove the directory, unless the operator or systemd named it. Log its failure."""
     if _named():
         return
     try:

@@ -1,9 +1,9 @@
 """The listening sockets, bound first and kept by the supervisor: a dead acceptor loses no backlog.
 
-Addresses are bound before anything else, so that a port that is taken refuses the start, and listened on when
-all that serves them is there: until then the kernel refuses clients, and no probe of a port takes a broker
-that recovers for one that serves (KAFKA-14658; SocketServer.scala). Unix-domain sockets and those of the
-service manager listen from the beginning: early clients wait.
+Addresses are bound first, so that a port in use refuses the start. Sockets listen when all processes that
+serve them are ready: until then the kernel refuses clients, so no probe of a port takes a recovering broker
+for a serving one (KAFKA-14658; SocketServer.scala). Unix-domain sockets and those of the service manager
+listen from the beginning: early clients wait.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[list[int], BrokerConfig]:
-    """Bind everywhere; return fds, and the configuration with the ports that port 0 became.
+    """Bind all listeners; return fds, and the configuration with real ports in place of port 0.
 
-    `listen` comes later.
+    Call `listen` later.
 
     Raises FatalError naming the listener, the reason, and the process that holds the port.
     """
@@ -57,7 +57,7 @@ def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[
 
 
 def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inherited | None = None) -> None:
-    """Close the sockets of a refused start. A path that the service manager made stays."""
+    """Close the sockets of a refused start. Keep a path that the service manager made."""
     for fd, listener in zip(fds, listeners, strict=True):
         os.close(fd)
         if inherited is None or listener.name not in inherited.serving:
@@ -67,9 +67,9 @@ def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inheri
 def bind(
     listener: Listener, among: tuple[Listener, ...], config: BrokerConfig, *, listens: bool = True
 ) -> tuple[int, Listener]:
-    """Return the socket's fd, and the listener with the port that it got.
+    """Return the socket's fd, and the listener with the socket's port.
 
-    `among`: all listeners that are to be served. Not `listens`: `listen` comes later. Raises FatalError.
+    `among`: all listeners of the broker. Without `listens`, call `listen` later. Raises FatalError.
     """
     if listener.path:
         return _bind_path(listener, config).detach(), listener
@@ -86,7 +86,7 @@ def bind(
 
 
 def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
-    """Let clients in. Does nothing to a socket that listens. Raises FatalError; the socket stays open."""
+    """Listen, unless the socket does already. Raises FatalError; the socket then stays open."""
     sock = socket.socket(fileno=fd)
     try:
         if not listener.path and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -137,7 +137,7 @@ def _bind_address(
 
 
 def _bind(sock: socket.socket, address: Any) -> None:
-    """Bind. A child of a broker that was just killed may have the port for a moment: wait for it.
+    """Bind a socket. Wait briefly for a port that a child of a broker killed just now still has.
 
     Raises OSError.
     """
@@ -154,9 +154,9 @@ def _bind(sock: socket.socket, address: Any) -> None:
 
 
 def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
-    """Return the addresses to try; the first one that this machine has is used.
+    """Return the addresses to try. The first one that this machine has is used.
 
-    All addresses means those of both families. A name's IPv4 address comes first (Java's order). Raises
+    The wildcard has both families. A name's IPv4 address comes first (Java's order). Raises
     FatalError.
     """
     if not listener.host:
@@ -177,7 +177,7 @@ def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
 
 
 def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:
-    """Bind a Unix-domain socket. A socket that a killed broker left is replaced, one in use is not.
+    """Bind a Unix-domain socket. Replace the socket of a killed broker, but not one in use.
 
     Raises FatalError.
     """
@@ -214,7 +214,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def remove_path(listener: Listener) -> None:
-    """Remove the path of a listener that no socket serves any longer."""
+    """Remove the path of a Unix-domain listener after its socket is closed."""
     if listener.path:
         Path(listener.path).unlink(missing_ok=True)
 
@@ -239,7 +239,7 @@ def _may_end(port: int) -> bool:
 
 
 def _holder(port: int) -> tuple[int, str] | None:
-    """Return pid and name of the process that listens on the port, None if this user may not know."""
+    """Return pid and name of the process that listens on the port, None if this user cannot see it."""
     try:
         import psutil  # a start that succeeds does not need it
     except ImportError:  # the environment was replaced under a running broker

@@ -1,8 +1,8 @@
 """Changes of a running broker: reloads, altered settings, numbers of workers. One at a time.
 
-A change publishes its configuration first, so a process forked later has it, whatever dies meanwhile. Then
-the numbers of workers change, then handlers with tables of settings are replaced. These steps are generators,
-which yield while they wait for the tree. (Kafka: DynamicBrokerConfig, DynamicConfigPublisher.)
+A change publishes its configuration first, so that every process forked later has it. Then the numbers of
+workers change, and then handlers with tables of settings are replaced. These steps are generators, which
+yield while they wait for the tree. (Kafka: DynamicBrokerConfig, DynamicConfigPublisher.)
 
 Resize       One step obeys Kafka's rule (config.workers.resize_problem). Numbers are given from 0 upwards, so
              workers with the highest ones leave. A leaving worker gets no new work, finishes its own, and is
@@ -62,9 +62,9 @@ _decoder = msgspec.msgpack.Decoder(BrokerSettings)
 
 
 def publish(config: bytes, tree: Tree) -> None:
-    """Publish a configuration that settings.encode made; return when all running processes follow it.
+    """Publish a configuration that settings.encode made; return when all running processes use it.
 
-    The exporter is not waited for: it reads the present configuration whenever it needs one.
+    It does not wait for the exporter, which reads the present configuration whenever it needs one.
     """
     settings.write(tree.memory.private.block("settings"), config)
     tree.order(topology.EXPORTER, SETTINGS_CHANGED, topology.SUPERVISOR)
@@ -80,7 +80,7 @@ class AlteredSettings:
     """The broker settings that clients altered, as the coordinator's bulletin has them.
 
     The coordinator publishes all of them whenever one changes, and its successor publishes them again.
-    `is_pending`: the broker does not follow some of them yet.
+    `is_pending`: the broker does not use some of them yet.
     """
 
     def __init__(self, memory: SharedMemory, node_id: int) -> None:
@@ -95,7 +95,7 @@ class AlteredSettings:
         self._coordinator_bell = memory.bell_fds[COORDINATOR]
 
     def poll(self) -> bool:
-        """Read the newest version. Return whether its settings differ from those before."""
+        """Read the newest version. Return whether its settings differ from the previous ones."""
         if not (versions := self._reader.poll()):
             return False
         newest = _decoder.decode(versions[-1])
@@ -144,7 +144,7 @@ class _Workers:
 
 
 class Resize:
-    """A change of the numbers of workers. None keeps a number; `error` is set if the resize fails."""
+    """A change of the numbers of workers; None leaves a number unchanged. `error` is set on failure."""
 
     def __init__(self, config: BrokerConfig, handlers: int | None, processors: int | None) -> None:
         before = config.num_io_threads
@@ -235,7 +235,7 @@ class Replacement:
         return cls(handlers, topology.handler(count) if count < topology.MAX_HANDLERS else None)
 
     def steps(self, tree: Tree, new_handler: Callable[[int], Child]) -> Iterator[None]:
-        """Replace the handlers. After an error the remaining handlers keep the settings they started with."""
+        """Replace the handlers. After an error, the other handlers keep their old settings."""
         log.info("replacing %s", ", ".join(map(topology.name_of, self._roles)))
         if self._spare is not None:
             yield from self._start_spare(tree, self._spare, new_handler)
@@ -278,7 +278,7 @@ def _serves(tree: Tree, role: int) -> bool:
 
 
 class Changing:
-    """The change under way, and those asked for. `under_way` names the former; "" if there is none."""
+    """The change under way and the requested ones. `under_way` names the change under way, or is ""."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, diff: ConfigDiff, altered: AlteredSettings, notifier: Notifier
@@ -296,7 +296,7 @@ class Changing:
     # ---- requests: they may come while the tree waits, so they are only recorded
 
     def reload(self) -> Later:
-        """Ask for a reload. One reload answers everybody who asked before it began."""
+        """Request a reload. One reload answers all requests made before it began."""
         self._reloads.append(Later())
         return self._reloads[-1]
 
@@ -304,7 +304,7 @@ class Changing:
         self._more_handlers += by
 
     def resize(self, handlers: int | None, processors: int | None) -> Later:
-        """Begin a resize, which answers when it is done. Raises FatalError."""
+        """Begin a resize; the answer comes when it is done. Raises FatalError."""
         if self.under_way:
             raise FatalError(f"a change is under way ({self.under_way}); ask again when it is done")
         resize = Resize(self._tree.config, handlers, processors).check()
@@ -334,7 +334,7 @@ class Changing:
         self._altered.acknowledge()
 
     def advance(self) -> None:
-        """Continue the change under way, or begin one that was asked for.
+        """Continue the change under way, or begin a requested one.
 
         Altered settings are published and acknowledged also during a change: clients wait for that, and a
         leaving handler may hold their request.
@@ -417,7 +417,7 @@ class Changing:
     ) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
         """Check a new configuration.
 
-        Raises ReloadError, SecurityError, FatalError with everything as it was.
+        Raises ReloadError, SecurityError or FatalError; then nothing has changed.
         """
         config = self._tree.config
         try:
@@ -442,7 +442,7 @@ class Changing:
     # ---- the steps
 
     def _follow(self, changes: Changes, resize: Resize | None, answers: list[Later]) -> Iterator[None]:
-        """Resize and replace as published changes need it, then answer who asked for them."""
+        """Resize and replace workers as published changes require, then answer the requests."""
         error = ""
         replaced: list[str] = []
         if resize is not None:
@@ -467,6 +467,6 @@ class Changing:
 
 
 def warn_of_audit_log(config: BrokerConfig) -> None:
-    """Make the audit log's file. A failure is logged; the broker serves nevertheless."""
+    """Create the audit log's file. Log a failure; the broker serves nevertheless."""
     if problem := audit_log.problem(config):
         log.warning("%s", problem)

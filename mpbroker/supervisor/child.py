@@ -41,7 +41,7 @@ _OF_THE_SUPERVISOR = (signal.SIGINT, signal.SIGHUP)
 class RestartPolicy:
     """The deaths of one role.
 
-    The delay doubles while it dies young, up to `DEATHS_IN_A_ROW_MAX` such deaths.
+    The restart delay doubles with each early death, up to `DEATHS_IN_A_ROW_MAX` of them in a row.
     """
 
     young_deaths: int = 0
@@ -61,7 +61,7 @@ class RestartPolicy:
 
 @dataclass
 class Child:
-    """A role that should run. `pid` 0: it does not at the moment."""
+    """A role that should run. `pid` is 0 while it does not run."""
 
     role: int
     main: Callable[[ProcessContext], int]
@@ -92,8 +92,8 @@ class Child:
 def fork_child(child: Child, context: ProcessContext) -> None:
     """Start the role's process.
 
-    The supervisor must be without threads: a fork leaves their locks held. Raises OSError, maybe with a
-    process already started: `abandon` ends it.
+    The supervisor must have no threads, because a fork leaves their locks held. Raises OSError; if a process
+    was already started, `abandon` ends it.
     """
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
@@ -173,15 +173,15 @@ def _flush_log() -> None:
 def _terminated(context: ProcessContext, parent: int) -> None:
     """Stop if the supervisor died, for which the kernel sends SIGTERM; ignore any other SIGTERM.
 
-    While the supervisor lives it alone decides who stops and in which order: a SIGTERM to the whole process
-    group must not take the roles away from under a graceful stop.
+    While the supervisor lives, it alone decides which roles stop, and in which order: a SIGTERM to the whole
+    process group must not kill roles during a graceful stop.
     """
     if os.getppid() != parent:
         context.terminate()
 
 
 def close_other_fds(keep: set[int]) -> None:
-    """Close all descriptors but these: a fork inherits its parent's."""
+    """Close all descriptors except these: a fork inherits its parent's descriptors."""
     for fd in procfs.open_descriptors():
         if fd not in keep:
             try:

@@ -37,9 +37,9 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Claim:
-    """All that one broker holds alone. A refusal releases everything claimed before it.
+    """All exclusive resources of one broker. A refusal releases everything claimed before it.
 
-    `config` has the ports that port 0 became. Raises FatalError, RegionUnavailable.
+    `config` has the real ports in place of port 0. Raises FatalError, RegionUnavailable.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -108,7 +108,7 @@ def _security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
 
 
 def _with_addresses(config: BrokerConfig) -> BrokerConfig:
-    """Resolve the names that limits are given to, once, as Kafka does. Raises FatalError."""
+    """Resolve host names in connection limits, once, as Kafka does. Raises FatalError."""
     try:
         overrides = resolved_overrides(config.max_connections_per_ip_overrides)
     except ValueError as error:
@@ -117,10 +117,10 @@ def _with_addresses(config: BrokerConfig) -> BrokerConfig:
 
 
 def otlp_destination(config: BrokerConfig, environ: Mapping[str, str]) -> Destination | None:
-    """Return where metrics are sent by OTLP, None if nowhere.
+    """Return the destination of metrics by OTLP, None if there is none.
 
-    Environment variables may be meant for other programs of this host: a request of theirs that cannot be
-    served is a warning. Raises FatalError for our own setting.
+    Environment variables may be meant for other programs of this host: if they request an unsupported
+    feature, it is a warning. Raises FatalError for our own setting.
     """
     is_set = "otlp.export.interval.ms" in config.origins
     interval_ms = config.otlp_export_interval_ms if is_set else None

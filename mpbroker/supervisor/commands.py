@@ -26,7 +26,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Row(NamedTuple):
-    """A command: its method. `changes`: it needs a broker that serves, and is audited."""
+    """The method of a command. `changes`: the command needs a broker that serves, and is audited."""
 
     run: Callable[[Commands, Command], Answer | Later]
     changes: bool = False
@@ -134,12 +134,12 @@ class CommandsAudit:
             self._log.close()
 
     def follow(self) -> None:
-        """Sum up each minute that is over. Call it now and then."""
+        """Write a summary of each minute that is over. Call it regularly."""
         self._audit.follow(monotonic_ms())
         self._log.close()
 
     def close(self) -> None:
-        """Sum up the minutes that are not over, before the process ends."""
+        """Write a summary of the minutes that are not over, before the process ends."""
         self._audit.close()
         self._log.close()
 

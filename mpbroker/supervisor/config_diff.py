@@ -1,8 +1,8 @@
 """The changes that another configuration makes to a running broker (sans-I/O).
 
-The configuration file and flags lie beneath what clients altered (config.dynamic). Both together are checked
-whole, by the rules of a start and against the settings that cannot change now; one mistake refuses all.
-Settings that differ from the configuration applied last are sorted by the action that they need:
+Altered settings take precedence over the configuration file and flags (config.dynamic). The result is checked
+as a whole, by the rules of a start and for settings that cannot change now; one mistake refuses all. Settings
+that differ from the configuration applied last are sorted by the action that they need:
 
 follows    every process applies it on an order (ipc.settings)
 replaced   handlers keep tables of it: they are replaced one after the other (supervisor.changing)
@@ -81,7 +81,7 @@ class ReloadError(Exception):
 
 
 class NoFile(ReloadError):
-    """The broker has no file to read; its terminal sends the same SIGHUP when it hangs up."""
+    """The broker has no file to read. SIGHUP may also come from a terminal that hangs up."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Changes:
         return self.handlers is not None or self.processors is not None
 
     def log(self, why: str) -> None:
-        """Log the changes. `why`: who or what asked for them."""
+        """Log the changes. `why` names the person or event that requested them."""
         for warning in self._all_warnings():
             log.warning("%s: %s", why, warning)
         if self.names:
@@ -151,7 +151,7 @@ class ConfigDiff:
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return what altered settings change, over the file as it was read last. Raises ReloadError."""
+        """Return the changes by altered settings, over the file as last read. Raises ReloadError."""
         return self._changes(now, self._static, altered, [])
 
     def _changes(
@@ -200,7 +200,7 @@ class ConfigDiff:
         )
 
     def done(self, changes: Changes) -> None:
-        """Record that every running process follows the changes; until then the next reload repeats them."""
+        """Record that every running process uses the changes; until then the next reload repeats them."""
         assert changes.asked is not None
         assert changes.static is not None
         self._asked, self._static = changes.asked, changes.static
@@ -255,7 +255,7 @@ def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> 
 
 
 def _advertised(read: BrokerConfig, asked: BrokerConfig, now: BrokerConfig) -> Any:
-    """Return the advertised listeners of the file and those of listeners added since the start."""
+    """Return the advertised listeners in the file, and those added with listeners since the start."""
     from_file = {one.name for one in (*asked.listeners, *(read.advertised_listeners or ()))}
     added = tuple(one for one in now.advertised_listeners or () if one.name not in from_file)
     return (*(read.advertised_listeners or ()), *added) or None

@@ -2,8 +2,8 @@
 
 The socket is SOCK_SEQPACKET, with one JSON message each way, such as {"command": "status"}, {"command":
 "resize", "handlers": N} or {"command": "listener-add", "listener": "NAME://host:port"}. The answer is the
-command's result, or {"error": text}. Mode 0600: only the broker's user may steer it. The kernel knows who
-sent a command; the audit log records that with the result.
+command's result, or {"error": text}. Mode 0600: only the broker's user may use it. The kernel reports the
+sender of a command; the audit log records it with the result.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Peer(NamedTuple):
 
     @property
     def user(self) -> str:
-        """Return the user's name, or its number if it has none here."""
+        """Return the user's name, or the user id if this host has no name for it."""
         try:
             return pwd.getpwuid(self.user_id).pw_name
         except KeyError:
@@ -73,7 +73,7 @@ Answer: TypeAlias = dict[str, Any]
 
 
 class Later:
-    """An answer that is not known yet. The client gets it as soon as it is given."""
+    """An answer that is given later; the client gets it at that time."""
 
     # Of the client that waits; set before `serve`'s caller continues.
     connection: socket.socket

@@ -1,8 +1,8 @@
 """The listening sockets and their acceptors; listeners that are added and removed while the broker runs.
 
-Sockets are bound before anything else and kept here: an acceptor that dies loses no backlog. Adding and
-removing goes in Kafka's order (SocketServer.addListeners, removeListeners): a removed listener first gives up
-its limits and its socket, then its connections are closed; an added one is known to all before it accepts.
+Sockets are bound before anything else and kept here: an acceptor that dies loses no backlog. The order of
+changes is Kafka's (SocketServer.addListeners, removeListeners): a removed listener first loses its limits and
+socket, then its connections; all processes know an added one before it accepts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 @dataclass
 class _Change:
-    """A listener on its way in or out. `answer` is given when the change is done."""
+    """A listener that is being added or removed. `answer` is given when the change is done."""
 
     number: int
     listener: Listener
@@ -124,12 +124,12 @@ class Listeners:
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 
     def listen(self) -> None:
-        """Let clients in, now that the processes that serve them are ready. Raises FatalError."""
+        """Listen on all sockets, once the processes that serve clients are ready. Raises FatalError."""
         for number, fd in self.fds.items():
             sockets.listen(fd, self.config.listeners[number], self.config)
 
     def abandon(self, role: int) -> None:
-        """Close the connections on their way to a role that has left for good."""
+        """Close the connections that were being handed to a role that has left for good."""
         if not topology.is_processor(role):
             return
         inbox = self.handovers[role][1]
@@ -142,7 +142,7 @@ class Listeners:
     # ---- changes
 
     def add(self, text: str, protocol: str | None, advertised: str | None, tree: Tree) -> Later:
-        """Begin to serve one more listener. Raises FatalError, ValueError, OSError, having added none."""
+        """Begin to serve another listener. Raises FatalError, ValueError, OSError; then none is added."""
         config = self.config
         number = len(config.listeners)
         if number == MAX_LISTENERS:
@@ -182,7 +182,7 @@ class Listeners:
 
     @property
     def now(self) -> list[Listener]:
-        """Return the listeners that are bound, the removed ones no longer among them."""
+        """Return the listeners that are bound, without removed ones."""
         return [self.config.listeners[n] for n in self.fds]
 
     def _parse(
@@ -212,7 +212,7 @@ class Listeners:
         return added, advertised_as, protocols
 
     def remove(self, name: str, tree: Tree) -> Later:
-        """Begin to remove a listener and its connections. Raises FatalError, OSError, and then it stays."""
+        """Begin to remove a listener and its connections. Raises FatalError, OSError; then it stays."""
         name = name.strip().upper()
         found = [n for n in self.fds if self.config.listeners[n].name == name]
         if not found:
@@ -252,7 +252,7 @@ class Listeners:
         }
 
     def role_problem(self, config: BrokerConfig) -> str | None:
-        """Return why the listeners that are served now do not fit the roles of `config`, None if they do."""
+        """Return why the present listeners do not fit the listener roles in `config`, None if they do."""
         served = {one.name for one in self.now}
         missing = [name for name in config.admin_listener_names if name not in served]
         if not missing:
@@ -261,7 +261,7 @@ class Listeners:
         return f"admin.listener.names has {missing[0]}, a listener that was removed; there are {there}"
 
     def follow(self, config: BrokerConfig, security: dict[int, ListenerSecurity], tree: Tree) -> None:
-        """Take over another configuration and the changed `security`, for later children.
+        """Adopt another configuration and the changed `security`, for later children.
 
         Running processes derive the security themselves.
         """
@@ -278,7 +278,7 @@ class Listeners:
         return change.answer
 
     def advance(self, tree: Tree) -> None:
-        """Complete the changes that the acceptor has made. A successor of it begins with these changes."""
+        """Complete the changes that the acceptor has made. The acceptor's successor starts with them."""
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
             if change.comes:

@@ -2,8 +2,8 @@
 
 Text has time, level, process and message; JSON the same as an object (`LogFormat`). Where journald reads
 stderr (`JOURNAL_STREAM`, systemd.exec(5)), each line begins with its priority (sd-daemon(3)), and text has no
-time, which journald knows. Messages quote what clients have sent, so nothing in one ends the line or reaches
-a terminal as an escape sequence.
+time, because journald adds it. Messages quote texts from clients, so line breaks and escape sequences in them
+are escaped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _ProcessName(logging.Filter):
 
 
 def written(text: str) -> str:
-    """Return a text as the log has it: escaped, and about MESSAGE_LENGTH_MAX characters long at most."""
+    """Return a text in its form for the log: escaped, and cut to about MESSAGE_LENGTH_MAX characters."""
     return shortened(printable(shortened(text, MESSAGE_LENGTH_MAX)), MESSAGE_LENGTH_MAX)
 
 
@@ -100,7 +100,7 @@ def _priority(level: int) -> int:
 
 
 def wanted_level(environment: Mapping[str, str]) -> str:
-    """Return the level that the environment asks for. Raises ValueError for an unknown one."""
+    """Return the level that the environment names. Raises ValueError for an unknown one."""
     text = environment.get(LOG_LEVEL, "INFO")
     if text.upper() not in LEVELS:
         raise ValueError(f"{LOG_LEVEL}={text}: the level is one of {', '.join(LEVELS)}")
@@ -108,7 +108,7 @@ def wanted_level(environment: Mapping[str, str]) -> str:
 
 
 def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> LogFormat:
-    """Return the format that --log-format or the environment asks for.
+    """Return the format that --log-format or the environment names.
 
     Raises ValueError for an unknown one.
     """
@@ -121,7 +121,7 @@ def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> Lo
 
 
 def is_journal(environment: Mapping[str, str], fd: int) -> bool:
-    """Return whether journald reads a descriptor: JOURNAL_STREAM names its device and inode.
+    """Return whether journald reads `fd`, by the device and inode in JOURNAL_STREAM.
 
     The variable alone proves little: a shell may have redirected the output of a service.
     """
@@ -144,7 +144,7 @@ def formatter(log_format: LogFormat, *, to_journal: bool) -> logging.Formatter:
 
 
 def handler(log_format: LogFormat) -> logging.Handler:
-    """Make what writes records to stderr, in the form that its reader takes."""
+    """Return a handler that writes records to stderr in this format, or in journald's."""
     out = logging.StreamHandler(sys.stderr)
     out.addFilter(_ProcessName())
     out.setFormatter(formatter(log_format, to_journal=is_journal(os.environ, 2)))
@@ -178,7 +178,7 @@ class _FollowingLogger(logging.Logger):
 def follow(words: Words) -> None:
     """Make all loggers follow the shared levels. Call it before the first fork.
 
-    Modules hold their loggers already, so the loggers' class is replaced.
+    Modules already have their loggers, so this replaces the class of the loggers.
     """
     _FollowingLogger.words = words
     for name in LOGGERS:

@@ -40,8 +40,8 @@ def run(
 ) -> int:
     """Run a broker until a signal stops it; return the exit status.
 
-    Every failure is one line in the log. `owner_fd`: the broker stops when it becomes readable, as the pidfd
-    of a process does when that ends; -1: the broker has no owner. Only an owner may ask a broker for faults.
+    Every failure is one line in the log. The broker stops when `owner_fd` becomes readable, as a pidfd does
+    when its process ends; -1 means no owner. Only an owner may request faults.
     """
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.entitle("supervisor")
@@ -156,7 +156,7 @@ class Supervisor:
         self.hangups += 1
 
     def belong_to(self, owner_fd: int) -> None:
-        """Stop, as after SIGTERM, when the descriptor becomes readable; until then allow faults."""
+        """Stop as after SIGTERM when the descriptor becomes readable. Allow fault injection until then."""
         self.faulting.is_allowed = True
 
         def stop() -> None:
@@ -189,8 +189,8 @@ class Supervisor:
     def _while_running(self) -> None:
         """Raise StopAsked after a stop signal.
 
-        A stop does not wait for acknowledgements that no longer matter. A step that it interrupts, such as a
-        fence, is repeated by the stop or no longer needed.
+        A stop does not wait for acknowledgements, which no longer matter. If it interrupts a step such as a
+        fence, it repeats the step or no longer needs it.
         """
         if self.signals:
             raise StopAsked
@@ -200,7 +200,7 @@ class Supervisor:
             self.notifier.ping()
 
     def _pause(self) -> None:
-        """Pause all children for each client that asked for it."""
+        """Pause all children for each client that has requested a pause."""
         asked, self.commands.pauses = self.commands.pauses, []
         for one in asked:
             children = list(self.tree.children.values())
@@ -213,7 +213,7 @@ class Supervisor:
                 pause.hold(children, one, poll=self._poll_in_pause)
 
     def _poll_in_pause(self) -> bool:
-        """Report life to systemd; return whether to stop. Heartbeats mean nothing in a pause."""
+        """Ping systemd; return whether to stop. Heartbeats are not checked in a pause."""
         self.tree.counters.beat()
         if self.notifier.is_ping_due():
             self.notifier.ping()

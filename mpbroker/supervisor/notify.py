@@ -21,7 +21,7 @@ log = logging.getLogger("mpbroker.supervisor")
 class Notifier:
     """A sender of states to systemd, silent unless systemd started this process.
 
-    The variable is removed, so that no child speaks for the broker.
+    It removes the variable, so that no child can send states for the broker.
     """
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class Notifier:
         self.send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Report that the configuration is being read again; `ready` ends that (Type=notify-reload)."""
+        """Report that a reload has begun; `ready` reports its end (Type=notify-reload)."""
         self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=Reloading")
 
     def begin_watchdog(self) -> None:
-        """Ping from now on, if systemd expects that."""
+        """Begin to ping systemd, if it expects pings."""
         if self.ping_every_s:
             self._ping_at = time.monotonic()
 
@@ -76,7 +76,7 @@ class Notifier:
         self.send("STOPPING=1", "STATUS=Stopping")
 
     def extend(self) -> None:
-        """Ask for more time, now and then: a start or stop takes as long as the log needs. Call it often."""
+        """Request more time at intervals: a start or stop may take long. Call it often."""
         if time.monotonic() >= self._extend_at:
             self._extend_at = time.monotonic() + EXTEND_EVERY_S
             self.send(f"EXTEND_TIMEOUT_USEC={round(EXTEND_BY_S * 1_000_000)}")

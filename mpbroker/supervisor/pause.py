@@ -1,14 +1,13 @@
 """The pause of all processes but the supervisor, in which `mpbroker backup` copies the last changes.
 
-Files that are copied while the log workers write are of different moments. So the children are stopped
-(SIGSTOP): their files are then as after a kill of all of them, which recovery can handle. A
-pause by agreement would need every writer to come to a point of rest, in code that the hot path runs. A
-signal needs nothing of them, and works when one of them hangs.
+Files that are copied while the log workers write are from different moments. So the children are stopped
+(SIGSTOP): their files are then as after a kill of all of them, which recovery can handle. A cooperative pause
+would need code in the hot path of every writer. A signal needs none, and also works when one of them hangs.
 
 The client that asked for the pause keeps its connection. It sends a second message when it has copied, and
 the answer reports whether the pause held until then. The pause ends with that message, with the connection,
 with a stop of the broker, or after `LIMIT_S`. Another process, the guard, ends it when the supervisor has
-died or is stopped itself: then no other process could continue the children.
+died or is stopped itself, because then no other process can continue the children.
 
 The supervisor does nothing else meanwhile, so it judges no heartbeat and handles no death. It continues to
 ping the service manager.
@@ -49,7 +48,7 @@ class _Ended(Exception):
 
 
 def problem(children: Sequence[Child]) -> str:
-    """Return why no pause can begin now; "" if one can. A process that starts would be held up by others."""
+    """Return why no pause can begin now; "" if one can. No process may be starting or stopping."""
     for child in children:
         if not (child.pid and child.serves and child.leaves_by is None):
             return f"{child.name} is starting or stopping"
@@ -59,9 +58,9 @@ def problem(children: Sequence[Child]) -> str:
 def hold(
     children: Sequence[Child], asked: Later, *, poll: Callable[[], bool], limit_s: float = LIMIT_S
 ) -> None:
-    """Stop the children until the client is done, and answer it.
+    """Stop the children until the client is done, then answer the client.
 
-    `poll` is called now and then; the pause ends when it returns True, since the broker is to stop.
+    `poll` is called regularly; when it returns True the broker must stop, and the pause ends.
     """
     connection = asked.connection
     began = time.monotonic()
@@ -111,14 +110,14 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, poll:
 
 
 def _wait(connection: socket.socket, timeout_s: float) -> bool:
-    """Wait for a message or the client's end, at most `timeout_s`; return whether one came."""
+    """Wait at most `timeout_s` for a message or the end of the connection; return whether one came."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
 
 
 def _is_at_rest(pid: int) -> bool:
-    """Return whether no thread of the process does anything: a write that was under way is finished."""
+    """Return whether all threads of the process have stopped, so that no write is under way."""
     with suppress(FileNotFoundError, ProcessLookupError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -129,7 +128,7 @@ def _is_at_rest(pid: int) -> bool:
 
 @contextmanager
 def _guarded(pidfds: Sequence[int], limit_s: float) -> Iterator[None]:
-    """Have a process continue the others when this one has died, or after the limit."""
+    """Run a guard process, which continues the others when this process has died or after `limit_s`."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED_BY_GUARD)
@@ -150,7 +149,7 @@ def _guarded(pidfds: Sequence[int], limit_s: float) -> Iterator[None]:
 
 
 def _guard(reader: int, pidfds: Sequence[int], limit_s: float) -> None:
-    """Wait for the end of the supervisor or of the time, and continue its children. Does not return."""
+    """Wait for the supervisor's death or the limit, then continue its children. Does not return."""
     try:
         signal.set_wakeup_fd(-1)
         for number in _IGNORED_BY_GUARD:

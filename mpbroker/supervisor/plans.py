@@ -1,7 +1,7 @@
-"""The processes that have to let go of a dead role, and their order (sans-I/O).
+"""The processes that must release the state of a dead role, and their order (sans-I/O).
 
-Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The order
-is what makes it safe:
+Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The stages
+are safe in this order:
 
 handler      First the log workers append and answer whatever the handler had published. Then the coordinator
              forgets its calls, and lets transactions end that had to wait for its batches. Then the
@@ -30,7 +30,7 @@ WELCOME = 0
 
 
 def stages_of(role: int) -> list[tuple[int, ...]]:
-    """Return the stages of a death, each the process indices that must acknowledge.
+    """Return the stages after a death of `role`: for each, the process indices that must acknowledge.
 
     Stage numbers begin with 1.
     """
@@ -72,5 +72,5 @@ def peers_of(role: int) -> tuple[int, ...]:
 
 
 def givers_of(role: int) -> tuple[int, ...]:
-    """Return the roles that give this one work, and have to stop that before it can leave."""
+    """Return the roles that give work to this one, and must stop doing so before it can leave."""
     return processors_of(role) if topology.is_handler(role) else (topology.acceptor_of(role),)

@@ -21,9 +21,9 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 def report_unclean_end(config: BrokerConfig) -> None:
-    """Log a remaining pointer: the last broker's supervisor did not end in order.
+    """Log a remaining pointer: the last broker's supervisor was killed or crashed.
 
-    Call it with the log directories locked, which no process of that broker can hold any longer.
+    Call it after locking the log directories, so that no process of that broker remains.
     """
     for log_dir in map(Path, config.log_dirs):
         try:
@@ -58,7 +58,7 @@ class Pointers:
         self.name(config.listeners)
 
     def name(self, listeners: Iterable[Listener]) -> None:
-        """Name these listeners, which are bound, from the next `write` on."""
+        """Write these bound listeners into the pointers from the next `write` on."""
         addresses = {one.name: str(one).partition("://")[2] for one in listeners}
         if addresses != self._pointer.listeners:
             self._pointer.listeners = addresses

@@ -98,7 +98,7 @@ def text_of(one: Progress) -> str:
 def _new_bars() -> Bars:
     """Return bars that are drawn by `refresh` alone.
 
-    A thread that draws them would keep the supervisor from forking.
+    A thread would draw them otherwise, and the supervisor must not fork with threads.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn

@@ -1,8 +1,8 @@
 """Late imports of the supervisor, and the entry points of the roles that are imported late.
 
 The supervisor imports everything before it forks its first child. So the children share the memory, and no
-file is read when a child has to be replaced: by then the files may belong to another release. To import a
-role while the one before it starts would save a tenth of a start, and take 14 MB more, with the exporter 26.
+file is read when a child is replaced: by then the files may belong to another release. Importing a role while
+the previous one starts would save a tenth of the start time, but take 14 MB more (26 with the exporter).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
 
 
 def _first(findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield as many findings as there is room for."""
+    """Yield the first findings, as many as fit into an answer."""
     size = 0
     for one in findings:
         size += len(msgspec.json.encode(one)) + 1

@@ -32,7 +32,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Starting:
-    """The start of a claimed broker. `stops` returns whether it is to stop instead."""
+    """The start of a claimed broker. `stops` returns whether a stop was requested meanwhile."""
 
     def __init__(
         self, claim: Claim, tree: Tree, changing: Changing, notifier: Notifier, stops: Callable[[], bool]
@@ -48,7 +48,7 @@ class Starting:
     def run(self) -> None:
         """Start all roles. Acceptors come last: the ports refuse clients until all others serve.
 
-        Of the two planes the control plane is first. Raises BrokerStops, FatalError, OSError.
+        The control plane starts before the data plane. Raises BrokerStops, FatalError, OSError.
         """
         report_unclean_end(self._tree.config)
         # Recovery may take long, and tools that show its progress must find this process.
@@ -61,7 +61,7 @@ class Starting:
         self._announce()
 
     def _wait(self) -> None:
-        """Obey a stop at once, also during a recovery, and ask the service manager for time."""
+        """Raise if a stop was requested, also during recovery; request more time from the service manager."""
         if self._stops():
             raise BrokerStops(EXIT_OK, "stopped while starting; the next start repeats the recovery")
         self._progress.poll()

@@ -73,9 +73,9 @@ def status(
 
 
 def up_s() -> float:
-    """Return the age of this process, the supervisor, to a tick of the kernel (10 ms).
+    """Return the age of this process, the supervisor, in seconds, with a precision of 10 ms.
 
-    What happened before its first line of Python counts, too, and so does a shell that became it by exec(2).
+    It includes the time before the first line of Python, and that of a shell that became it by exec(2).
     """
     started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)

@@ -1,4 +1,4 @@
-"""Limits of the system on the broker's processes: open files are counted before the first fork."""
+"""Limits of the system on the broker's processes, such as open files; checked before the first fork."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raise_file_limit(config: BrokerConfig) -> None:
 
 
 def files_needed(config: BrokerConfig) -> int:
-    """Return how many files a process has to be allowed to have open, counted for the one with most.
+    """Return the number of open files that the process with the most of them needs.
 
     That is the supervisor: it holds each doorbell, the pairs of sockets by which acceptors hand connections
     over, the listening sockets, and a descriptor for each child.
@@ -59,6 +59,6 @@ def files_needed(config: BrokerConfig) -> int:
 
 
 def advice(error: OSError) -> str:
-    """Return which limit is to be raised, to end a text about the error; "" if it is about none of these."""
+    """Return advice to raise a limit, to end a text about the error; "" if no limit caused the error."""
     found = _ADVICE.get(error.errno or 0)
     return f". {found}" if found else ""

@@ -90,9 +90,9 @@ class Tree:
     # ---- the main loop's waiting
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back when `fd` is readable, whatever the tree waits for.
+        """Call `callback` whenever `fd` is readable, also while the tree waits for something else.
 
-        The callback may therefore read and record, not change.
+        The callback may therefore read and record, but change nothing in the tree.
         """
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
@@ -107,7 +107,7 @@ class Tree:
         self._advance()
 
     def _wait(self, timeout_ms: int, must_not_sleep: Callable[[], bool]) -> None:
-        """Sleep; notice deaths and hangs; call back for other descriptors that are readable."""
+        """Sleep; detect deaths and hangs; call the callbacks of other readable descriptors."""
         due_s = [child.restart_at - time.monotonic() for child in self.children.values() if child.restart_at]
         self.bell.arm()
         try:
@@ -133,7 +133,7 @@ class Tree:
         return bool(self._dead) or any(map(self._has_started, self.children.values()))
 
     def _advance(self) -> None:
-        """Mend dead roles, start those that are due, and introduce those that have become ready.
+        """Fence and restart dead roles, start those that are due, and introduce those that became ready.
 
         Never wait for a role to start: another may be needed for that, and it may just have died.
         """
@@ -208,7 +208,7 @@ class Tree:
             raise
 
     def relaunch(self, child: Child) -> None:
-        """Launch a role, and try again while the system has no process for it."""
+        """Launch a role. Retry while the system cannot create a process."""
         try:
             self.launch(child)
         except OSError as error:
@@ -224,7 +224,7 @@ class Tree:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 
     def _on_ready(self, child: Child) -> None:
-        """Give a ready role the orders that it missed, and have its peers bind its rings."""
+        """Give a ready role the orders that it missed, and order its peers to bind its rings."""
         child.hears = True
         for stage, about in child.missed:
             self.order_all((child.role,), stage, about)
@@ -244,8 +244,8 @@ class Tree:
     def _judge_start(self, child: Child) -> None:
         """Kill a role that does not become ready in time.
 
-        Recovery of the log may take any time while it proceeds. Roles that start meanwhile wait for it: the
-        coordinator, which has all partitions opened, and those that need its bulletins then.
+        Log recovery has no time limit while it progresses. Roles that start meanwhile wait for it: the
+        coordinator, which needs all partitions open, and the roles that need its bulletins.
         """
         waited_for = [self.children.get(role) for role in (*topology.LOG_WORKERS, topology.COORDINATOR)]
         if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
@@ -256,7 +256,7 @@ class Tree:
             os.kill(child.pid, signal.SIGKILL)
 
     def _moves(self, child: Child) -> bool:
-        """Return whether the role shows life, or is within the time that a start may take without it."""
+        """Return whether the role makes progress, or is within the time that a start may take without any."""
         turns = self.memory.counters(child.role).turns
         if turns != child.last_turns:
             child.last_turns = turns
@@ -267,16 +267,16 @@ class Tree:
     # ---- orders and fences
 
     def _wake(self, role: int) -> None:
-        """Ring a role whether it sleeps or not.
+        """Ring a role's doorbell, whether it sleeps or not.
 
         It may be between reading its orders and its sleep.
         """
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
     def _wake_acceptors(self) -> None:
-        """Ring the acceptors.
+        """Ring the acceptors' doorbells.
 
-        They read for themselves which processors serve, and whose connections are closed.
+        They then read which processors serve, and which processors' connections must be closed.
         """
         for role in topology.ACCEPTORS:
             self._wake(role)
@@ -295,7 +295,7 @@ class Tree:
             self._order(child, stage, about)
 
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
-        """Order the live ones among `roles` to handle a role; wait until each has acknowledged or died.
+        """Order the live roles of `roles` to handle `about`; wait until each has acknowledged or died.
 
         A role that does not read orders yet gets this one later.
         """
@@ -331,9 +331,9 @@ class Tree:
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
-        """Have every peer release the role's remaining state; then reset its rings, words and arena.
+        """Order every peer to release the state of the role; then reset its rings, words and arena.
 
-        No role is welcomed between two stages: `order_all` waits and introduces none. So a handler that
+        No role is introduced between two stages: `order_all` only waits. So a handler that
         paused in an early stage of a log worker's fence still pauses in a later one.
         """
         for stage, members in enumerate(plans.stages_of(role), start=1):
@@ -380,9 +380,9 @@ class Tree:
     # ---- hangs
 
     def judge_heartbeats(self) -> None:
-        """Kill hanging processes, as `hangs` judges them.
+        """Kill the processes that `hangs` reports as hanging.
 
-        Called once per tick, whatever the tree waits for.
+        It is called once per tick, also while the tree waits.
         """
         if self._stopping:
             return  # a stop has its own limits, and log workers flush without one
@@ -402,7 +402,7 @@ class Tree:
                 self.log.warning(text, *silent)
 
     def _hang_limits(self, child: Child) -> tuple[int, float]:
-        """Return how many ticks a child may be silent, and for how many using the CPU counts as moving."""
+        """Return how many ticks a child may be silent, and for how many CPU use counts as progress."""
         limit = max(HANG_TICKS_MIN, self.config.handler_hang_timeout_ms // TICK_MS)
         if self._recovers(child):
             return HEAVY_TIMEOUTS * limit, float("inf")
@@ -424,8 +424,8 @@ class Tree:
     def retire(self, roles: list[int]) -> None:
         """Begin to take these roles out of a running broker.
 
-        `step` continues it; they are deleted from `children` when it is done. Their givers stop giving them
-        work before they get the order, so that they can finish. Only the leaving roles wait for that.
+        `step` continues it; they are deleted from `children` when it is done. Other roles first stop giving
+        them work, so that they can finish. Only the leaving roles wait for that.
         """
         for role in sorted(roles, reverse=True):
             if topology.is_processor(role):

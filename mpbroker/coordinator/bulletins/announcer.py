@@ -74,7 +74,7 @@ class Announcer(BulletinWriter):
         self.has_news = True
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce changes. False: there are none, or a base waits for readers of the last one."""
+        """Announce changes. Return False if there are none or a base must wait for readers of the last."""
         if not self.has_news:
             return False
         written = self.write(lambda: self._delta(state), lambda: self._base(state))

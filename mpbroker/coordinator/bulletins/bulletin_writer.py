@@ -48,7 +48,7 @@ class BulletinWriter:
         self._then.append(action)
 
     def run_actions(self) -> None:
-        """Run the actions that waited for the announcement. Call it after the readers were rung."""
+        """Run the actions that waited for the announcement. Call it after ringing the readers' doorbells."""
         actions, self._then = self._then, []
         for action in actions:
             action()
@@ -87,7 +87,7 @@ class Bulletins:
         self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
 
     def lagging(self) -> list[int]:
-        """Return the live readers that do not follow a last base yet: a new base waits for them."""
+        """Return the live readers that have not read the last base yet: a new base waits for them."""
         publishers = (self.topics, self.credentials, self.limits, self.brokers)
         return [reader for publisher in publishers for reader in publisher.lagging()]
 

@@ -52,7 +52,7 @@ class NewsAnnouncer(BulletinWriter, Generic[K]):
         self.then(then)
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce changes. False: there are none, or a base waits for readers of the last one."""
+        """Announce changes. Return False if there are none or a base must wait for readers of the last."""
         if not self.has_news:
             return False
         written = self.write(lambda: self._some(state, self._changed), lambda: self._everything(state))
@@ -138,7 +138,7 @@ def _limit(entity: Entity, quotas: QuotaTable) -> LimitImage:
 
 
 def _packed(name: str | None) -> bytes | None:
-    """Pack an address as acceptors count it: an IPv4 one in four bytes, however it is written."""
+    """Pack an address as acceptors do: IPv4 addresses take four bytes, also IPv4-mapped ones."""
     if name is None:
         return None
     address = ipaddress.ip_address(name)

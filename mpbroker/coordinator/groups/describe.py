@@ -28,7 +28,7 @@ class DescribeGroups:
         self._manager = manager
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Describe the first groups, as many as fit. The handler process asks for the others."""
+        """Describe as many groups as fit into one response. The handler process asks for the others."""
         described: list[DescribeGroupsResponse.DescribedGroup] = []
         size = 0
         for name in request.groups:

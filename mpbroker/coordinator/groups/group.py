@@ -44,7 +44,7 @@ NAME_BYTES: Final = 100
 
 
 class MemberMemory:
-    """A counter of the bytes that groups keep for their members, an estimate.
+    """An estimate of the bytes that groups keep for their members.
 
     Kafka has no such bound: a client that keeps joining groups fills the heap.
     """
@@ -93,13 +93,13 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Return about how many bytes of memory the member takes."""
+        """Return an estimate of the memory that the member takes, in bytes."""
         names = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
         return MEMBER_BYTES + names + len(self.assignment) + size_of(self.protocols)
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
-        """True if the member waits for a rebalance and cannot send heartbeats. A new one counts as dead."""
+        """True if the member waits for a rebalance and so cannot send heartbeats. False if it is new."""
         return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -115,7 +115,7 @@ class Group:
 
     `pending_joins`: ids that were given out (MEMBER_ID_REQUIRED) and have not joined yet.
     `pending_syncs`: members that have not sent SyncGroup in this generation yet.
-    `failed_writes`: assignments that could not be written since one was.
+    `failed_writes`: the number of assignments that failed to be written since the last success.
     `subscribed`: the topics of all members, None if their subscriptions cannot be read.
     """
 
@@ -204,7 +204,7 @@ class Group:
         self._charge(member)
 
     def expect(self, member_id: str) -> None:
-        """Note that a client was given this id."""
+        """Add a member id that a client has received to the pending joins."""
         self.pending_joins.add(member_id)
         self.memory.charge(self._pending_size(member_id))
 
@@ -230,7 +230,7 @@ class Group:
         member.charged_bytes = size
 
     def remove(self, member_id: str) -> None:
-        """Remove a member, or an id that is pending. If it led the group another member does."""
+        """Remove a member or a pending id. If the leader is removed, another member becomes leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             assert (member.awaits_join, member.awaits_sync) == (None, None)
@@ -271,7 +271,7 @@ class Group:
         self._supported = +self._supported
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """Return the member of that id. Raises ApiError, and logs it if the id is fenced."""
+        """Return the member with that id. Raises ApiError, and logs the error if the id is fenced."""
         try:
             return self.member(member_id, instance_id)
         except ApiError as error:
@@ -281,7 +281,7 @@ class Group:
             raise
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
-        """Return the member of that id. Raises ApiError."""
+        """Return the member with that id. Raises ApiError if it is unknown or fenced."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -328,7 +328,7 @@ class Group:
         return self.protocol_type == protocol_type and any(self._supported[name] == count for name in names)
 
     def select_protocol(self) -> str:
-        """Return the protocol that all members support and most prefer; of several the first with a vote."""
+        """Return the protocol with most votes among those that all members support; on a tie, the first."""
         count = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -373,7 +373,7 @@ class Group:
         return self.state in REBALANCES_FROM
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin the generation that the join phase ended with."""
+        """Begin the next generation, at the end of the join phase."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed = self.subscribed_topics()
@@ -381,7 +381,7 @@ class Group:
         self.pending_syncs.clear()
 
     def for_leader(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
-        """Return the members for the leader, which assigns partitions."""
+        """Return the members as the leader's response lists them."""
         return [
             JoinGroupResponse.JoinGroupResponseMember(m.member_id, m.instance_id, m.metadata(self.protocol))
             for m in self.members.values()
@@ -389,7 +389,7 @@ class Group:
 
 
 def size_of(protocols: Protocols) -> int:
-    """Return about how many bytes a member's protocols take, with the topics of one as strings."""
+    """Estimate the bytes that a member's protocols take, including one protocol's topics as strings."""
     names = max((names_in(metadata) for _, metadata in protocols), default=0)
     return NAME_BYTES * names + sum(NAME_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 

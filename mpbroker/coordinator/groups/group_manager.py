@@ -46,7 +46,7 @@ class GroupMetadataManager:
             del self.groups[group.group_id]
 
     def live(self, group_id: str) -> Group:
-        """Return a group for one of its members. Raises ApiError if it has none or is being deleted."""
+        """Return a group for one of its members. Raises ApiError if it does not exist or is dead."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._find_loaded(group_id)
@@ -57,7 +57,7 @@ class GroupMetadataManager:
         return group
 
     def existing(self, group_id: str) -> Group:
-        """Return a group, also that of consumers without a group id. Raises ApiError if it does not exist."""
+        """Return a group; the id may be empty, as Kafka allows here. Raises ApiError if it does not exist."""
         group = self._find_loaded(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -109,7 +109,7 @@ class GroupMetadataManager:
 
 
 class GroupContents:
-    """Applies offsets one by one, those of transactions with their markers; keeps each group's last record.
+    """Applies offsets one by one, transactional ones with their markers. Keeps each group's last record.
 
     The offsets of a transaction whose marker is missing stay pending: its coordinator will send the marker.
     """

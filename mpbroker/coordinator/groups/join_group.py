@@ -124,7 +124,7 @@ class JoinGroup:
         self._answer(join.context.waiter, refused_join(NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED))
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """Return whether one more can join. During a rebalance only members that have rejoined count."""
+        """Return whether another member can join. A rebalance counts only members that have rejoined."""
         most = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is GroupState.EMPTY:

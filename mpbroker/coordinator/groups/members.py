@@ -33,7 +33,7 @@ class Members:
     _rebalances: Rebalances
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | None:
-        """Return the member's assignment, None if it waits for the leader's. Raises ApiError."""
+        """Return the member's assignment, None if the leader has not sent it yet. Raises ApiError."""
         group = self._manager.live(request.group_id)
         if group.state is GroupState.EMPTY:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -125,7 +125,7 @@ class Members:
         return LeaveGroupResponse(members=results)
 
     def _leave_one(self, group: Group, identity: LeaveGroupRequest.MemberIdentity) -> None:
-        """Remove a member. Raises ApiError. Operators name static members without a member id."""
+        """Remove a member. Raises ApiError. Operators name a static member by its instance id alone."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == NO_MEMBER and instance_id is not None:
             member_id = group.static_members.get(instance_id, NO_MEMBER)

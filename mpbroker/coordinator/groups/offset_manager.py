@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete. (Kafka: OffsetMetadataManager, and KafkaApis for the topics.)
 
-A commit is answered when it is durable. Records have topics by name; from version 10 on requests have their
-ids, which are translated here.
+A commit is answered when it is durable. Records have topic names. Requests of version 10 or later have topic
+ids, which this module translates.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class OffsetMetadataManager:
     def delete(
         self, context: RequestContext, request: messages.OffsetDeleteRequest
     ) -> messages.OffsetDeleteResponse | None:
-        """Delete offsets, but for topics with subscribed members. Raises ApiError."""
+        """Delete offsets, except those of topics with subscribed members. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)
@@ -271,7 +271,7 @@ class OffsetMetadataManager:
 
 
 def _is_of(value: OffsetValue, topic_id: bytes) -> bool:
-    """Return False if the offset belongs to an earlier topic of that name."""
+    """Return whether the offset belongs to this topic, not to an earlier one of its name."""
     return messages.ZERO_UUID in (value.topic_id, topic_id) or value.topic_id == topic_id
 
 

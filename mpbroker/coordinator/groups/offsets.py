@@ -1,6 +1,6 @@
 """Committed offsets: durable, under way, or pending in a transaction; and their expiry.
 
-Deletions take all of them; clients see the durable ones that count. (Kafka: OffsetMetadataManager,
+Deletions remove all three kinds; clients see durable ones only. (Kafka: OffsetMetadataManager,
 OffsetExpirationConditionImpl; KIP-211 for the expiry.)
 """
 
@@ -33,7 +33,7 @@ class _Pending(NamedTuple):
 
 @dataclass(eq=False)
 class _OpenTransaction:
-    """A transaction with offsets. `groups` keeps a group even after its last offset here is dropped."""
+    """A transaction with offsets. `groups` keeps a group even after the group's last offset is dropped."""
 
     offsets: dict[OffsetKey, _Pending] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -41,7 +41,7 @@ class _OpenTransaction:
 
 @dataclass(eq=False)
 class _KeyState:
-    """The state of an offset's key. `overtaken_before`: earlier records no longer count."""
+    """The state of an offset's key. `overtaken_before`: records before this order are void."""
 
     transactions: set[TransactionKey] = field(default_factory=set)
     overtaken_before: int = 0
@@ -51,8 +51,8 @@ class PendingOffsets:
     """Offsets that transactions have committed, and that count once the marker is written.
 
     The later record of a key counts, however it was committed: the end of a transaction does not undo an
-    offset that was written while it was open. Compaction keeps the last record and has the same result. A
-    group or a key may have any number of open transactions; only an end iterates over them. (Kafka:
+    offset that was written while the transaction was open. Compaction keeps the last record and has the same
+    result. A group or a key may have any number of open transactions; only an end iterates over them. (Kafka:
     OffsetMetadataManager.pendingTransactionalOffsets, openTransactionsByGroup.)
     """
 
@@ -72,7 +72,7 @@ class PendingOffsets:
         self._of_key.setdefault(key, _KeyState()).transactions.add(transaction)
 
     def overtake(self, key: OffsetKey, before: int | None = None) -> None:
-        """Void the key's earlier pending offsets: one was written just now, or at `before` in the order."""
+        """Drop the key's pending offsets that precede a new one, at `before` in the order or just now."""
         if (found := self._of_key.get(key)) is not None:
             before = self._next_order if before is None else before
             found.overtaken_before = max(found.overtaken_before, before)
@@ -186,7 +186,7 @@ class Offsets:
         self._pending.add(transaction, key, value)
 
     def end_transaction(self, transaction: TransactionKey, is_commit: bool) -> None:
-        """Apply a durable marker. Idempotent; does nothing for a transaction that is not known here."""
+        """Apply a durable marker. Idempotent; does nothing for an unknown transaction."""
         ended = self._pending.end(transaction)
         for key, value, order in ended if is_commit else ():
             self._pending.overtake(key, order)

@@ -119,7 +119,7 @@ class Rebalances:
             self.keep_alive(group, member)
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """End all waits of the group with an error that clients retry. A join phase begins its time anew."""
+        """End all waits of the group with an error that clients retry. Restart the time of a join phase."""
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)
@@ -148,7 +148,7 @@ class Rebalances:
         self.expect(group, member.member_id, patience_ms)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Remove the member, or the client that was given this id, unless it sends a request in time."""
+        """Remove the member, or the pending id, unless its client sends a request in time."""
         self._timers.set(
             ("member", group.group_id, member_id),
             self._clock.monotonic_ms() + timeout_ms,
@@ -281,7 +281,7 @@ class Rebalances:
         )
 
     def joined(self, group: Group, member: Member) -> JoinGroupResponse:
-        """Return the response with the member's generation. The leader's lists all members."""
+        """Return the member's JoinGroup response. The leader's response lists all members."""
         return JoinGroupResponse(
             generation_id=group.generation,
             protocol_type=group.protocol_type,
@@ -292,7 +292,7 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """Write the empty group. (If that is lost, a replay has the old generation; its sessions expire.)"""
+        """Write the empty group. (If the write is lost, a replay restores the old members; they expire.)"""
 
         def written(error: ErrorCode) -> None:
             if error:
@@ -313,7 +313,7 @@ class Rebalances:
             self._timers.cancel(("sync", group.group_id))
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Write the leader's assignment. It counts when durable, unless the generation has changed."""
+        """Write the leader's assignment. Apply it when it is durable, unless the generation has changed."""
         generation = group.generation
 
         def written(error: ErrorCode) -> None:

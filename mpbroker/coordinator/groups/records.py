@@ -128,7 +128,7 @@ def _offset(found: OffsetCommitValue) -> OffsetValue:
 
 @lru_cache(maxsize=1024)
 def _shared(topic_id: bytes) -> bytes:
-    """Return one object for equal ids: there may be very many offsets of a topic."""
+    """Return the same object for equal ids, because a topic may have very many offsets."""
     return topic_id
 
 

@@ -1,8 +1,8 @@
 """TxnOffsetCommit, and the markers by which its offsets count or are dropped.
 
-The transaction coordinator checks that the transaction is open and has our partition; records appended then
-precede the marker. (Kafka: OffsetMetadataManager.commitTransactionalOffset, -.replayEndTransactionMarker;
-GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
+The transaction coordinator checks that the transaction is open and has the group's partition; records that
+are appended at that moment precede the marker. (Kafka: OffsetMetadataManager.commitTransactionalOffset,
+-.replayEndTransactionMarker; GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Transactions(Protocol):
     def check_offsets(
         self, transactional_id: str, producer: Producer, partition: int, adds: bool, then: Then
     ) -> None:
-        """Call `then` with NONE at the moment when offsets may be appended to that partition, or an error.
+        """Call `then` with NONE as soon as offsets may be appended to that partition, or with an error.
 
         `adds`: add the partition if the transaction lacks it.
         """
@@ -141,7 +141,7 @@ class TxnOffsetCommit:
             self._answers.fail(commit.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _check_again(self, commit: _Commit) -> Group:
-        """Check group and partitions again, which may have changed meanwhile. Raises ApiError."""
+        """Check group and partitions again: they may have changed. Return the group. Raises ApiError."""
         group = self._group_for(commit.request)
         commit.check(self._offset_manager, self._clock.wall_ms())
         return group
@@ -171,7 +171,7 @@ class TxnOffsetCommit:
 
 
 def _check_member(group: Group, request: TxnOffsetCommitRequest) -> None:
-    """Raise ApiError if the client names a wrong member or generation. Naming none is allowed."""
+    """Raise ApiError if the client names a wrong member or generation. It may omit both."""
     if group.state is GroupState.DEAD:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     generation, member_id = request.generation_id, request.member_id

@@ -1,7 +1,7 @@
 """Creations and deletions of access control entries.
 
-An entry has an id, by which records remove it. An entry that is there already is created again without a
-record. (Kafka: AclControlManager; KIP-801.)
+An entry has an id, by which records remove it. To create an entry that exists succeeds without a record.
+(Kafka: AclControlManager; KIP-801.)
 """
 
 from __future__ import annotations

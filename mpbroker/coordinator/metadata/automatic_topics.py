@@ -36,11 +36,11 @@ class AutomaticTopics:
         self._logged: set[str] = set()
 
     def used(self, user: str, topics: Mapping[bytes, _Topic]) -> int:
-        """Return how many partitions `user` has. Iterates over its topics: call it once per request."""
+        """Return how many partitions `user` has. Slow with many topics: call it once per request."""
         return sum(topics[one].partitions for one in self._ids.get(user, ()) if one in topics)
 
     def check(self, user: str, more: int, used: int, partitions: int, share: int) -> None:
-        """Check that `user`, who has `used` partitions, may have `more`; the broker has `partitions`.
+        """Check that `user`, who has `used` of the broker's `partitions`, may create `more`.
 
         `share`: the limit of one principal. Raises Refused.
         """

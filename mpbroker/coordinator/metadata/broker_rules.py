@@ -1,7 +1,7 @@
 """Alterations of the broker's settings, checked as a whole before they are recorded.
 
-A resource is one broker, by its node id, or all of them: "". Each is kept in the metadata log as Kafka keeps
-it. The running broker must be able to adopt the resulting configuration as a whole (config.dynamic), as if
+A resource is one broker, named by its node id, or all brokers, named "". The metadata log has both as in
+Kafka. The running broker must be able to adopt the resulting configuration as a whole (config.dynamic), as if
 the file had it. (Kafka: ConfigAdminManager, DynamicBrokerConfig.validate, as of 4.3.)
 """
 
@@ -70,7 +70,7 @@ def _check_room(before: Brokers, after: Brokers) -> None:
 
 
 def _check(before: Brokers, after: Brokers, now: BrokerConfig) -> None:
-    """Check that the broker can take over the result. Raises Refused if it cannot."""
+    """Check that the broker can adopt the result. Raises Refused if it cannot."""
     static = dynamic.static_of(now)
     was, becomes = _overlaid(static, before), _overlaid(static, after)
     if problems := new_contradictions(was, becomes):

@@ -21,7 +21,7 @@ from mpbroker.records.record import NewRecord
 
 
 class KeptRecord(NamedTuple):
-    """A record of a type that this program does not know. It stays in the log and means nothing here."""
+    """A record of a type that this program does not know. It stays in the log and is ignored."""
 
     kind: int
 
@@ -87,7 +87,7 @@ def prepare() -> None:
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return the value of the record in the log. A kept record has no encoding: KeyError."""
+    """Return the encoded value of a record. Raises KeyError for a KeptRecord."""
     assert not isinstance(record, KeptRecord)
     return encode_metadata_record(record, _VERSIONS[type(record)])
 
@@ -112,7 +112,7 @@ def kind_of(value: Buffer) -> int:
 
 
 def is_known(kind: int) -> bool:
-    """Return whether records of this type mean something here."""
+    """Return whether this program uses records of this type."""
     return kind in _TYPES
 
 

@@ -1,4 +1,4 @@
-"""Alterations of quotas: records for what changes, an error for each entity that is refused.
+"""Alterations of quotas: a record for each change, an error for each refused entity.
 
 The changes of one entity happen together or not at all. (Kafka: ClientQuotaControlManager.alterClientQuotas.)
 """

@@ -1,6 +1,6 @@
 """Alterations and descriptions of SCRAM credentials.
 
-A request alters one credential of a user, not two. (Kafka: ScramControlManager; KIP-554.)
+A request may alter only one credential of a user. (Kafka: ScramControlManager; KIP-554.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Refuse the user's alterations as a whole, for the first reason that there is."""
+        """Refuse all alterations of the user, for the first reason that is found."""
         if user in accepted:
             accepted.remove(user)
             why = (

@@ -285,9 +285,9 @@ def _check_partitions(state: MetadataState, more: int, most: int) -> None:
 class Decider:
     """Answers calls from a state.
 
-    `new_id` makes 16 random bytes; `partition_limit` is how many partitions fit; `image_bytes_max` bounds the
-    metadata bulletin; `now_ms` is the wall clock, for delegation tokens. Clients' use of their quotas is not
-    part of the state; `mutations` has it.
+    `new_id` makes 16 random bytes; `partition_limit` is the most partitions that fit; `image_bytes_max`
+    bounds the metadata bulletin; `now_ms` is the wall clock, for delegation tokens. Clients' use of their
+    quotas is not part of the state; `mutations` has it.
     """
 
     def __init__(
@@ -436,7 +436,7 @@ class Decider:
     def _create_topic(
         self, state: MetadataState, topic: calls.CreateTopic, mutation: Mutation | None, most: int
     ) -> list[MetadataRecord]:
-        """Return the records of a new topic. Raises Refused with the error that Kafka finds first."""
+        """Return the records of a new topic. Raises Refused with the error that Kafka reports."""
         if topic.name == METADATA_TOPIC:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
@@ -475,7 +475,7 @@ class Decider:
                 return topic_id
 
     def _alter(self, draft: MetadataState, call: calls.AlterSettings) -> Decision:
-        """Decide alterations of settings. `draft` collects those of this call."""
+        """Decide alterations of settings. `draft` collects the alterations of this call."""
         decision = Decision(answers := calls.AlteredResources([]))
         for alteration in call.alterations:
             try:
@@ -574,7 +574,7 @@ class Decider:
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
     def _most_partitions(self, account: calls.Account | None) -> int:
-        """Return the limit of partitions; with an authorizer the last ones are for super users."""
+        """Return the limit of partitions. With an authorizer, the last ones are kept for super users."""
         if account is None or not self._config.authorizer_class_name:
             return self._partition_limit
         if f"User:{account.user}" in super_users_in(self._config.super_users):

@@ -134,7 +134,7 @@ def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord
 
 
 def describe(tokens: TokenTable, call: calls.DescribeTokens, macs: TokenMacs | None) -> calls.DescribedTokens:
-    """Return tokens that these owners (None: all) own, requested or may renew, after the id `after`."""
+    """Return the tokens after `call.after` that `call.owners` (None: all) own, requested or may renew."""
     if macs is None:
         return calls.DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners = None if call.owners is None else frozenset(call.owners)

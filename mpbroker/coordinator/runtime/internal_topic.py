@@ -37,7 +37,7 @@ log = logging.getLogger("mpbroker.coordinator")
 class TopicSpec:
     """How a topic is created, and its names in messages to operators.
 
-    `held`: the contents that are lost with the topic. `kept_by`: the clients that need it.
+    `held` names the contents, which are lost with the topic. `kept_by` names the clients that need it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Shard(Protocol):
 
     @property
     def creators(self) -> Set[ApiKey]:
-        """The APIs whose requests may write a first record: those wait until the topic exists."""
+        """The APIs whose requests may write a first record. These requests wait until the topic exists."""
 
     @property
     def timers(self) -> Timers: ...
@@ -74,7 +74,7 @@ class Shard(Protocol):
         """Run the timers that have expired."""
 
     def topic_loaded(self) -> None:
-        """Act on a topic that was read completely."""
+        """Act after the topic was read completely."""
 
     def unload(self) -> None:
         """Drop the topic's contents, and fail all requests that wait for them."""
@@ -93,7 +93,7 @@ class TopicListener(Protocol):
     def creation_failed(self) -> None: ...
 
     def topic_loaded(self) -> None:
-        """Act on a topic, or on more of its partitions, that was read."""
+        """Act after the topic, or more of its partitions, was read."""
 
 
 class InternalTopic:
@@ -113,7 +113,7 @@ class InternalTopic:
         self._life = 0
 
     def create(self) -> None:
-        """Have the topic created, but wait after a failure. The topic is read once it exists."""
+        """Request the creation of the topic, or wait if it failed recently. The topic is then read."""
         if time.monotonic() < self._create_at:
             self._listener.creation_failed()
             return

@@ -45,8 +45,8 @@ class Contents(Protocol):
 class Loader:
     """Loads the partitions of a topic one after the other.
 
-    `_images` has their slots of the table. `_lost`: a sentence for the operator about the contents of an
-    unreadable partition.
+    `_images` has their slots in the partition table. `_lost`: a sentence for the operator about the contents
+    of an unreadable partition.
     """
 
     _topic: str

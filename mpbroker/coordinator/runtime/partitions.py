@@ -67,6 +67,6 @@ class TopicPartitions:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def check_none_is_loading(self) -> None:
-        """Raise ApiError while a list of all names would be incomplete."""
+        """Raise ApiError while a partition is loading, because a list of all names would be incomplete."""
         if self.states is None or LoadState.LOADING in self.states:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -20,7 +20,7 @@ class Caller:
     """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
 
     (A frozen dataclass takes several times as long to construct, and each request has one.) `api_key` and
-    `version` are those of a forwarded request, in which its response is wanted.
+    `version` are a forwarded request's, and its response's.
     """
 
     handler: int
@@ -55,7 +55,7 @@ Raises ApiError if the whole request fails.
 class Answers:
     """Decodes the requests that handlers forward as clients sent them, and encodes the responses (KIP-590).
 
-    Both happen once, in the version of the client; a handler frames the response. (Kafka: EnvelopeRequest,
+    Both messages have the version of the client; a handler frames the response. (Kafka: EnvelopeRequest,
     EnvelopeResponse.) `send` sends an answer; it returns False if its handler has died or the arena is full.
     """
 
@@ -75,7 +75,7 @@ class Answers:
         self.send(waiter, ForwardedResponse(body, error_counts(response)))
 
     def fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        """Answer that the whole request failed. The handler process makes a response of its API of that."""
+        """Answer that the whole request failed. The handler process makes the API's response from it."""
         self.send(waiter, Failed(error, error.message))
 
     def refuse(self, waiter: Waiter, reason: str) -> None:

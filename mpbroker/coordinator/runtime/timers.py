@@ -44,7 +44,7 @@ class Timers:
         return name in self._live
 
     def count(self, kind: str) -> int:
-        """Return how many timers have this name, or a name that begins with it."""
+        """Return how many timers are of this kind."""
         return self._kinds[kind]
 
     def set(self, name: Hashable, deadline_ms: int, action: Action) -> None:

@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended. If `then` returns False, as after a death, the hold ends."""
+        """Check whether batches may be appended. If `then` returns False, the hold on the markers ends."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
@@ -186,7 +186,7 @@ class AddPartitions:
     ) -> None:
         """Check whether offsets may be appended to that partition of `__consumer_offsets` in the transaction.
 
-        `then` is called with NONE at the moment when they may: its append precedes the marker. No hold is
+        `then` is called with NONE as soon as they may; an append by `then` precedes the marker. No hold is
         needed, since this process appends the marker to the same queue. `adds`: add the partition if the
         transaction lacks it.
         """
@@ -204,7 +204,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error per partition, None if a step under way decides that. Raises ApiError for all."""
+        """Return an error per partition, None if a step under way decides it. Raises ApiError if all fail."""
         transaction, value = self._state.existing(transactional_id)
         steps.check_producer(value, producer)
         if transaction.is_ending:

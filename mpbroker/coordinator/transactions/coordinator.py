@@ -177,7 +177,7 @@ class TransactionCoordinator:
         self.timers.set("expiry", self._clock.monotonic_ms() + interval_ms, self._expire)
 
     def _expire(self) -> None:
-        """Delete transactional ids that have not been used for long."""
+        """Delete expired transactional ids."""
         self._set_expiry()
         used_before = self._clock.wall_ms() - self._config.transactional_id_expiration_ms
         for transaction in self.state:

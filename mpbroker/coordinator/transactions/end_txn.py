@@ -110,8 +110,8 @@ class EndTxn:
     def fence(self, transaction: TransactionMetadata, report: Then) -> None:
         """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
-        The record is that of an EndTxn v5. A producer whose transaction has timed out ends it by its old
-        epoch and gets the next one, as after a lost answer.
+        The record is that of an EndTxn v5. A producer whose transaction has timed out may still send EndTxn
+        with its old epoch, and gets the new epoch, as after a lost answer.
         """
 
         def report_and_send_markers(error: ErrorCode) -> None:
@@ -145,7 +145,7 @@ class EndTxn:
         self._markers.send(marker, transaction.value.partitions, partial(self._complete, transaction))
 
     def _complete(self, transaction: TransactionMetadata) -> None:
-        """Record that all markers are durable. Without the record a restart would send them again."""
+        """Record that all markers are durable, or a restart would send them again."""
         if not self._state.is_current(transaction):
             return
 

@@ -30,7 +30,7 @@ LISTINGS_MAX: Final = 64
 
 @dataclass(eq=False)
 class ListTransactions:
-    """Lists transactional ids. Several requests proceed by turns, one slice each."""
+    """Lists transactional ids. Several requests take turns, one slice each."""
 
     _state: TransactionStateManager
     _timers: Timers
@@ -113,7 +113,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Match some ids, one at least, and return whether all were matched."""
+        """Match some ids, at least one. Return whether all ids have been matched."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:

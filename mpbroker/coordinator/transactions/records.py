@@ -92,7 +92,7 @@ class TransactionValue(NamedTuple):
     """The record of a transactional id. `start_ms` is NO_TIME before the first transaction.
 
     `next_producer_id`: the client's next id while the markers of the old one are being written.
-    `client_version`: TV2 if the client of the record has its epoch bumped with each transaction.
+    `client_version`: TV2 if each transaction of the client bumps its epoch.
     """
 
     producer_id: int

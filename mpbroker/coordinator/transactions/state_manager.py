@@ -1,4 +1,4 @@
-"""The transactional ids, and their steps, one after the other.
+"""The transactional ids and their steps. An id takes one step at a time.
 
 (Kafka: TransactionStateManager.) A step is written first and applied when it is durable; a refused step
 leaves the transactional id unchanged. Requests for an id with a step under way wait in its queue.
@@ -40,7 +40,7 @@ class TransactionStateManager:
     # --- transactions
 
     def __iter__(self) -> Iterator[TransactionMetadata]:
-        """Iterate over a copy of those that have a record."""
+        """Iterate over a copy of the transactions that have a record."""
         return iter([one for one in self._transactions.values() if one.value is not None])
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class TransactionStateManager:
         return self._transactions.get(transactional_id)
 
     def existing(self, transactional_id: str) -> tuple[TransactionMetadata, TransactionValue]:
-        """Return the transaction and its value. Raises ApiError without a record."""
+        """Return the transaction and its value. Raises ApiError if it has no record."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or transaction.value is None:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -130,14 +130,14 @@ class TransactionStateManager:
             self._give_up(step, ErrorCode.NETWORK_EXCEPTION)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Do nothing: a waiting step is the last action of its request, and cannot fail it."""
+        """Do nothing: a request does nothing after its step begins to wait, so it cannot fail."""
 
     # --- steps
 
     def append(
         self, transaction: TransactionMetadata, step: Step, report: Then, waiter: Waiter | None = None
     ) -> None:
-        """Write a step. `report` gets the client's error when the step is durable or undone."""
+        """Write a step. Call `report` with NONE when it is durable, or an error when it is undone."""
         transaction.begin(step.value.state)
         apply = partial(self._apply_or_undo, transaction, step, report)
         try:

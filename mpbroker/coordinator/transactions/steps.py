@@ -5,8 +5,8 @@ content of the next record; it counts when that record is durable. One step is u
 
 A producer is identified by (producer id, epoch). With TV1, InitProducerId bumps the epoch. With TV2 (KIP-890)
 each end of a transaction bumps it as well, in the record that decides the end, so that a late batch has an
-old epoch. An abort that the producer did not ask for is an end of TV2 in any case. No producer gets the epoch
-32767: it fences the last epoch of a producer.
+old epoch. An abort that the producer did not request always bumps it, as in TV2. No producer gets the epoch
+32767, which fences a producer's last epoch.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PendingStep:
 class Step(NamedTuple):
     """The next value of a transactional id. (Kafka: TxnTransitMetadata.)
 
-    `last_epoch`: that of a client that lost the answer with `value`'s epoch, and retries. Not in records.
+    `last_epoch`: the epoch of a client that retries because it lost the last answer. Not in records.
     """
 
     value: TransactionValue
@@ -199,7 +199,7 @@ def check_may_abort(transaction: TransactionMetadata, expected: Producer | None,
 def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Keep the producer id and bump the epoch. Raises ApiError."""
+    """Return the step that bumps the epoch and keeps the producer id. Raises ApiError."""
     value = transaction.value
     assert value is not None
     is_retry = bump_for(value, transaction.last_epoch, expected) is Bump.SAME
@@ -211,7 +211,7 @@ def begin_next_epoch(
 def rotate(
     value: TransactionValue, producer_id: int, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Replace the producer id, whose epochs are used up."""
+    """Return the step that replaces the producer id, whose epochs are used up."""
     emptied = _emptied(value, timeout_ms, now_ms)
     return Step(
         emptied._replace(producer_id=producer_id, producer_epoch=0),
@@ -279,7 +279,7 @@ def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
-    """Judge for a TV2 client. It may abort without a transaction: it may not know if its records arrived."""
+    """Judge the EndTxn of a TV2 client, which may abort an empty transaction: its records may be lost."""
     if value.state.is_preparing:
         return Verdict.WAIT
     if _has_bumped_epoch(value, producer):
@@ -312,7 +312,7 @@ def needs_next_id(value: TransactionValue, client_version: int) -> bool:
 def prepare(
     transaction: TransactionMetadata, is_commit: bool, client_version: int, now_ms: int, next_producer_id: int
 ) -> Step:
-    """Decide the end. `next_producer_id`: used if the epochs are used up, else NO_PRODUCER_ID."""
+    """Return the step that decides the end. `next_producer_id` is used if no epochs remain."""
     value = transaction.value
     assert value is not None
     is_open = value.state is TransactionState.ONGOING
@@ -332,7 +332,7 @@ def prepare(
 
 
 def complete(transaction: TransactionMetadata, now_ms: int) -> Step:
-    """End the transaction: all markers are durable."""
+    """Return the step that ends the transaction, after all markers are durable."""
     value = transaction.value
     assert value is not None
     assert value.state.is_preparing

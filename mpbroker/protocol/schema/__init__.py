@@ -103,13 +103,13 @@ class StructType(msgspec.Struct, frozen=True, eq=False):
         return plain, sorted((f for f in live if version in f.tagged), key=lambda f: f.tag)
 
     def minimal_size(self, version: int, flexible: bool) -> int:
-        """Return the fewest bytes an instance can take. An array's count is checked against them."""
+        """Return the minimal size of an instance in bytes. An array's count is checked against it."""
         plain, _ = self.at(version)
         return sum(minimal_size(f, version, flexible) for f in plain) + flexible
 
 
 def element_size(field: Field, version: int, flexible: bool) -> int:
-    """Return the fewest bytes one value of the field's type takes."""
+    """Return the minimal size in bytes of one value of the field's type."""
     if field.fixed_format is not None:
         return FIXED_SIZE[field.fixed_format]
     if field.struct is not None:
