@@ -63,7 +63,7 @@ def group_names(where: ClusterAddress) -> list[str]:
 
 
 def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a function that completes names by those in a cluster; without a cluster it has none."""
+    """Return a function that completes names from a cluster; it returns none if that cannot be reached."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         given = context.params

@@ -24,7 +24,7 @@ OF_COMMANDS = ClientConfig(
 def open_admin(
     where: tuple[str, Path | None], base: ClientConfig = OF_COMMANDS, advice: str = ADVICE
 ) -> Admin:
-    """Return a client of an address with the settings of a file, else those of `base`. Raises ConfigError."""
+    """Return a client for an address. Settings in the file override those in `base`. Raises ConfigError."""
     bootstrap, command_config = where
     with _flag_named():
         found = config.read_config(command_config, base, _warn)

@@ -45,7 +45,7 @@ class PartitionFacts(msgspec.Struct, frozen=True):
 
 
 class DirectoryFacts(msgspec.Struct, frozen=True):
-    """A log directory. `error`: why it is offline; `has_others`: the broker has more of them."""
+    """A log directory. `error`: why it is offline; `has_others`: the broker has other directories."""
 
     name: str
     error: str | None
@@ -62,7 +62,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A limit and whose it is; `client_id` None: of all clients or those of a user."""
+    """A quota and its owner, `whose`. Without a `client_id` it is for all clients, or all of a user."""
 
     whose: str
     client_id: str | None

@@ -127,7 +127,7 @@ def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
 
 
 def _flush(producer: Producer, interrupt: Interrupt) -> None:
-    """Wait until everything is acknowledged; after a signal a moment at most. Raises ClientError."""
+    """Wait until all records are acknowledged, after a signal only briefly. Raises ClientError."""
     deadline = math.inf
     while not producer.idle and time.monotonic() < deadline:
         if interrupt.came and deadline == math.inf:

@@ -29,7 +29,7 @@ GROUP_BYTES = 64 << 20
 
 
 class Settings(NamedTuple):
-    """The flags of the command. 0 records and partition -1 stand for all."""
+    """The flags of the command. 0 records means all records, and partition -1 all partitions."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 def write(where: ClusterAddress, settings: Settings) -> None:
-    """Write the committed records between the offsets, none that come later, and print what was written."""
+    """Write the committed records that exist between the offsets now, and print a summary."""
     _check_target(settings)
     try:
         from mpbroker.reading import arrow

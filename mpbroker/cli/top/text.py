@@ -67,7 +67,7 @@ def duration(seconds: float) -> str:
 
 
 def bar(percent: float, cells: int = BAR_CELLS) -> str:
-    """Draw a part of a hundred in `cells` characters."""
+    """Draw a percentage as a bar of `cells` characters."""
     eighths = round(min(max(percent, 0.0), 100.0) / 100 * cells * 8)
     # A small value is visible.
     eighths = max(eighths, int(percent > 0))
