@@ -122,7 +122,7 @@ class BuildNative(build_ext):
 
 
 class BuildPython(build_py):
-    """Adds what is not of a package: files that commands show or install, and the jar of the JVM reader."""
+    """Adds files that no package has: those that commands show or install, and the jar of the JVM reader."""
 
     def run(self) -> None:
         # A wheel has them, and its Python modules are collected before its native ones are compiled.

@@ -132,7 +132,7 @@ class Registry:
 class _Document:
     """The document at a path of a registry, which never changes: that of an id, or of a numbered version.
 
-    The registry is asked once, also by several threads. That it lacks the document is kept for a while.
+    The registry is asked once, also by several threads. A missing document is remembered for a while.
     """
 
     def __init__(self, registry: Registry, path: str) -> None:

@@ -298,7 +298,7 @@ def is_internal(topic: str) -> bool:
 
 
 def knows_topics(sample: Sample | None) -> bool:
-    """Return whether a sample has all topics: not before a recovery is over, nor without a broker."""
+    """Return whether a sample has all topics: a broker runs and its recovery is over."""
     if sample is None or sample.counts is None:
         return False
     return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)

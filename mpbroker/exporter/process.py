@@ -153,7 +153,7 @@ def own_names(config: BrokerConfig) -> set[str]:
 
 
 def _be_killed_first() -> None:
-    """Have the kernel kill this process before the others of the broker, if it allows to choose."""
+    """Have the kernel kill this process before the others of the broker, where it permits the choice."""
     score = Path("/proc/self/oom_score_adj")
     try:
         score.write_text(str(min(int(score.read_text()) + OOM_SCORE, OOM_SCORE_MAX)))

@@ -220,7 +220,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _lower(partition: Partition, end: int) -> None:
-    """Lower the checkpoints to `end`: the records from there on are lost, and the operator knows."""
+    """Lower the checkpoints to `end`. The records from there on are lost, as the plan has reported."""
     key = (partition.topic, partition.partition)
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
         path = partition.path.parent / name

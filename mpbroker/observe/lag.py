@@ -9,7 +9,7 @@ Place = tuple[str, int]
 
 
 def lag_behind(end: int, committed: int) -> int:
-    """Return the lag in a partition, at least 0. Commits may be negative, or above the high watermark."""
+    """Return the lag in a partition, at least 0. `committed` may be negative, or larger than `end`."""
     return max(end - max(committed, 0), 0)
 
 
@@ -30,6 +30,6 @@ class Ends:
         )
 
     def lag(self, committed: Mapping[Place, int]) -> int | None:
-        """Return the lag of a group, of partitions with a commit; None if no partition has one."""
+        """Return a group's lag, summed over partitions with a commit; None if no partition has one."""
         lags = [lag_behind(self.of[place], offset) for place, offset in committed.items() if place in self.of]
         return sum(lags) if lags else None

@@ -47,7 +47,7 @@ _PARTS = {name for names in NAMES_OF_PAGE.values() for name in names if name.sta
 
 
 class Summary(NamedTuple):
-    """The broker in numbers; None: not known. CPU is in percent of one CPU, no memory counts twice."""
+    """The broker in numbers; None: not known. CPU is in percent of one CPU, shared memory counts once."""
 
     messages_in_per_s: float | None = None
     bytes_in_per_s: float | None = None
@@ -134,7 +134,7 @@ class Model:
         )
 
     def _rate(self, count: Callable[[Snapshot], float]) -> float | None:
-        """Return how much more a count has become in a second between the last two samples."""
+        """Return the growth per second of a count between the last two samples."""
         return rate(_counts(self.sample), _counts(self._before), count)
 
     # ---- processes
@@ -239,7 +239,7 @@ class Model:
     def _per_second(
         self, sample: Sample, grown: Callable[[PartitionSeen, PartitionSeen], float | None]
     ) -> dict[Place, float]:
-        """Return by how much partitions have grown in a second between the last two samples."""
+        """Return the growth per second of each partition between the last two samples."""
         if self._before is None:
             return {}
         passed_ns = sample.taken_ns - self._before.taken_ns

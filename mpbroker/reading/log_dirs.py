@@ -169,7 +169,7 @@ def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBro
 
 
 class _NotNow(Exception):
-    """No region of the directory's broker is found here; for `patience_s` that is no error."""
+    """The region of the directory's broker is not found here; callers try again for `patience_s`."""
 
     def __init__(self, text: str, patience_s: float) -> None:
         super().__init__(text)

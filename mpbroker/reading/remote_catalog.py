@@ -102,7 +102,7 @@ class Brokers:
             raise SourceUnavailable(str(error)) from error
 
     def refresh(self, topics: Sequence[str]) -> None:
-        """Update the leaders of the topics. A failure is only logged: the next request meets its cause."""
+        """Update the leaders of the topics. A failure is only logged: the next request reports its cause."""
         if not topics:
             return
         try:

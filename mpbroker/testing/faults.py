@@ -1,4 +1,4 @@
-"""`Fault`: what a broker does to requests because a test wants it, and how often it has done so."""
+"""`Fault`: a failure of requests that a test asks a broker for, and the number of requests it has hit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """Return how many requests have met it."""
+        """Return the number of requests that the fault was applied to."""
         try:
             size = Path(self.spec.hits).stat().st_size
         except FileNotFoundError:

@@ -63,7 +63,7 @@ class BenchError(Exception):
 def java_producer(
     records: int, size: int, *properties: str, rate: int = -1, figure: re.Pattern[str] = RATE
 ) -> Callable[[Broker, float], float]:
-    """Return a measurement with Kafka's ProducerPerformance: of its summary's `figure`."""
+    """Return a function that runs Kafka's ProducerPerformance, and returns `figure` of its summary."""
 
     def measure(broker: Broker, scale: float) -> float:
         command = [maven.java(), "-Xmx512m", "-cp", maven.kafka_classpath()]

@@ -28,7 +28,7 @@ SIZES = (512, 4096, 33 << 10, 130 << 10)
 
 
 class Device(NamedTuple):
-    """What rounds of `round_bytes` took. `direct`: past the page cache; some file systems refuse that."""
+    """Times of rounds of `round_bytes`. `direct`: past the page cache, which some file systems refuse."""
 
     round_bytes: int
     rounds_per_s: float

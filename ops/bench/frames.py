@@ -41,8 +41,8 @@ ZSTD_LEVEL: Final = 19
 
 @dataclass(frozen=True)
 class Request:
-    """A whole frame, size first, and the position of the error code in the frame that answers it; where a
-    produce has the number of its partition, or an offset commit that of its group in eight digits.
+    """A whole frame, size first. `error_at`: the error code's position in the response frame. `partition_at`:
+    where a produce has its partition. `digits_at`: where an offset commit has its group's eight digits.
     """
 
     frame: bytes
@@ -120,7 +120,7 @@ def _produce(
 def fetch(
     topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
-    """Fetch from partition 0, in version 4; a response may lack one batch of the requested bytes."""
+    """Fetch from partition 0, in version 4. A response may be one batch short of the requested bytes."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
@@ -138,7 +138,7 @@ def offset_commit(topic: str, group: int = 0) -> Request:
 
 
 def metadata(client_id: str = CLIENT_ID) -> Request:
-    """Ask for all topics, in Metadata version 4. It has no error code: the position is a topic count's."""
+    """Ask for all topics, by Metadata 4. It has no error code: `error_at` is in the number of topics."""
     return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
 
 

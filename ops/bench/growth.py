@@ -294,7 +294,7 @@ def over_workers(kind: str) -> Prepare:
 
 
 def over_loads(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return the hops of common requests. Their system calls are counted in separate runs: it takes time."""
+    """Return the hops of common requests. Their system calls are counted in runs of their own: it is slow."""
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)

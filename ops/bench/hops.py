@@ -81,7 +81,7 @@ def _used(pid: int) -> Work:
 
 
 class Hops:
-    """Looks at the processes of one broker. Raises FileNotFoundError if it does not run."""
+    """Reads the counts of one broker's processes. Raises FileNotFoundError if it does not run."""
 
     def __init__(self, broker: Mpbroker) -> None:
         pointer = read_pointer(broker.log_dir)

@@ -127,7 +127,7 @@ def file_system(directory: Path) -> str:
 
 
 def circumstances(directory: Path) -> str:
-    """Return what absolute figures depend on, in a line."""
+    """Return one line about the machine, on which absolute figures depend."""
     kernel = platform.release().partition("-")[0]
     return (
         f"{os.cpu_count()} cores shared with others, {platform.machine()}, Linux {kernel}, "

@@ -206,7 +206,7 @@ class Door:
     login: tuple[str, str] | None = None
 
     def options(self) -> list[str]:
-        """Return what the generator has to know, but for the port."""
+        """Return the generator's options for this listener, except the port."""
         encrypted = ["--tls-ca", str(self.authorities)] if self.authorities else []
         return [*encrypted, *(["--user", self.login[0], "--password", self.login[1]] if self.login else [])]
 

@@ -149,7 +149,7 @@ def environment(python: Path | str) -> dict[str, str]:
 
 
 def run(specification: dict[str, Any], python: Path | str = sys.executable) -> tuple[dict[str, Any], int]:
-    """Return what the queries took, and the most memory that a Python worker had."""
+    """Return the results of the queries, and the largest memory of a Python worker in bytes."""
     with (
         subprocess.Popen(
             command(python, specification), stdout=subprocess.PIPE, text=True, env=environment(python)
@@ -188,7 +188,7 @@ def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
 
 
 def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return what each reader's queries took in seconds, and the most bytes that a Python worker had."""
+    """Return the seconds of each reader's queries, and the largest memory of a Python worker in bytes."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     found, workers = {}, 0
     ours = readers(place, shape)
@@ -217,7 +217,7 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
 
 
 def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
-    """Print the table of a shape; return what missed its bound."""
+    """Print the table of a shape; return a line for each missed bound."""
     found, workers = read_by_all(shape, place, rounds)
     print_table(shape, found)
     return missed(shape, found, workers)

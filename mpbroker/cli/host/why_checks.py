@@ -71,7 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts. `before`, `committed`: offsets at two times. `unseen`: missing facts. `refused`: an error."""
+    """The facts. `before`: earlier committed offsets. `unseen`: missing facts. `refused`: an error."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()
