@@ -1,6 +1,6 @@
-"""Builds the native modules and the jar of the JVM reader, and has a wheel carry what messages point at.
+"""Builds the native modules and the jar of the JVM reader, and adds to a wheel the files that messages name.
 
-Everything else stands in pyproject.toml.
+All other settings are in pyproject.toml.
 
 Variables of the environment change the build:
 

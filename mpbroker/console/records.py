@@ -105,11 +105,11 @@ class Reader:
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
     ) -> Generator[Step, None, None]:
-        """Yield the records of a fetch from a position on, None for others, with the offset after each.
+        """Yield the offset after each record from a position on, and the record if it is wanted, else None.
 
-        It ends some time after the scan is over, and with the reason at unreadable bytes: the offset after
-        them is that of the next batch if it is known, else the next one. Close it unless it is read to its
-        end: it may hold the lock of all decoding.
+        Ends soon after the scan is over. At unreadable bytes it yields the reason and ends. The offset then
+        is that of the next batch if it is known, else one more. Close the generator unless it is exhausted:
+        it may hold the lock of all decoding.
         """
         if fetched.error_code:
             why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify finds the place"

@@ -71,7 +71,7 @@ class TooLarge(Exception):
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, or does not take its answer."""
+    """The client has closed the connection, or does not read the response."""
 
 
 class HttpServer:

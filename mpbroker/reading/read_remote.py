@@ -41,7 +41,7 @@ _UNKNOWN_TOPIC = (
 
 
 class OffsetIsGone(Exception):
-    """The log was cut, or retention was faster; before Fetch v13 also: the topic was recreated."""
+    """The log was truncated, or retention deleted records; before Fetch v13 the topic may be another one."""
 
 
 class TopicIsGone(Exception):

@@ -424,7 +424,7 @@ class Broker:
         self._bound = pointer.listeners
 
     def _end(self, *, keep: bool = False) -> int:
-        """Kill what still runs of it, and remove its directories unless `keep` is true.
+        """Kill the remaining processes, and remove the directories unless `keep` is true.
 
         Return the exit code of the supervisor.
         """
@@ -435,7 +435,7 @@ class Broker:
                 self._remove_directories()
 
     def _kill_processes(self) -> int:
-        """Kill what still runs of it and wait until all has ended; return the exit code of the supervisor."""
+        """Kill the remaining processes and wait for their end; return the exit code of the supervisor."""
         for fault in self._faults:
             fault.forget()
         self._faults = []

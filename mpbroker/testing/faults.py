@@ -13,7 +13,7 @@ class Fault:
     """A fault of `Broker.fault`, until `clear` or the end of the with statement that has it."""
 
     def __init__(self, spec: faults.Fault, clear: Callable[[Fault], None]) -> None:
-        """`spec`: the broker's own description of it. `clear`: has the broker forget it."""
+        """Describe a fault as the broker does, by `spec`. `clear` removes it from the broker."""
         self.spec = spec
         self._clear = clear
         self._hits_at_the_end = 0

@@ -206,7 +206,7 @@ ROWS = (
 
 
 def line_of(row: Row, found: Sequence[Sequence[float]]) -> str:
-    """Return a row of the table: medians, and ours as a ratio to the last broker's, more being better."""
+    """Return a row of the table: medians, and our ratios to the last broker; a larger ratio is better."""
     medians = [median(values) for values in found]
     cells = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in medians]
     last = medians[-1]

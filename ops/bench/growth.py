@@ -1,4 +1,4 @@
-"""`make bench-growth`: how the cost of a request grows with what a broker has to carry.
+"""`make bench-growth`: how the cost of a request grows with the load of a broker.
 
     python -m ops.bench.growth                       # all curves, a quarter of an hour on a quiet machine
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
@@ -112,7 +112,7 @@ def merged(points: Sequence[Point]) -> Point:
 
 @contextlib.contextmanager
 def _counting(pids: Sequence[int]) -> Iterator[list[int]]:
-    """Count the system calls of processes while the body runs; the count is there when it has ended.
+    """Count the system calls of processes while the body runs; the list has the count afterwards.
 
     Raises LoadError if the kernel does not let perf count.
     """
@@ -173,7 +173,7 @@ def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: s
 
 
 def measuring(broker: Mpbroker, load: Load) -> Callable[[], Point]:
-    """Return how to take a point while the broker runs and the others do not."""
+    """Return a function that takes a point while this broker runs and the others are paused."""
 
     def taken() -> Point:
         with broker.awake():

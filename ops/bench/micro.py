@@ -67,7 +67,7 @@ def best(measure: Callable[..., float], *args: int) -> float:
 
 
 def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
-    """Return the seconds of one call. A first one warms up, and gives the number that fits a round."""
+    """Return the seconds of one call. A first call warms up, and determines how many make a round."""
     began = time.perf_counter()
     call()
     calls = max(1, int(seconds / ROUNDS / max(time.perf_counter() - began, 1e-7)))

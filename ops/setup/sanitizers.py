@@ -3,7 +3,7 @@
     python -m ops.setup.sanitizers [arguments of pytest]
 
 The build lies below `build/asan`, with a copy of the packages; those of the checkout stay as they are. Leaks
-are not looked for: Python itself keeps memory until its end.
+are not reported: Python itself keeps memory until its end.
 """
 
 from __future__ import annotations

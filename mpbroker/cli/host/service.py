@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 
 class Host(NamedTuple):
-    """The host of a service: this one, or one whose root will be a directory here."""
+    """The host of a service: this one, or another one whose root is a directory here."""
 
     root: Annotated[
         Path | None,
