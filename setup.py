@@ -142,7 +142,7 @@ class BuildPython(build_py):
     def _build_jar(self) -> None:
         """Build the jar for the PySpark of the environment that builds.
 
-        Without a JDK or PySpark the jar that lies in the checkout is taken, if there is one.
+        Without a JDK or PySpark, take the jar in the checkout, if there is one.
         """
         from ops.setup import jvm_reader
 

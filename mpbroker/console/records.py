@@ -48,7 +48,7 @@ _DECODES: Final = threading.Lock()
 
 @dataclass(frozen=True)
 class RecordQuery:
-    """Which records. `partition` -1: all. `positions`: those of an earlier answer, to continue from."""
+    """The wanted records. `partition` -1: all. `positions`: from an earlier answer, to continue there."""
 
     topic: str
     partition: int = -1

@@ -44,7 +44,7 @@ class _Name(NamedTuple):
 
 
 def write(view: View, page: Page) -> None:
-    """Write all metrics of Kafka's but those of single partitions (`partition_metrics`)."""
+    """Write all of Kafka's metrics except those of single partitions (`partition_metrics`)."""
     assert catalogue.REGISTERED
     for family in families.families():
         if family.pattern.startswith(_ELSEWHERE) or "[,user=" in family.pattern:

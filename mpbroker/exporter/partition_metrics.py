@@ -65,7 +65,7 @@ FAMILIES: Final = tuple(_families)
 
 
 def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
-    """Write the metrics of each partition but those of the broker's own metadata."""
+    """Write the metrics of each partition except the broker's own metadata."""
     seen = [
         (labels_text((("partition", str(one.partition)), ("topic", one.topic))), one)
         for one in sorted(logs, key=lambda one: (one.topic, one.partition))

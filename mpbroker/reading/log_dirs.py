@@ -1,4 +1,4 @@
-"""Examines log directories from outside: whose they are, which belong together, whether a broker runs.
+"""Examines log directories from outside: their broker, whether it runs, and its other directories.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
 (mpbroker.storage.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file

@@ -38,7 +38,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The place of a range's bytes when it was planned, and the log directories that it may move to.
+    """The directory of a range when it was planned, and the log directories that it may move to.
 
     `cluster_id` and `node_id` name the broker: another host may have other directories at the same paths.
     `aborted` are transactions that `.txnindex` files may lack.

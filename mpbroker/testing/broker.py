@@ -187,7 +187,7 @@ class Broker:
         return self._process.pid
 
     def _is_inherited(self) -> bool:
-        """Return whether this process is a fork of the one that started the broker, and that ends it."""
+        """Return whether this process is a fork of the broker's owner: only the owner may end the broker."""
         return self._owner not in (0, os.getpid())
 
     def _check_owner(self, call: str) -> None:
@@ -295,9 +295,9 @@ class Broker:
     ) -> Fault:
         """Let requests of an API wait, and then fail with an error code or lose their connection.
 
-        It holds for all that arrive after this call: `times` of them (0: all), of one client or of all. The
-        broker does nothing with a request that fails or loses its connection; one that only waits is served
-        then. Of several faults the oldest that is about a request counts. A broker that stops forgets them.
+        It applies to requests that arrive after this call: `times` (0: all), of one client or of all. The
+        broker does not serve a request that fails or loses its connection; it serves one that only waits.
+        If several faults match a request, the oldest applies. A broker that stops forgets its faults.
 
         Use it in a with statement, or call `clear` of the fault. Raises ValueError, BrokerFailed.
         """

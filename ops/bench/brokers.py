@@ -218,7 +218,7 @@ class Mpbroker(Broker):
 
     @property
     def runtime_dir(self) -> Path:
-        """Return a directory of this broker alone, so that its leftover files are not those of others."""
+        """Return a directory of this broker alone, so that leftovers of other brokers are not in it."""
         return Path(f"/dev/shm/mpbroker-{os.getuid()}-port-{self.port}")
 
     def kill(self) -> None:

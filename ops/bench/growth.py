@@ -211,7 +211,7 @@ def over_partitions(stack: ExitStack, directory: Path) -> list[Planned]:
 
 
 def over_connections(*, busy: bool) -> Prepare:
-    """Return the curve over connections that all work, or over those of which one works."""
+    """Return the curve over the number of connections, of which all are busy or only one."""
 
     def prepare(stack: ExitStack, directory: Path) -> list[Planned]:
         planned = []

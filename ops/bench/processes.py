@@ -13,7 +13,7 @@ _TITLE = re.compile(r"mpbroker [^:]*: (.*)")
 
 
 def title_of(process: psutil.Process) -> str:
-    """Return what ps shows of a process of mpbroker, without the broker's name: "handler 0".
+    """Return the title of a process of mpbroker in ps, without the broker's name: "handler 0".
 
     Return "" for other processes, and for one that has ended.
     """

@@ -1,6 +1,6 @@
 """`mpbroker acl`: access control lists of a broker, by DescribeAcls, CreateAcls and DeleteAcls.
 
-Flags mean what those of kafka-acls.sh mean.
+Flags have the same meaning as in kafka-acls.sh.
 """
 
 from __future__ import annotations

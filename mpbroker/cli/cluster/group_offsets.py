@@ -230,7 +230,7 @@ def _nothing(plan: ResetPlan, group: str) -> ClientError:
 
 
 def _of_consumers(client: Admin) -> list[str]:
-    """Return all groups that have offsets of consumers; those of Connect's workers have none."""
+    """Return all groups that commit consumers' offsets. Groups of Connect workers commit none."""
     return [
         one.group_id
         for one in groups.list_groups(client)

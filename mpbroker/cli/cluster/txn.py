@@ -270,7 +270,7 @@ def _describe(client: Admin, name: str) -> tuple[int, State]:
 
 
 def document(coordinator: int, state: State, now_ms: int) -> dict[str, Any]:
-    """Return what --json prints of a transactional id; unknown times are None."""
+    """Return a transactional id's document for --json; unknown times are None."""
     began_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
     return {
         "transactional_id": state.transactional_id,

@@ -44,7 +44,7 @@ def port(listener: Listener, config: BrokerConfig, running: tuple[str, ...] | No
 
 
 def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
-    """Check that the advertised address has a meaning, and leads to the broker if the broker runs."""
+    """Check that the advertised address can be resolved, and that a running broker answers there."""
     name = f"advertised {listener.name}"
     host = socket.getfqdn() if listener.is_wildcard else listener.host
     try:

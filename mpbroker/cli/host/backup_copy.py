@@ -116,7 +116,7 @@ class Copy(NamedTuple):
                 yield f"{self.path / one.path} has {size:,} bytes, and had {one.size:,}"
 
     def changed(self) -> list[Path]:
-        """Return the files that are there but do not have the size and the time they were copied with."""
+        """Return the existing files whose size or time of modification differs from the manifest."""
         paths = [(one, self.path / one.path) for one in self.manifest.files]
         return [path for one, path in paths if path.exists() and not one.is_as_copied(path.stat())]
 

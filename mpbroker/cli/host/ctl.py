@@ -78,7 +78,7 @@ def status(here: LocalBroker, *, as_json: Json = False) -> None:
 
 
 def _in_units(name: str, value: Any) -> Any:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes as text with its unit, and any other value unchanged."""
     return decimal_size(value) if name.endswith("_bytes") and isinstance(value, int) else value
 
 

@@ -108,7 +108,7 @@ def _options(where: ClusterAddress, settings: Settings) -> dict[str, str]:
 
 
 def _ranges(given: Mapping[str, str], settings: Settings) -> dict[int, Range]:
-    """Return what -o means now in each partition. Raises CliError, OptionError, SourceUnavailable."""
+    """Return the offsets by partition that -o means now. Raises CliError, OptionError, SourceUnavailable."""
     from mpbroker.reading.catalogs import open_catalog
     from mpbroker.reading.options import parse_options
     from mpbroker.reading.plan import selected

@@ -1,4 +1,4 @@
-"""Standard output whose errors name it: those of Python name no file."""
+"""Standard output whose errors name it. Python's own errors name no file."""
 
 from __future__ import annotations
 
