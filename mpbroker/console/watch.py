@@ -327,7 +327,7 @@ def _with_kind(row: Row) -> Row:
 
 
 def _added(sums: list[float], values: list[float]) -> list[float]:
-    """Add two trends whose last values are of the same moment."""
+    """Return the sum of two trends whose last values are of the same moment."""
     longer, shorter = (sums, values) if len(sums) >= len(values) else (values, sums)
     offset = len(longer) - len(shorter)
     return [*longer[:offset], *(a + b for a, b in zip(longer[offset:], shorter, strict=True))]

@@ -100,7 +100,7 @@ class Sender:
             due = max(due + self._destination.interval_s, time.monotonic())
 
     def _exporter(self) -> MetricExporter:
-        """Make the exporter. Headers, certificates, timeout and compression are those of its variables."""
+        """Return the exporter. Its variables set headers, certificates, timeout and compression."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
         from mpbroker.exporter.otlp_session import BoundedSession

@@ -107,7 +107,7 @@ class HttpServer:
             task.cancel()
 
     def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Connection:
-        """Serve a connection that was accepted."""
+        """Serve an accepted connection; return it."""
         connection = _Connection(self.application, reader, writer)
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
@@ -331,7 +331,7 @@ class _Connection:
             raise ClientGone from error
 
     async def _receive(self) -> Message:
-        """Give the application the next part of the body. (ASGI: http.request, http.disconnect.)"""
+        """Return the next part of the body to the application. (ASGI: http.request, http.disconnect.)"""
         if self._http.their_state is not h11.SEND_BODY and self._http.their_state is not h11.IDLE:
             return {"type": "http.request", "body": b"", "more_body": False}
         event = await self._next_event()

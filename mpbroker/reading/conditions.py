@@ -91,7 +91,7 @@ def holds(condition: Condition, value: Any) -> bool:
 
 
 def _compared(operator: Operator, value: Any, other: Any) -> bool | None:
-    """Compare as SQL does; None is SQL's unknown."""
+    """Return a comparison's result in SQL; None is SQL's unknown."""
     if operator == "null":
         return False
     if operator == "<=>":

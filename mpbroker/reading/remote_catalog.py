@@ -155,7 +155,7 @@ class RemoteCatalog:
         return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ask for the ends alone, with one request to each leader."""
+        """Return the ends alone, by one request to each leader."""
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
 
     def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:

@@ -196,7 +196,7 @@ class Stream:
                 self._follower.wait(deadline - now)
 
     def _admitted(self, begun: StreamOffsets, view: StreamOffsets, *, everything: bool) -> StreamOffsets:
-        """Cut the view to the limits."""
+        """Return the view, cut to the limits."""
         if everything or not _is_limited(self._options):
             return view
         begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}

@@ -174,7 +174,7 @@ def table(rows: Sequence[Compared]) -> Table:
 
 
 def check(chosen: argparse.Namespace) -> list[Compared]:
-    """Measure, compare, and measure missed rows again."""
+    """Measure the rows, and missed ones again; return the comparisons."""
     wanted, recorded = re.compile(chosen.only), ratios.load(RATIOS)
     chosen_rows = [guarded for guarded in all_guarded() if any(map(wanted.search, guarded.rows()))]
     with started(chosen.directory) as session:

@@ -101,7 +101,7 @@ class Compared(NamedTuple):
 
 
 def compared(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Compared:
-    """Measure the device with rounds as large as those of a broker."""
+    """Measure the device with rounds of a broker's size; return both results."""
     found = measure(directory, whole_sectors(appended_bytes / rounds), BESIDE_S)
     return Compared(rounds, sync_ns / rounds / 1e3, found)
 

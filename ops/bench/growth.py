@@ -163,7 +163,7 @@ def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
 
 
 def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: str = PROCESSES) -> Mpbroker:
-    """Start a broker; it is paused until it is measured, and is killed with the stack."""
+    """Return a started broker, which is paused until it is measured. The stack kills it."""
     template = MPBROKER_COMMAND.replace(PROCESSES, processes)
     flags = ("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
     started = Mpbroker(directory, template=template, flags=flags)

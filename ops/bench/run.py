@@ -182,7 +182,7 @@ def started(
     topic: str = "",
     partitions: int = 1,
 ) -> Iterator[tuple[list[Contender], Path]]:
-    """Start the brokers of a run, and yield them with their directory, warm and standing still; kill them.
+    """Start the brokers of a run; yield them, warmed up and paused, and their directory; kill them at last.
 
     `topic`: made on each.
     """

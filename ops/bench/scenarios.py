@@ -49,7 +49,7 @@ class Scenario:
 
     @property
     def bulk(self) -> bool:
-        """True if the load is measured in bytes, not in requests."""
+        """Return whether the load is measured in bytes, not in requests."""
         return self.value_bytes >= 16_384
 
 
