@@ -183,7 +183,7 @@ def _parsed(text: str) -> Any:
 
 
 def _with_references(schema: Any, named: dict[str, Any]) -> Any:
-    """Put the named schemas where their names first occur: Avro wants a definition there."""
+    """Return the schema with each named schema where its name first occurs, as Avro requires."""
     if isinstance(schema, str):
         return named.pop(schema, schema)
     if isinstance(schema, list):

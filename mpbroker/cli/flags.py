@@ -32,7 +32,7 @@ def flag(names: str, help: str, **settings: Any) -> Any:  # noqa: A002
 
 
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """Return the address that was given, else that of the broker on ./data, if that is a log directory.
+    """Return the given address, else the address of the broker on ./data if that is a log directory.
 
     Raises CliError if no broker runs on it.
     """

@@ -26,7 +26,7 @@ class BadQuery(Exception):
 
 
 class Query:
-    """The names and values of one question. `has_token`: the request has the console's token."""
+    """The names and values of one query. `has_token`: the request has the console's token."""
 
     def __init__(self, text: bytes) -> None:
         self.has_token = False

@@ -59,7 +59,7 @@ def run(
     began_ns: int,
     make_console: MakeConsole,
 ) -> int:
-    """Serve on the listening socket until ordered to stop; on none if `fd` is negative.
+    """Serve on the listening socket `fd` until ordered to stop; serve no HTTP if it is negative.
 
     `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970). `make_console` is called by the
     first request for the web console.

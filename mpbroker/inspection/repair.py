@@ -98,7 +98,7 @@ def locked(partition: Path) -> Iterator[None]:
 
 
 def plan(path: Path) -> Plan:
-    """Return what a repair would do. The caller holds the lock. Raises CannotRepair, OSError."""
+    """Return the plan of a repair. The caller holds the lock. Raises CannotRepair, OSError."""
     partition = next((one for one in open_directory(path.parent).partitions if one.path == path), None)
     if partition is None:
         raise CannotRepair(f"{path} is not the directory of a partition (<topic>-<number>)")

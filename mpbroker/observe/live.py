@@ -87,7 +87,7 @@ def attach(path: Path) -> Region:
 
 
 def broker_of(status: dict[str, Any]) -> BrokerSeen:
-    """Return the supervisor's report about the broker as a whole."""
+    """Return the broker as a whole, by its supervisor's report."""
     recovery = status.get("recovery") or []
     offline = int(status.get("offline_partitions", 0))
     notes = []

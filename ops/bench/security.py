@@ -206,7 +206,7 @@ def entry(name: str, principal: str, *, is_prefix: bool) -> AclBinding:
 
 
 def other(number: int) -> AclBinding:
-    """Return an entry that is not about the load: of a topic, of topics with a prefix, or of another user.
+    """Return an entry that does not match the load: of a topic, a prefix of topics, or another user.
 
     Every third one is about the topics of the load, so that a decision has to read it.
     """

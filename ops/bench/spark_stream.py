@@ -109,7 +109,7 @@ def cpu_s() -> tuple[float, float]:
 
 
 def measure(source: str, address: str, log_dir: str) -> dict[str, float]:
-    """Measure one source, in an interpreter of its own."""
+    """Return the figures of one source, in an interpreter of its own."""
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         spark = session(source, work)

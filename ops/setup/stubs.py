@@ -44,7 +44,7 @@ def logical_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def split(text: str) -> list[str]:
-    """Split a text at the commas that are in no brackets."""
+    """Return the parts of a text between commas outside of brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign in "([{") - (sign in ")]}")

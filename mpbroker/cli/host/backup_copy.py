@@ -1,4 +1,4 @@
-"""Copies of log directories below a directory of backups: what is there, and how the next one is made.
+"""Copies of log directories below a directory of backups: its layout, and how the next one is made.
 
     DIR/
     ├── lock                    held while a backup is made

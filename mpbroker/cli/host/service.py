@@ -365,7 +365,7 @@ def _property(name: str) -> str:
 
 
 def _call(*command: str) -> str:
-    """Return what a program prints. Raises CliError if it fails."""
+    """Return the output of a program. Raises CliError if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

@@ -289,7 +289,7 @@ OF_GROUPS: Final[tuple[Check, ...]] = (
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """Return what all checks find."""
+    """Return the findings of all checks."""
     checks = OF_TOPICS if facts.group is None else OF_GROUPS
     return [found for check in checks for found in check(facts)]
 

@@ -196,7 +196,7 @@ class Reader(threading.Thread):
         self._put([])
 
     def has_lines(self) -> bool:
-        """Wait for the first line, or for an error before it."""
+        """Wait for the first line, an error or the end; return whether a line or an error came."""
         self._has_begun.wait()
         return not self._is_empty
 
