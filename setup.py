@@ -1,6 +1,6 @@
-"""Builds the native modules and the jar of the JVM reader, and has a wheel carry what messages point at.
+"""Builds the native modules and the jar of the JVM reader, and adds to a wheel the files that messages name.
 
-Everything else stands in pyproject.toml.
+All other settings are in pyproject.toml.
 
 Variables of the environment change the build:
 
@@ -122,7 +122,7 @@ class BuildNative(build_ext):
 
 
 class BuildPython(build_py):
-    """Adds what is not of a package: files that commands show or install, and the jar of the JVM reader."""
+    """Adds files that no package has: those that commands show or install, and the jar of the JVM reader."""
 
     def run(self) -> None:
         # A wheel has them, and its Python modules are collected before its native ones are compiled.
@@ -142,7 +142,7 @@ class BuildPython(build_py):
     def _build_jar(self) -> None:
         """Build the jar for the PySpark of the environment that builds.
 
-        Without a JDK or PySpark the jar that lies in the checkout is taken, if there is one.
+        Without a JDK or PySpark, take the jar in the checkout, if there is one.
         """
         from ops.setup import jvm_reader
 

@@ -134,7 +134,7 @@ def check_packages() -> None:
 
 
 def with_package(python_path: str | None) -> str:
-    """Return a PYTHONPATH that also leads to this package; the same one if pip has installed the package."""
+    """Return a PYTHONPATH with this package's directory added, or unchanged if pip installed the package."""
     root = str(package_root())
     parts = [part for part in (python_path or "").split(os.pathsep) if part]
     is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))

@@ -44,7 +44,7 @@ FIELDS: Final = {
 
 
 def schema_for(options: Mapping[str, str]) -> StructType | str:
-    """Return all columns, or those of the option `columns`; as DDL if Spark has to parse `valueSchema`.
+    """Return all columns, or those in the option `columns`, as DDL if Spark has to parse `valueSchema`.
 
     Asks a registry if one has the schema of the values. Raises OptionError, RegistryUnavailable.
     """

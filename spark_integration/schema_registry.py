@@ -132,7 +132,7 @@ class Registry:
 class _Document:
     """The document at a path of a registry, which never changes: that of an id, or of a numbered version.
 
-    The registry is asked once, also by several threads. That it lacks the document is kept for a while.
+    The registry is asked once, also by several threads. A missing document is remembered for a while.
     """
 
     def __init__(self, registry: Registry, path: str) -> None:
@@ -183,7 +183,7 @@ def _parsed(text: str) -> Any:
 
 
 def _with_references(schema: Any, named: dict[str, Any]) -> Any:
-    """Put the named schemas where their names first occur: Avro wants a definition there."""
+    """Return the schema with each named schema where its name first occurs, as Avro requires."""
     if isinstance(schema, str):
         return named.pop(schema, schema)
     if isinstance(schema, list):

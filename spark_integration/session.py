@@ -1,8 +1,8 @@
 """Makes Spark sessions in which `format("mpbroker")` works: Java is there, workers have the package.
 
 Spark starts workers with the Python that PYSPARK_PYTHON names, by default `python3` of PATH. If that one is
-missing, or lacks this package, a query ends in DATA_SOURCE_NOT_FOUND with no word of the reason, and none of
-our code runs that could give one. (Spark: PythonUtils.defaultPythonExec, DataSourceManager.)
+missing, or lacks this package, a query fails with DATA_SOURCE_NOT_FOUND without the reason, and our code does
+not run, so it cannot report one. (Spark: PythonUtils.defaultPythonExec, DataSourceManager.)
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes one batch for `writeStream`. `known` is the sink's last decision by then."""
+    """Writes one batch for `writeStream`. `known` is the sink's last decision when the writer was made."""
 
     def __init__(self, options: WriteOptions, known: Intent | None) -> None:
         self._options = options

@@ -207,9 +207,9 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerA
 
 
 class RefusedStreamReader(spark.DataSourceStreamReader):
-    """Raises the error of a reader that could not be made when Spark first calls it.
+    """Replaces a reader that could not be made, and raises its error when Spark first calls it.
 
-    Without any reader PySpark fails to stop it, and reports that error first.
+    Without this object PySpark would try to stop a missing reader, and report that failure first.
     """
 
     def __init__(self, error: Exception) -> None:

@@ -34,7 +34,7 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class Mode(StrEnum):
-    """What is done with a record that cannot be decoded, named as in Spark's own sources."""
+    """The treatment of records that cannot be decoded, named as in Spark's own sources."""
 
     PERMISSIVE = "PERMISSIVE"
     FAILFAST = "FAILFAST"

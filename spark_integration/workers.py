@@ -22,7 +22,7 @@ _RAISES: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
 
 
 def in_silence(worker: Worker) -> Worker:
-    """Return a worker that serves a task as this one does, and CLOSED if Spark has closed the connection."""
+    """Return a worker like this one that returns CLOSED if Spark closes the connection during a task."""
     os.environ[_RAISES] = "true"
 
     def serve(sock: socket.socket, authenticated: bool) -> int:

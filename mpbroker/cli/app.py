@@ -26,9 +26,9 @@ INSTEAD = {
 
 
 class _Command(TyperCommand):
-    """Write required arguments bare in the usage line; later versions of Typer put them in braces.
+    """A command whose usage line has no braces around required arguments, which later Typer versions add.
 
-    Let options of `OPTIONAL_VALUES` stand without a value, and explain those of `INSTEAD`.
+    Options in `OPTIONAL_VALUES` may lack their value. Errors about options in `INSTEAD` name a replacement.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -92,7 +92,7 @@ def _flags_of(group: Any) -> list[Parameter]:
 
 
 class Part(NamedTuple):
-    """A group or a command, by its App or function there. `settings`: of a command's context."""
+    """A group or command: the App or function `attribute` of a module. `settings`: the command's context."""
 
     name: str
     module: str
@@ -162,8 +162,8 @@ class App(typer.Typer):
     def only(self, words: Sequence[str]) -> App:
         """Return a copy with only the command or group that the first word names.
 
-        If it names none, all are there, the parts in outline: enough to list them. Making all of them takes
-        some 50 ms of every call, a broker's start included.
+        If it names none, the copy has all commands, and outlines of the parts, which are enough for a list.
+        Importing all parts would add about 50 ms to each call, also to a broker's start.
         """
         word = next((one for one in words if one != "--"), "")
         narrowed = copy(self)

@@ -33,7 +33,7 @@ def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", hid
 
 
 def typed_words() -> list[str]:
-    """Return the words after the program's name, as far as they are typed, and make Typer answer."""
+    """Enable Typer's completion, and return the words typed so far after the program's name."""
     completion_init()
     text = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     try:

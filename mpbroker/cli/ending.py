@@ -1,4 +1,4 @@
-"""How a command ends: its output is written, a failure is a line, and the exit code says which kind it is."""
+"""Ends a command: writes its output, prints a failure as one line, and exits with the code for its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `mpbroker` program. Typer is imported for all but a plain `serve`: a broker would keep it in memory."""
+"""The `mpbroker` program. A plain `serve` does not import Typer, which a broker would keep in memory."""
 
 from __future__ import annotations
 

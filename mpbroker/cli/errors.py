@@ -30,7 +30,7 @@ def of_flag(
     *args: _More.args,
     **kwargs: _More.kwargs,
 ) -> _Value:
-    """Parse what a flag was given. Raises CliError, which names the flag, where `parse` raises BadText."""
+    """Parse the value of a flag. If `parse` raises BadText, raise CliError, which names the flag."""
     from mpbroker.client.errors import BadText, BadTime
 
     try:
@@ -41,7 +41,7 @@ def of_flag(
 
 
 def exit_code_of(error: Exception) -> int:
-    """Return 2 for an error about a wrong call, also one of the broker or its supervisor, else 1."""
+    """Return 2 for a usage error, also one that a broker or its supervisor has reported; else 1."""
     if isinstance(error, CliError):
         return error.exit_code
     return USAGE_ERROR if getattr(error, "is_wrong_call", False) else RUNTIME_ERROR
@@ -54,7 +54,7 @@ def with_advice(error: Exception, advice: str) -> CliError:
 
 @contextmanager
 def file_named(what: str) -> Iterator[None]:
-    """Add a file's name to errors of reads and writes, which have none."""
+    """Add the file name `what` to an OSError without one, such as that of a read or write."""
     try:
         yield
     except OSError as error:

@@ -32,7 +32,7 @@ def flag(names: str, help: str, **settings: Any) -> Any:  # noqa: A002
 
 
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """Return the address that was given, else that of the broker on ./data, if that is a log directory.
+    """Return the given address, else the address of the broker on ./data if that is a log directory.
 
     Raises CliError if no broker runs on it.
     """
@@ -63,7 +63,7 @@ def group_names(where: ClusterAddress) -> list[str]:
 
 
 def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a function that completes names by those in a cluster; without a cluster it has none."""
+    """Return a function that completes names from a cluster; it returns none if that cannot be reached."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         given = context.params

@@ -375,7 +375,7 @@ def main() -> NoReturn:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command that the words are, and return its exit code."""
+    """Run the command with these words, and return its exit code."""
     if words and words[0] in _OF_TOPICS:
         text = f"no such command {words[0]}; did you mean mpbroker topic {words[0]}?"
         return say(text, USAGE_ERROR)

@@ -65,7 +65,7 @@ def _list(entries: dict[str, str]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Escape for roff: backslashes, hyphens, leading dots, letters beyond ASCII."""
+    """Return text escaped for roff: backslashes, hyphens, leading dots, letters beyond ASCII."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     escaped = "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in escaped)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -124,7 +124,7 @@ def section(text: str, anchor: str, name: str) -> str:
 
 
 class _Place(NamedTuple):
-    """A heading, or a paragraph with its own anchor: its level is deeper than any heading's."""
+    """A heading, or a paragraph with its own anchor, whose level is deeper than any heading's."""
 
     line: int
     level: int
@@ -132,7 +132,7 @@ class _Place(NamedTuple):
 
 
 def _places(lines: list[str]) -> Iterator[_Place]:
-    """Yield where links into a page lead; anchors of headings are those that GitHub makes."""
+    """Yield the targets of links into a page. Headings have the anchors that GitHub makes."""
     is_code = False
     for number, line in enumerate(lines):
         is_code ^= line.lstrip().startswith("```")

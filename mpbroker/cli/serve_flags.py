@@ -30,9 +30,9 @@ class ServeFlags(NamedTuple):
 
 
 def parsed(words: Sequence[str]) -> ServeFlags | None:
-    """Return the flags in a call of `mpbroker`; None for another command, and for what Typer has to explain.
+    """Return the flags in a call of `mpbroker serve`; None for another command, for help and for mistakes.
 
-    Those are help and mistakes. Of a flag that is repeated the last value counts.
+    Typer handles those calls. A repeated flag has its last value.
     """
     if words[:1] != ["serve"]:
         return None

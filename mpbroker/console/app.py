@@ -101,7 +101,7 @@ class Console:
         }
 
     def close(self) -> None:
-        """End streams, and the samples of the broker."""
+        """End the streams, and stop sampling the broker."""
         self._ends.set()
         self._watch.close()
         self._workers.close()

@@ -35,7 +35,7 @@ def _warn(text: str) -> None:
 
 
 class NoListener(Exception):
-    """No listener is for the console. The text has advice."""
+    """The broker has no listener that the console can use. The text has advice."""
 
 
 class BrokerListener(NamedTuple):
@@ -68,10 +68,10 @@ def listener_of(config: BrokerConfig) -> BrokerListener:
 
 
 def needs_token(config: BrokerConfig) -> bool:
-    """Return whether reading through the broker takes the token.
+    """Return whether reading through the broker requires the token.
 
-    Not if every visitor could do the same alone: the page is on loopback, and the console connects to a port
-    without a login. Otherwise it would lend visitors rights that they do not have.
+    It does not if every visitor has the console's rights anyway: the page is on loopback, and the console
+    connects to a port without a login. Otherwise the console would give visitors rights that they lack.
     """
     address = parse_http_listener(config.http_listener)
     if address is None or not is_loopback(address.host) or config.http_console_client_config:

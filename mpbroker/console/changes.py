@@ -194,7 +194,7 @@ class DeleteRecords(_Change):
 
 
 class Produce(_Change):
-    """A record of texts; null is null. Partition -1: the one of its key, without a key any."""
+    """A record of texts or nulls. Partition -1: the key decides, or without a key any partition."""
 
     topic: _Text
     value: _LongText | None

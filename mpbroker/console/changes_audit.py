@@ -41,7 +41,7 @@ class ChangesAudit:
         self._sums_up = False
 
     def changed(self, scope: Scope, change: Change | None, result: str, why: str = "") -> None:
-        """Log a change and its result. None: it could not be read."""
+        """Log a change and its result. `change` is None if the request could not be parsed."""
         action = f"console {name_of(change)}" if change is not None else CHANGE
         names = Names.of((one,) for one in _names(change))
         event = Event(Kind.ADMINISTRATION, "", _peer(scope), LISTENER, action, names, result=result, why=why)
@@ -55,7 +55,7 @@ class ChangesAudit:
         self._log_event(Event(Kind.REFUSED_LOGIN, "", _peer(scope), LISTENER, TOKEN, why=why))
 
     def close(self) -> None:
-        """Sum up the minutes that are not over, before the process ends."""
+        """Log the sums of unfinished minutes, before the process ends."""
         self._audit.close()
         self._log.close()
 

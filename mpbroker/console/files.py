@@ -1,4 +1,4 @@
-"""The files of the page, read once: whatever a request names, nothing else is ever opened."""
+"""The files of the page, which are read once: a request never opens a file."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ KINDS: Final = {topology.name_of(role): kind_of(role) for role in range(topology
 
 
 def rings(memory: SharedMemory) -> list[dict[str, Any]]:
-    """Return how much waits between each two kinds of processes, and how full the fullest ring is."""
+    """Return the waiting entries between each two kinds of processes, and the fill of the fullest ring."""
     roles = memory.words("roles")
     alive = [bool(roles.load(role)) for role in range(topology.PROCESSES)]
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -106,5 +106,5 @@ def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
 
 
 def _rate(now: Snapshot, before: Snapshot, counter: int) -> float:
-    """Return by how much a counter of all handlers grew in a second."""
+    """Return the growth per second of a counter, summed over all handlers."""
     return rate(now, before, lambda counts: sum(counts.get(h, counter) for h in topology.HANDLERS)) or 0.0

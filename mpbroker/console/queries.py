@@ -26,7 +26,7 @@ class BadQuery(Exception):
 
 
 class Query:
-    """The names and values of one question. `has_token`: the request has the console's token."""
+    """The names and values of one query. `has_token`: the request has the console's token."""
 
     def __init__(self, text: bytes) -> None:
         self.has_token = False
@@ -56,7 +56,7 @@ class Query:
         return int(found)
 
     def records(self, most: int) -> RecordQuery:
-        """Return the wanted records; `most`: the shown bytes of a key, value or header. Raises BadQuery."""
+        """Return the query. `most`: how many bytes of a key, value or header to show. Raises BadQuery."""
         now_ms = time.time_ns() // 1_000_000
         start = partial(parse_start, now_ms=now_ms)
         return RecordQuery(
@@ -90,7 +90,7 @@ class Query:
             raise BadQuery(f"{name} {text[:50]!r}: {error}") from error
 
     def _positions(self) -> dict[int, int] | None:
-        """Return `positions`, which is PARTITION:OFFSET,…"""
+        """Parse `positions`: PARTITION:OFFSET,… Return None without it."""
         if not (text := self.text("positions")):
             return None
         pairs = [one.partition(":")[::2] for one in text.split(",")]

@@ -105,7 +105,7 @@ def has_text(record: Record, wanted: bytes) -> bool:
 
 @lru_cache(maxsize=16)
 def _spellings(wanted: bytes) -> tuple[bytes, ...]:
-    """Return a text as it is, and as JSON that is ASCII alone has it, if that differs."""
+    """Return the text, and if it has other than ASCII also its form with JSON's escapes."""
     escaped = json.dumps(wanted.decode(errors="replace"))[1:-1].encode().lower()
     return (wanted,) if wanted.isascii() or escaped == wanted else (wanted, escaped)
 

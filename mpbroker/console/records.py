@@ -48,7 +48,7 @@ _DECODES: Final = threading.Lock()
 
 @dataclass(frozen=True)
 class RecordQuery:
-    """Which records. `partition` -1: all. `positions`: those of an earlier answer, to continue from."""
+    """The wanted records. `partition` -1: all. `positions`: from an earlier answer, to continue there."""
 
     topic: str
     partition: int = -1
@@ -68,7 +68,7 @@ class RecordQuery:
 
 @dataclass
 class Scan:
-    """Bounds a read by decompressed bytes, which it counts with those that are kept, and by time."""
+    """The bounds of a read: time, and the bytes of decompressed and of kept records."""
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)
@@ -99,17 +99,17 @@ class Reader:
         )
 
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
-        """Return first and next offset of each partition, and the first from a time on."""
+        """Return first and next offset of each partition, and the first at a time or later."""
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
 
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
     ) -> Generator[Step, None, None]:
-        """Yield the records of a fetch from a position on, None for others, with the offset after each.
+        """Yield the offset after each record from a position on, and the record if it is wanted, else None.
 
-        It ends some time after the scan is over, and with the reason at unreadable bytes: the offset after
-        them is that of the next batch if it is known, else the next one. Close it unless it is read to its
-        end: it may hold the lock of all decoding.
+        Ends soon after the scan is over. At unreadable bytes it yields the reason and ends. The offset then
+        is that of the next batch if it is known, else one more. Close the generator unless it is exhausted:
+        it may hold the lock of all decoding.
         """
         if fetched.error_code:
             why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify finds the place"
@@ -217,7 +217,7 @@ def _forwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
 
 
 def _backwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
-    """Read window by window, each before the last one. Within a window records come as they lie."""
+    """Read windows from the end backwards. Within a window records are in the order of the log."""
     wanted = reader.wanted
     stops = {number: one.end for number, one in ends.items()}
     stops |= {
@@ -253,7 +253,7 @@ def _newest(
     missed: list[tuple[int, int, int]],
     found: dict[int, list[Shown]],
 ) -> list[tuple[int, int, int]]:
-    """Read the last record if the scan ended at huge ones before it. Return the unread ranges."""
+    """Read the last record of partitions in which the scan ended early. Return the unread ranges."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
     if not lasts:
         return []
@@ -267,7 +267,7 @@ def _newest(
 def _merged(
     found: Mapping[int, list[Shown]], limit: int, key: Callable[[Shown], int]
 ) -> tuple[list[Shown], dict[int, Shown]]:
-    """Merge partitions by time, each in its own order; also return the first that is left of each."""
+    """Merge partitions by time, each in its own order; also return the first unused record of each."""
     records = list(islice(heapq.merge(*found.values(), key=key), limit))
     taken = Counter(one["partition"] for one in records)
     left = {number: mine[taken[number]] for number, mine in found.items() if taken[number] < len(mine)}

@@ -300,7 +300,7 @@ def is_internal(topic: str) -> bool:
 
 
 def knows_topics(sample: Sample | None) -> bool:
-    """Return whether a sample has all topics: not before a recovery is over, nor without a broker."""
+    """Return whether a sample has all topics: a broker runs and its recovery is over."""
     if sample is None or sample.counts is None:
         return False
     return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)
@@ -329,7 +329,7 @@ def _with_kind(row: Row) -> Row:
 
 
 def _added(sums: list[float], values: list[float]) -> list[float]:
-    """Add two trends whose last values are of the same moment."""
+    """Return the sum of two trends whose last values are of the same moment."""
     longer, shorter = (sums, values) if len(sums) >= len(values) else (values, sums)
     offset = len(longer) - len(shorter)
     return [*longer[:offset], *(a + b for a, b in zip(longer[offset:], shorter, strict=True))]

@@ -44,7 +44,7 @@ class Workers:
         return await asyncio.shield(future)
 
     def leave(self, work: Callable[[], object]) -> None:
-        """Have some work done, unless the pool is closed: the process ends then."""
+        """Start work without waiting for it. A closed pool ignores it: the process ends then."""
         if not self._is_closed:
             self._pool.submit(work)
 

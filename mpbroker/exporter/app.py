@@ -32,8 +32,8 @@ The console is off: http.console.enable=false.
 class App:
     """An ASGI application.
 
-    `page` makes the page of metrics, None if it cannot; `problems` and `silent` return why the broker is not
-    ready, and which processes do not move; `names` the names of the broker that a request's Host may have.
+    `page` makes the page of metrics, None if it cannot. `problems` returns why the broker is not ready,
+    `silent` the processes without progress, and `names` the broker's names that a request's Host may have.
     `console` returns the application of all other paths, None while it is off.
     """
 

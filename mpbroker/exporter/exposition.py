@@ -31,7 +31,7 @@ class Family:
 
 
 def labels_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Render labels as they stand after a name; give them in the order of their names."""
+    """Render labels as the format has them after a metric's name. The caller sorts them by name."""
     return "{" + ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels) + "}"
 
 

@@ -44,7 +44,7 @@ class _Name(NamedTuple):
 
 
 def write(view: View, page: Page) -> None:
-    """Write all metrics of Kafka's but those of single partitions (`partition_metrics`)."""
+    """Write all of Kafka's metrics except those of single partitions (`partition_metrics`)."""
     assert catalogue.REGISTERED
     for family in families.families():
         if family.pattern.startswith(_ELSEWHERE) or "[,user=" in family.pattern:
@@ -82,7 +82,7 @@ def _kept(attributes: dict[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def _write_gauge(base: str, meaning: str, value: float, labels: dict[str, str], page: Page) -> None:
-    """Write a gauge, a percentage under both names that the order of the exporter's rules may give it."""
+    """Write a gauge. A percentage gets both names that it can have by the exporter's rules."""
     page.add(_family(base, "gauge", meaning), value, labels)
     if base.endswith(_PERCENT):
         page.add(_family(f"{base.removesuffix(_PERCENT)}_{_PERCENT}", "gauge", meaning), value, labels)

@@ -44,7 +44,7 @@ class PageText:
 
     @property
     def fresh_until(self) -> float:
-        """Return the value of time.monotonic() until which the page is given out."""
+        """Return the value of time.monotonic() until which the page is served."""
         return self._made + self._cost_s * FRESH_FACTOR
 
     async def zipped(self) -> bytes:

@@ -220,7 +220,7 @@ def write_broker(now: Snapshot, *, ready: bool, scrape_s: float, page: Page) -> 
 def write_processes(
     now: Snapshot, incarnations: Mapping[int, int], seen: Mapping[int, ProcessUsage], page: Page
 ) -> None:
-    """Write the counters and resources of each process. `incarnations`: of the roles that were ever begun."""
+    """Write the counters and resources of each process. `incarnations`: by each role that ever started."""
     serving = set(now.serving(range(topology.PROCESSES)))
     for role in sorted(serving | set(seen)):
         labels = {"process": name_of(role)}

@@ -114,7 +114,7 @@ class Points:
         return Metric(name, meaning, _unit(name), data)
 
     def _histogram(self, family: Family) -> Metric:
-        """Gather the samples of each histogram; those below a bound become those between two bounds."""
+        """Gather the samples of each histogram, and turn cumulative bucket counts into single ones."""
         buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
         sums: dict[tuple[tuple[str, str], ...], float] = {}
         for sample in family.samples:

@@ -35,7 +35,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class Origin(NamedTuple):
-    """Whose metrics they are, and since when they are counted (ns since 1970)."""
+    """The broker that the metrics are of, and the start of their counts (ns since 1970)."""
 
     cluster_id: str
     node_id: int
@@ -100,7 +100,7 @@ class Sender:
             due = max(due + self._destination.interval_s, time.monotonic())
 
     def _exporter(self) -> MetricExporter:
-        """Make the exporter. Headers, certificates, timeout and compression are those of its variables."""
+        """Return the exporter. Its variables set headers, certificates, timeout and compression."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
         from mpbroker.exporter.otlp_session import BoundedSession
@@ -113,7 +113,7 @@ class Sender:
         return OTLPMetricExporter(endpoint=self._destination.url, session=self._session)
 
     def _resource(self) -> Resource:
-        """Return who sends; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
+        """Return the sending resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
         return Resource.create({**self._origin.attributes, **OTELResourceDetector().detect().attributes})
@@ -167,7 +167,7 @@ def cause_in(text: str) -> str:
 
 
 class _Messages(logging.Handler):
-    """Keeps what OpenTelemetry logs: its results have no reasons."""
+    """A handler that keeps OpenTelemetry's log messages: a failed export returns no reason."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,7 +1,7 @@
 """The HTTP session by which OpenTelemetry's exporter sends, with bounds on what an endpoint may do.
 
-Only a status of 2xx is success, where the exporter takes redirects for it, too. A request has one deadline
-as a whole, where the library's timeout restarts with each byte. Of a response only the first part is read.
+Only a status of 2xx is success; the exporter alone would accept redirects, too. A request has one deadline as
+a whole; the library's timeout restarts with each byte. Only the first part of a response is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NotTaken(requests.RequestException):
 
 
 class BoundedSession(requests.Session):
-    """A session for one thread. `problem`: why the last request has failed, "" if that is known elsewhere."""
+    """A session for one thread. `problem`: why the last request failed; "" if its exception tells enough."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ FAMILIES: Final = tuple(_families)
 
 
 def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
-    """Write the metrics of each partition but those of the broker's own metadata."""
+    """Write the metrics of each partition except the broker's own metadata."""
     seen = [
         (labels_text((("partition", str(one.partition)), ("topic", one.topic))), one)
         for one in sorted(logs, key=lambda one: (one.topic, one.partition))
@@ -89,7 +89,7 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
 
 
 def write_groups(groups: Mapping[str, CommittedGroup], logs: Iterable[LogSeen], page: Page) -> int:
-    """Write the committed offsets and lags of groups, but of deleted topics. Return how many are left out.
+    """Write committed offsets and lags of groups, except of deleted topics. Return how many are omitted.
 
     If a page has no room for all, groups get equal shares, so that one with many offsets hides no other. Sums
     include the omitted offsets.
@@ -137,7 +137,7 @@ class _GroupLag:
 
 
 def fair_shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Divide the room: those that want less than an equal share get it, others share the rest."""
+    """Divide the room: who wants less than an equal share gets that much, others share the rest."""
     shares = [0] * len(wanted)
     smallest_first = sorted(range(len(wanted)), key=lambda index: wanted[index])
     for done, index in enumerate(smallest_first):

@@ -59,7 +59,7 @@ def run(
     began_ns: int,
     make_console: MakeConsole,
 ) -> int:
-    """Serve on the listening socket until ordered to stop; on none if `fd` is negative.
+    """Serve on the listening socket `fd` until ordered to stop; serve no HTTP if it is negative.
 
     `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970). `make_console` is called by the
     first request for the web console.
@@ -153,7 +153,7 @@ def own_names(config: BrokerConfig) -> set[str]:
 
 
 def _be_killed_first() -> None:
-    """Have the kernel kill this process before the others of the broker, if it allows to choose."""
+    """Have the kernel kill this process before the others of the broker, where it permits the choice."""
     score = Path("/proc/self/oom_score_adj")
     try:
         score.write_text(str(min(int(score.read_text()) + OOM_SCORE, OOM_SCORE_MAX)))

@@ -1,1 +1,1 @@
-"""HTTP below the broker's applications: a server for them, whom it answers, and responses."""
+"""HTTP for the broker's applications: the server, the rules of which requests it answers, responses."""

@@ -32,12 +32,12 @@ class Refusal(NamedTuple):
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first header of this name, in lower case."""
+    """Return the value of the first header of this name (in lower case)."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
-    """Refuse a Host that is neither an address, nor localhost, nor one of `names`. HTTP/1.0 needs none."""
+    """Return the refusal of a Host that is no address, nor localhost, nor one of `names`; else None."""
     given = header(scope, b"host")
     if given is None:
         return None
@@ -51,7 +51,7 @@ def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
 
 
 def refused_origin(scope: Scope, *, is_change: bool = False) -> Refusal | None:
-    """Refuse a request by another site's page. A change must have an Origin, as browsers send it."""
+    """Return the refusal of a request by another site's page, or of a change without an Origin, or None."""
     site = header(scope, b"sec-fetch-site")
     if site is not None and site not in _OWN_SITES:
         return Refusal(403, "a page of another site asks for this")

@@ -12,7 +12,7 @@ NOT_KEPT = ("cache-control", "no-store")
 
 
 async def start(send: Send, status: int, kind: str, headers: Headers) -> None:
-    """Send the head of a response, of a content type and with these headers besides."""
+    """Send the head of a response: its status, its content type `kind`, and these headers."""
     pairs = [(name.encode(), text.encode()) for name, text in (("content-type", kind), *headers)]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
 

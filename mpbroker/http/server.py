@@ -71,7 +71,7 @@ class TooLarge(Exception):
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, or does not take its answer."""
+    """The client has closed the connection, or does not read the response."""
 
 
 class HttpServer:
@@ -94,7 +94,7 @@ class HttpServer:
         self._sock.listen(BACKLOG)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections, and end those there are: at once, or after the answer under way."""
+        """Accept no more connections. Close the others after the current response, or after `grace_s`."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -107,7 +107,7 @@ class HttpServer:
             task.cancel()
 
     def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Connection:
-        """Serve a connection that was accepted."""
+        """Serve an accepted connection; return it."""
         connection = _Connection(self.application, reader, writer)
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
@@ -123,10 +123,10 @@ class HttpServer:
         return connection
 
     def _make_room(self) -> None:
-        """End a connection for a newcomer, who may be a probe of health: it always gets in.
+        """Abort a connection in favour of a new one, which may be a health probe.
 
-        One that waits for its client is ended first, otherwise one of the most common kind, which a crowd of
-        clients has. Of that kind it is the oldest one of the address with the most connections.
+        Prefer connections that wait for their client, otherwise those of the most common kind. Of that kind,
+        abort the oldest connection of the address with the most connections.
         """
         kinds: dict[_Kind, list[_Connection]] = {}
         for connection in self._connections:
@@ -215,7 +215,7 @@ class _Connection:
             self.abort()
 
     def client_has_closed(self, patience_s: float) -> None:
-        """End the answer under way, and those after it, when this time is over."""
+        """End the current response, and later ones, when `patience_s` is over."""
         self._client_gone_at = min(asyncio.get_running_loop().time() + patience_s, self._client_gone_at)
         if self._limit is not None and not self._limit.expired():
             until = self._limit.when()
@@ -275,7 +275,7 @@ class _Connection:
         return True
 
     async def _answer(self, request: h11.Request) -> None:
-        """Have the application answer in time, and as long as the client is there. Raises ClientGone."""
+        """Have the application answer in time, while the client is connected. Raises ClientGone."""
         until = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
         self._limit = limit = asyncio.timeout_at(min(until, self._client_gone_at))
         try:
@@ -331,7 +331,7 @@ class _Connection:
             raise ClientGone from error
 
     async def _receive(self) -> Message:
-        """Give the application the next part of the body. (ASGI: http.request, http.disconnect.)"""
+        """Return the next part of the body to the application. (ASGI: http.request, http.disconnect.)"""
         if self._http.their_state is not h11.SEND_BODY and self._http.their_state is not h11.IDLE:
             return {"type": "http.request", "body": b"", "more_body": False}
         event = await self._next_event()
@@ -406,7 +406,7 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": body})
 
     async def _linger(self) -> None:
-        """Take what the client is still sending, for a moment: else it would lose its answer to a reset."""
+        """Read and drop what the client still sends, for a moment: a reset could lose the response."""
         with contextlib.suppress(OSError, TimeoutError):
             self._writer.write_eof()
             async with asyncio.timeout(LINGER_S):

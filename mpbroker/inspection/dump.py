@@ -47,11 +47,11 @@ Entry = dict[str, Any]
 
 
 class NotAFile(ValueError):
-    """Raised for a file whose name no file of a log directory has."""
+    """Raised for a file whose name is not one of a log directory's files."""
 
 
 class Unreadable(ValueError):
-    """Raised for a file whose format is not that of its name."""
+    """Raised for a file that does not have the format its name stands for."""
 
 
 def files_of(path: Path) -> list[Path]:

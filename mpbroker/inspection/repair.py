@@ -98,7 +98,7 @@ def locked(partition: Path) -> Iterator[None]:
 
 
 def plan(path: Path) -> Plan:
-    """Return what a repair would do. The caller holds the lock. Raises CannotRepair, OSError."""
+    """Return the plan of a repair. The caller holds the lock. Raises CannotRepair, OSError."""
     partition = next((one for one in open_directory(path.parent).partitions if one.path == path), None)
     if partition is None:
         raise CannotRepair(f"{path} is not the directory of a partition (<topic>-<number>)")
@@ -220,7 +220,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _lower(partition: Partition, end: int) -> None:
-    """Lower the checkpoints to `end`: the records from there on are lost, and the operator knows."""
+    """Lower the checkpoints to `end`. The records from there on are lost, as the plan has reported."""
     key = (partition.topic, partition.partition)
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
         path = partition.path.parent / name

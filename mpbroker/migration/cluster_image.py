@@ -1,7 +1,7 @@
 """The state that the records of a metadata log, Apache Kafka's or ours, add up to (Kafka: MetadataImage).
 
-Unlike the coordinator's state it keeps the records that made it, so that they can be written down for the
-other broker, and it knows those that only a cluster has. No I/O.
+Unlike the coordinator's state, the image keeps the records it was made from, so that they can be written for
+the other broker. It also understands records that only a cluster of several nodes has. No I/O.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QuotaKey: TypeAlias = tuple[tuple[tuple[str, str], ...], str]
 
 
 class ClusterRecord(IntEnum):
-    """Records that a broker alone does not write (Kafka: MetadataRecordType)."""
+    """Types of records that a single broker does not write (Kafka: MetadataRecordType)."""
 
     REGISTER_BROKER = 0
     UNREGISTER_BROKER = 1

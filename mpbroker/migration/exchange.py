@@ -1,4 +1,4 @@
-"""Two directories change names with each other, in one step that a kill cannot divide (renameat2)."""
+"""Exchanges the names of two directories in one atomic step (renameat2)."""
 
 from __future__ import annotations
 

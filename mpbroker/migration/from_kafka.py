@@ -76,7 +76,7 @@ class Import(Moved):
 def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = False) -> Import:
     """Take over all log directories of a node.
 
-    `sets_strays_aside`: partitions of no topic do not refuse the import; the first start sets them aside.
+    `sets_strays_aside`: accept partitions of unknown topics; the first start sets them aside.
     Raises CannotMove, FatalError, OSError; then the directories are Kafka's, as they were.
     """
     with held(paths, is_dry=is_dry) as found:
@@ -100,7 +100,7 @@ def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = Fa
 
 
 def _check_alone(image: ClusterImage, found: LogDirs) -> None:
-    """Check that the node has all of the cluster. Raises CannotMove."""
+    """Check that the cluster has no other brokers, and all replicas are here. Raises CannotMove."""
     node = found.node_id
     if others := sorted(image.brokers - {node}):
         listed = ", ".join(map(str, others))
@@ -255,7 +255,7 @@ def _some(entries: Sequence[str]) -> str:
 
 
 def _unused_name(home: Path) -> Path:
-    """Return a name for Kafka's metadata: those that earlier imports have kept stay."""
+    """Return an unused name for Kafka's metadata, so that those of earlier imports stay."""
     for number in itertools.count():
         path = home / _stray(b"mpb-import-%05d" % number)
         if not is_there(path):

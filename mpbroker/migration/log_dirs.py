@@ -69,7 +69,7 @@ def _check_there(path: Path) -> None:
 
 
 def _identified(paths: tuple[Path, ...]) -> LogDirs:
-    """Return whose directories these are. Raises CannotMove, FatalError."""
+    """Return the directories with the identity of their node. Raises CannotMove, FatalError."""
     read = {path: read_properties(path) or {} for path in paths}
     node_id = _node_id(paths[0], read[paths[0]]["node.id"])
     identity = check_log_dirs(_config_of(paths, node_id))

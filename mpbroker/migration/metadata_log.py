@@ -29,8 +29,8 @@ def read_image(directory: Path, *, is_log_whole: bool = False) -> ClusterImage:
     """Return the metadata at the end of the log.
 
     `is_log_whole`: the log has all records, as mpbroker's has, and snapshots may be out of date.
-    Raises CannotMove if the metadata cannot be read or understood, or are not all there, as of a copy that
-    ended half way; OSError.
+    Raises CannotMove if the metadata cannot be read or understood, or are incomplete, as those of an
+    interrupted copy are. Raises OSError.
     """
     reading = _Reading()
     snapshots = [] if is_log_whole else snapshots_of(directory)

@@ -57,7 +57,7 @@ class Ownership:
 
 
 def read_ownership(log_dir: Path) -> Ownership:
-    """Read the metadata of a log directory up to the first record that decides whose they are.
+    """Read the metadata of a log directory up to the first record that shows which broker wrote them.
 
     Ends at the first batch that is not whole. Raises OSError.
     """

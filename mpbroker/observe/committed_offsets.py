@@ -164,5 +164,5 @@ class CommittedOffsets:
 
 
 def _is_too_old(reading: _Reading) -> bool:
-    """Return whether tombstones may have been missed; False for a partition that cannot be read."""
+    """Return whether reading may have missed tombstones; False for a partition that cannot be read."""
     return not reading.problem and time.monotonic() - reading.whole_at > FORGET_AFTER_S

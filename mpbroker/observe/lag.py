@@ -8,7 +8,7 @@ from mpbroker.protocol.topic_names import TopicPartition
 
 
 def lag_behind(end: int, committed: int) -> int:
-    """Return the lag in a partition, at least 0. Commits may be negative, or above the high watermark."""
+    """Return the lag in a partition, at least 0. `committed` may be negative, or larger than `end`."""
     return max(end - max(committed, 0), 0)
 
 

@@ -35,7 +35,7 @@ class LiveBroker:
         self._broker = BrokerSeen(Health.UNKNOWN)
 
     def sample(self) -> Sample:
-        """Take a sample. Raises ControlError if neither supervisor nor living shared memory is reached."""
+        """Take a sample. Raises ControlError without an answering supervisor and live shared memory."""
         taken_ns = time.monotonic_ns()
         try:
             status = self.control.call("status")
@@ -76,7 +76,7 @@ class LiveBroker:
 
 
 def attach(path: Path) -> Region:
-    """Attach the public region that this file is; no process is asked. Raises ControlError."""
+    """Attach the public region in this file, without asking a process. Raises ControlError."""
     try:
         return snapshot.attach(path)
     except RegionUnavailable as error:
@@ -87,7 +87,7 @@ def attach(path: Path) -> Region:
 
 
 def broker_of(status: dict[str, Any]) -> BrokerSeen:
-    """Return the supervisor's report about the broker as a whole."""
+    """Return the broker as a whole, by its supervisor's report."""
     recovery = status.get("recovery") or []
     offline = int(status.get("offline_partitions", 0))
     notes = []

@@ -48,7 +48,7 @@ _PARTS = {name for names in NAMES_OF_PAGE.values() for name in names if name.sta
 
 
 class Summary(NamedTuple):
-    """The broker in numbers; None: not known. CPU is in percent of one CPU, no memory counts twice."""
+    """The broker in numbers; None: not known. CPU is in percent of one CPU, shared memory counts once."""
 
     messages_in_per_s: float | None = None
     bytes_in_per_s: float | None = None
@@ -135,7 +135,7 @@ class Model:
         )
 
     def _rate(self, count: Callable[[Snapshot], float]) -> float | None:
-        """Return how much more a count has become in a second between the last two samples."""
+        """Return the growth per second of a count between the last two samples."""
         return rate(_counts(self.sample), _counts(self._before), count)
 
     # ---- processes

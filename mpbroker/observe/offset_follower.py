@@ -60,7 +60,7 @@ class OffsetFollower:
         return True
 
     async def _read_on(self) -> None:
-        """Read between calls, as long as there are some: groups may commit more than one call reads."""
+        """Read for a while after the last call: groups may commit more than a call has time to read."""
         try:
             while time.monotonic() < self._asked_at + READ_ON_FOR_S:
                 async with self.reading:

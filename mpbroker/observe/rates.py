@@ -8,12 +8,12 @@ from mpbroker.metrics.snapshot import NS, Distribution, Snapshot
 
 
 def per_second(now: float, before: float, passed_ns: int) -> float | None:
-    """Return by how much a count has grown in a second, at least 0; None if no time has passed."""
+    """Return the growth per second of a count, at least 0; None if no time has passed."""
     return max(now - before, 0) / (passed_ns / NS) if passed_ns > 0 else None
 
 
 def rate(now: Snapshot | None, before: Snapshot | None, count: Callable[[Snapshot], float]) -> float | None:
-    """Return by how much a count has grown in a second between two snapshots; None if one is missing."""
+    """Return the growth per second of a count between two snapshots; None if one is missing."""
     if now is None or before is None:
         return None
     return per_second(count(now), count(before), now.now_ns - before.now_ns)

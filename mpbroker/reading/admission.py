@@ -42,7 +42,7 @@ def at_most_bytes(
     ends: Mapping[TopicPartition, int],
     weight: Callable[[OffsetRange], int],
 ) -> dict[TopicPartition, int]:
-    """Return ends that take at most `limit` bytes, but a record batch at least of each backlog.
+    """Return ends that take at most `limit` bytes, but at least one record batch of each backlog.
 
     `weight` returns the bytes of a range, which grow with it by whole batches. If it returns 0 (unknown),
     that end stays as it is.

@@ -12,7 +12,7 @@ from mpbroker.reading.plan import Catalog
 
 
 def open_catalog(options: ReadOptions) -> Catalog:
-    """Open the catalog of files if they are here, unless the user wants otherwise; else that of the brokers.
+    """Open the catalog of files if they are here and readMode permits; otherwise the catalog of brokers.
 
     With readMode auto and bootstrap servers, files that are here and cannot be read (no permission, a broker
     in another container, a second log directory that is missing) are a warning, once per process.

@@ -63,7 +63,7 @@ EVERYTHING: Final = Pruning()
 
 
 def pruning_of(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
-    """Return what all of the conditions leave, and for each whether a pruned plan alone fulfils it."""
+    """Return the pruning by all conditions, and for each condition whether a pruned plan alone fulfils it."""
     constants: list[Condition] = []
     low, high, since_ms = 0, END_OF_OFFSETS, None
     exact = []
@@ -91,7 +91,7 @@ def holds(condition: Condition, value: Any) -> bool:
 
 
 def _compared(operator: Operator, value: Any, other: Any) -> bool | None:
-    """Compare as SQL does; None is SQL's unknown."""
+    """Return a comparison's result in SQL; None is SQL's unknown."""
     if operator == "null":
         return False
     if operator == "<=>":

@@ -8,7 +8,7 @@ class OptionError(ValueError):
 
 
 class SourceUnavailable(RuntimeError):
-    """Neither files nor a broker answer, or not for this topic."""
+    """Neither files nor brokers can be read, or they do not have the topic."""
 
 
 class FilesUnavailable(SourceUnavailable):

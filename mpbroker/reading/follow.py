@@ -228,7 +228,7 @@ class LocalFollower:
         self.catalog.close()
 
     def _stir(self) -> None:
-        """Begin to poll often, without an alarm: more may come."""
+        """Begin to poll often, without an alarm, since more records may come."""
         self._stirred_at = time.monotonic()
         if self._alarm is not None:
             self._alarm.close()

@@ -39,7 +39,7 @@ class GroupProgress:
     def reached(self, offsets: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
         """Commit that all records below these offsets have been processed.
 
-        Commits pause for AFTER_FAILURE_S after a failure, but for the last one of a run.
+        After a failure no commit is tried for AFTER_FAILURE_S, except a run's last one.
         """
         now = time.monotonic()
         if offsets == self._committed or (now < self._next_at and not is_last):

@@ -138,9 +138,9 @@ def _rows(segment: Segment, view: memoryview) -> Iterator[tuple[object, ...]]:
 
 
 def _published_bytes(segment: Segment) -> int | None:
-    """Return how much of a segment, which has been opened, was published; None if all of it is by now.
+    """Return how many bytes of an opened segment are published; None if all of them are.
 
-    If others follow, the open file may be one that the cleaner has made since the bound was published.
+    If other segments follow, the open file may be one that the cleaner made after the bound was published.
     """
     if segment.bound is None or segments_of(Path(segment.path).parent)[-1] != segment.base:
         return None

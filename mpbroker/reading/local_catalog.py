@@ -90,7 +90,7 @@ class LocalPartition:
 
     @cached_property
     def readable(self) -> Readable:
-        """Find what may be read, once and on demand: damage to one topic concerns no query of another.
+        """Return the records that may be read. They are found on demand: damage affects only its topic.
 
         Raises CorruptLog, SourceUnavailable, FilesUnavailable, OSError.
         """

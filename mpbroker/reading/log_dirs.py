@@ -1,4 +1,4 @@
-"""Examines log directories from outside: whose they are, which belong together, whether a broker runs.
+"""Examines log directories from outside: their broker, whether it runs, and its other directories.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
 (mpbroker.storage.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file
@@ -169,7 +169,7 @@ def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBro
 
 
 class _NotNow(Exception):
-    """No region of the directory's broker is found here; for `patience_s` that is no error."""
+    """The region of the directory's broker is not found here; callers try again for `patience_s`."""
 
     def __init__(self, text: str, patience_s: float) -> None:
         super().__init__(text)

@@ -64,7 +64,7 @@ def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
 
 
 def _bytes(task: TaskRange, files: LocalFiles) -> int:
-    """Return the bytes of the range as of now. The task reports records that were deleted meanwhile."""
+    """Return the current size of the range in bytes. The task reports records that were deleted meanwhile."""
     with suppress(SegmentGone, FileNotFoundError):
         return weight(pieces(Path(files.directory), files.bound, task.start, task.end))
     return 0

@@ -38,7 +38,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The place of a range's bytes when it was planned, and the log directories that it may move to.
+    """The directory of a range when it was planned, and the log directories that it may move to.
 
     `cluster_id` and `node_id` name the broker: another host may have other directories at the same paths.
     `aborted` are transactions that `.txnindex` files may lack.
@@ -139,7 +139,7 @@ def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) 
 
 
 def _pruned(catalog: Catalog, ranges: Sequence[OffsetRange], pruning: Pruning) -> list[OffsetRange]:
-    """Cut the ranges by the pruning, and drop empty ones."""
+    """Return the ranges, cut by the pruning, without empty ones."""
     left = []
     for one in ranges:
         start, end = max(one.start, pruning.low_offset), min(one.end, pruning.high_offset)
@@ -317,7 +317,7 @@ def parts_of(sizes: Sequence[int], min_partitions: int | None) -> list[int]:
 
 
 def by_offsets(start: int, end: int, parts: int, max_records: int | None) -> list[tuple[int, int]]:
-    """Cut [start, end) into equal pieces, none with more than `max_records` offsets."""
+    """Return [start, end) in equal pieces, each of at most `max_records` offsets."""
     if max_records is not None:
         parts = max(parts, math.ceil((end - start) / max_records))
     parts = min(parts, end - start)

@@ -3,9 +3,9 @@
 The bytes are the same as in the files, and so is the decoder. The next fetch is under way while Spark takes
 the records of the last one.
 
-A topic is identified by its id, so that another topic that has its name by now is recognised (KIP-516). Of a
-broker with ids but without Fetch v13 (Kafka 2.8 to 3.0) the id is asked for after each fetch. With a broker
-without ids (before 2.8) a recreated topic shows only by an offset beyond its end.
+A topic is identified by its id, so that a recreated topic of the same name is recognised (KIP-516). A broker
+with ids but without Fetch v13 (Kafka 2.8 to 3.0) is asked for the id after each fetch. With a broker without
+ids (before 2.8) a recreated topic is noticed only if the offset is beyond its end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNKNOWN_TOPIC = (
 
 
 class OffsetIsGone(Exception):
-    """The log was cut, or retention was faster; before Fetch v13 also: the topic was recreated."""
+    """The log was truncated, or retention deleted records; before Fetch v13 the topic may be another one."""
 
 
 class TopicIsGone(Exception):

@@ -102,7 +102,7 @@ class Brokers:
             raise SourceUnavailable(str(error)) from error
 
     def refresh(self, topics: Sequence[str]) -> None:
-        """Update the leaders of the topics. A failure is only logged: the next request meets its cause."""
+        """Update the leaders of the topics. A failure is only logged: the next request reports its cause."""
         if not topics:
             return
         try:
@@ -155,7 +155,7 @@ class RemoteCatalog:
         return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ask for the ends alone, with one request to each leader."""
+        """Return the ends alone, by one request to each leader."""
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
 
     def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:

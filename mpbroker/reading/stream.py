@@ -135,7 +135,7 @@ class Stream:
         return self._retried(planned)
 
     def committed(self, end: Mapping[str, Any]) -> None:
-        """Take note that Spark has finished all batches up to this end.
+        """Record that Spark has finished all batches up to this end.
 
         Spark calls this late, and never for a run's last batch.
         """
@@ -196,7 +196,7 @@ class Stream:
                 self._follower.wait(deadline - now)
 
     def _admitted(self, begun: StreamOffsets, view: StreamOffsets, *, everything: bool) -> StreamOffsets:
-        """Cut the view to the limits."""
+        """Return the view, cut to the limits."""
         if everything or not _is_limited(self._options):
             return view
         begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
@@ -296,10 +296,10 @@ class Stream:
         return found
 
     def _view(self, begun: StreamOffsets, *, is_final: bool = False) -> StreamOffsets:
-        """Return the ends now.
+        """Return the current ends.
 
-        Ends that went back, and missing partitions, count only after retries. Without an answer nothing is
-        new, up to a Kafka client's patience; `is_final` waits for an answer. Raises SourceUnavailable.
+        Lower ends and missing partitions are believed only after retries. While brokers do not answer, return
+        `begun`, or with `is_final` wait. Raises SourceUnavailable after as long as a Kafka client waits.
         """
         tries_left = self._options.retries
         while True:

@@ -31,7 +31,7 @@ class StreamOffsets:
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
     def of_another(self, topic: str, topic_id: bytes | None) -> bool:
-        """Return whether these offsets are those of another topic of that name.
+        """Return whether these offsets belong to a topic with this name and another id.
 
         An unknown id equals every id.
         """

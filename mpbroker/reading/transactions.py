@@ -45,7 +45,7 @@ _ADVICE = (
 
 
 class AtRest(NamedTuple):
-    """The last stable offset, and the transactions aborted after the snapshot by which it was found."""
+    """The last stable offset, and the transactions aborted after the snapshot that it was computed from."""
 
     last_stable_offset: int
     aborted: tuple[AbortedRange, ...]

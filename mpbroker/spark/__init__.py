@@ -1,4 +1,4 @@
-"""What a PySpark program uses of mpbroker: a session that finds the source, and functions on columns.
+"""The API for PySpark programs: a session that finds the source, and functions on columns.
 
 Importing this imports neither PySpark nor PyArrow; the functions do.
 """

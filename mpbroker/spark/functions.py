@@ -1,4 +1,4 @@
-"""Functions on columns: what `format("mpbroker")` reads as bytes, decoded."""
+"""Functions that decode the columns of bytes that `format("mpbroker")` reads."""
 
 from spark_integration.functions import drop_malformed, from_avro, from_msgpack
 

@@ -1,4 +1,4 @@
-"""The jobs as functions of a SparkSession, for programs of one's own; `mpbroker spark …` runs the same."""
+"""The jobs as functions that take a SparkSession; `mpbroker spark …` runs the same functions."""
 
 from spark_integration.jobs.archive import ArchiveSettings, Result, archive, partitioning
 from spark_integration.jobs.audit import Audit, audit

@@ -188,7 +188,7 @@ class Broker:
         return self._process.pid
 
     def _is_inherited(self) -> bool:
-        """Return whether this process is a fork of the one that started the broker, and that ends it."""
+        """Return whether this process is a fork of the broker's owner: only the owner may end the broker."""
         return self._owner not in (0, os.getpid())
 
     def _check_owner(self, call: str) -> None:
@@ -296,9 +296,9 @@ class Broker:
     ) -> Fault:
         """Let requests of an API wait, and then fail with an error code or lose their connection.
 
-        It holds for all that arrive after this call: `times` of them (0: all), of one client or of all. The
-        broker does nothing with a request that fails or loses its connection; one that only waits is served
-        then. Of several faults the oldest that is about a request counts. A broker that stops forgets them.
+        It applies to requests that arrive after this call: `times` (0: all), of one client or of all. The
+        broker does not serve a request that fails or loses its connection; it serves one that only waits.
+        If several faults match a request, the oldest applies. A broker that stops forgets its faults.
 
         Use it in a with statement, or call `clear` of the fault. Raises ValueError, BrokerFailed.
         """
@@ -425,7 +425,7 @@ class Broker:
         self._bound = pointer.listeners
 
     def _end(self, *, keep: bool = False) -> int:
-        """Kill what still runs of it, and remove its directories unless `keep` is true.
+        """Kill the remaining processes, and remove the directories unless `keep` is true.
 
         Return the exit code of the supervisor.
         """
@@ -436,7 +436,7 @@ class Broker:
                 self._remove_directories()
 
     def _kill_processes(self) -> int:
-        """Kill what still runs of it and wait until all has ended; return the exit code of the supervisor."""
+        """Kill the remaining processes and wait for their end; return the exit code of the supervisor."""
         for fault in self._faults:
             fault.forget()
         self._faults = []

@@ -1,4 +1,4 @@
-"""`Fault`: what a broker does to requests because a test wants it, and how often it has done so."""
+"""`Fault`: a failure of requests that a test asks a broker for, and the number of requests it has hit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Fault:
     """A fault of `Broker.fault`, until `clear` or the end of the with statement that has it."""
 
     def __init__(self, spec: faults.Fault, clear: Callable[[Fault], None]) -> None:
-        """`spec`: the broker's own description of it. `clear`: has the broker forget it."""
+        """Describe a fault as the broker does, by `spec`. `clear` removes it from the broker."""
         self.spec = spec
         self._clear = clear
         self._hits_at_the_end = 0
 
     @property
     def hits(self) -> int:
-        """Return how many requests have met it."""
+        """Return the number of requests that the fault was applied to."""
         try:
             size = Path(self.spec.hits).stat().st_size
         except FileNotFoundError:

@@ -25,7 +25,7 @@ def _namespace() -> int:
 
 
 def new_name() -> str:
-    """Return a name for directories that this process owns; no others have it."""
+    """Return a unique name for directories that this process owns."""
     pid = os.getpid()
     return f"{PREFIX}-{_namespace()}-{pid}-{process_start_ticks(pid)}-{secrets.token_hex(6)}"
 

@@ -11,7 +11,7 @@ from mpbroker.protocol.topic_names import NAME_LENGTH_MAX
 
 
 def unique_name(beginning: str) -> str:
-    """Return a unique name for a topic that begins with this text, as far as topics may."""
+    """Return a unique topic name that begins with this text; other characters than Kafka's become hyphens."""
     end = f"-{uuid.uuid4().hex[:8]}"
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", beginning)[: NAME_LENGTH_MAX - len(end)].strip("-") + end
 

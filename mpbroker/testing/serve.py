@@ -1,8 +1,8 @@
 """The process that `Broker` starts: a supervisor as of `mpbroker serve`, owned by the process of a test.
 
 It reads a `ServeRequest` from standard input, since others on the host can read a command line. It makes its
-own directories, and when its owner has ended, for any reason, the broker stops and removes them. So a
-death at any moment removes them, too.
+own directories. When its owner has ended, for any reason and at any moment, the broker stops and removes
+these directories.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class KafkaIntentLog:
     def latest(self, *, all_of_it: bool = True) -> Intent | None:
         """Read the last intent.
 
-        With `all_of_it` false the last visible intent is enough, which waits for no other sink.
+        With `all_of_it` false, return the last visible intent without waiting for other sinks' transactions.
         """
         found: bytes | None = None
         count = self._partitions()
@@ -135,7 +135,7 @@ class KafkaIntentLog:
         return None if found is None else Intent.from_json(found)
 
     def record(self, intent: Intent) -> None:
-        """Record the intent, durable and visible on return. If this raises, it may be recorded or not."""
+        """Record the intent, durable and visible on return. After an error it may or may not be recorded."""
         assert self._transaction is not None, "only who has fenced the others records"
         assert self._producer is not None
         key = self._sink_id.encode()
@@ -173,7 +173,7 @@ class KafkaEnds:
         self._transactions = Transactions(cluster)
 
     def commit(self, transaction: Prepared) -> Outcome:
-        """Commit the transaction; may be repeated."""
+        """Commit the transaction and return the outcome; may be repeated."""
         name, producer = transaction.transactional_id, transaction.producer
         try:
             self._transactions.end(name, producer, committed=True)
@@ -201,9 +201,9 @@ class KafkaEnds:
             self._transactions.init(name, _STRAY_TIMEOUT_MS)
 
     def _state(self, transaction: Prepared, *, of_it_alone: bool = False) -> str:
-        """Ask the coordinator for the transaction's state.
+        """Return the transaction's state at its coordinator.
 
-        Returns "" if it knows none, or if `of_it_alone` and there is a newer producer.
+        Return "" if the coordinator has none, or with `of_it_alone` if another producer has the id now.
         """
         try:
             found = self._transactions.describe(transaction.transactional_id)

@@ -53,7 +53,7 @@ class Target:
 
 
 class Topics:
-    """Numbers topics, and their partitions with numbers that go through all topics."""
+    """Topics by number, and their partitions, which are numbered across all topics."""
 
     def __init__(self, cluster: Cluster, start: int) -> None:
         self.targets: list[Target] = []
@@ -85,7 +85,7 @@ class Topics:
             self.keyless[number] = (self.keyless[number] + 1) % count
 
     def _partitions(self, name: str) -> int:
-        """Count the topic's partitions once all of them have a leader; ask until delivery.timeout.ms."""
+        """Return the number of partitions once all have a leader; wait up to delivery.timeout.ms."""
         attempts = itertools.count(1)
         return self._cluster.patiently(lambda: self._led_partitions(name, next(attempts)))
 
@@ -102,7 +102,7 @@ class Topics:
 
 
 class TopicMissing(ApiFailed):
-    """The broker was asked often enough to have created the topic, and has not."""
+    """The broker has not created the topic after repeated requests for it."""
 
     @property
     def retriable(self) -> bool:

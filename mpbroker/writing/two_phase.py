@@ -25,7 +25,7 @@ def commit(
 ) -> None:
     """Commit the batch. Return when it is committed, now or before.
 
-    `skipped`: a task knew the batch as decided and wrote nothing. Raises SinkError if it cannot be committed;
+    `skipped`: a task wrote nothing since the batch was decided. Raises SinkError if it cannot be committed;
     the next commit continues from the recorded intent.
     """
     log.fence()

@@ -89,9 +89,9 @@ Disturb = Callable[[Trial], AbstractContextManager[Lasts]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A row of EXPERIMENTS. `figure` may be `times_max` times that of the load alone, a rate a part of it.
+    """A row of EXPERIMENTS. `figure` may be at most `times_max` times that of the load alone.
 
-    `quiet`: how often a turn takes the load alone. `{directory}` in flags is the experiment's own.
+    `quiet`: how often a turn measures the load alone. `{directory}` in flags is the experiment's own.
     """
 
     load: frames.Request
@@ -125,7 +125,7 @@ def fill(broker: Broker, topic: str, batches: int, records: int, value_bytes: in
 
 
 def fetch_and_drop(connection: socket.socket, request: frames.Request, least_bytes: int) -> int:
-    """Fetch, and drop the response within the kernel but for its head. Return its bytes."""
+    """Fetch, and drop the response within the kernel except its head. Return the size in bytes."""
     connection.sendall(request.frame)
     head = frames.receive(connection, request.error_at + 2)
     error, size = int.from_bytes(head[request.error_at :]), 4 + int.from_bytes(head[:4])

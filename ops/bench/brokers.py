@@ -74,7 +74,7 @@ class BrokerError(Exception):
 
 
 class Process(Protocol):
-    """A broker's process: what of `subprocess.Popen` is used."""
+    """A broker's process: the part of `subprocess.Popen` that is used."""
 
     @property
     def pid(self) -> int: ...
@@ -218,7 +218,7 @@ class Mpbroker(Broker):
 
     @property
     def runtime_dir(self) -> Path:
-        """Of this broker alone, so that its remaining files are distinct from others'."""
+        """Return a directory of this broker alone, so that leftovers of other brokers are not in it."""
         return Path(f"/dev/shm/mpbroker-{os.getuid()}-port-{self.port}")
 
     def kill(self) -> None:

@@ -50,7 +50,7 @@ Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
-    """A measurement: its `quantities`, of which CPU never waits for a disk."""
+    """A measurement of `quantities`, such as the rate, and CPU, which never waits for a disk."""
 
     name: str
     quantities: Sequence[str]
@@ -98,7 +98,7 @@ class Session:
 
 
 def guarded_load(scenario: Scenario) -> Guarded:
-    """Guard a load: its rate, and the requests that a microsecond of the broker's CPU is enough for."""
+    """Return the measurement of a load: its rate, and its requests per microsecond of the broker's CPU."""
 
     def measure(session: Session, rounds: int) -> Figures:
         for contender in session.brokers:
@@ -174,7 +174,7 @@ def table(rows: Sequence[Compared]) -> Table:
 
 
 def check(chosen: argparse.Namespace) -> list[Compared]:
-    """Measure, compare, and measure missed rows again."""
+    """Measure the rows, and missed ones again; return the comparisons."""
     wanted, recorded = re.compile(chosen.only), ratios.load(RATIOS)
     chosen_rows = [guarded for guarded in all_guarded() if any(map(wanted.search, guarded.rows()))]
     with started(chosen.directory) as session:

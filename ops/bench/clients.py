@@ -63,7 +63,7 @@ class BenchError(Exception):
 def java_producer(
     records: int, size: int, *properties: str, rate: int = -1, figure: re.Pattern[str] = RATE
 ) -> Callable[[Broker, float], float]:
-    """Return a measurement with Kafka's ProducerPerformance: of its summary's `figure`."""
+    """Return a function that runs Kafka's ProducerPerformance, and returns `figure` of its summary."""
 
     def measure(broker: Broker, scale: float) -> float:
         command = [maven.java(), "-Xmx512m", "-cp", maven.kafka_classpath()]
@@ -206,7 +206,7 @@ ROWS = (
 
 
 def line_of(row: Row, found: Sequence[Sequence[float]]) -> str:
-    """Return a row of the table: medians, and ours as a ratio to the last broker's, more being better."""
+    """Return a row of the table: medians, and our ratios to the last broker; a larger ratio is better."""
     medians = [median(values) for values in found]
     cells = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in medians]
     last = medians[-1]

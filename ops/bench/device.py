@@ -28,7 +28,7 @@ SIZES = (512, 4096, 33 << 10, 130 << 10)
 
 
 class Device(NamedTuple):
-    """What rounds of `round_bytes` took. `direct`: past the page cache; some file systems refuse that."""
+    """Times of rounds of `round_bytes`. `direct`: past the page cache, which some file systems refuse."""
 
     round_bytes: int
     rounds_per_s: float
@@ -101,7 +101,7 @@ class Compared(NamedTuple):
 
 
 def compared(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Compared:
-    """Measure the device with rounds as large as those of a broker."""
+    """Measure the device with rounds of a broker's size; return both results."""
     found = measure(directory, whole_sectors(appended_bytes / rounds), BESIDE_S)
     return Compared(rounds, sync_ns / rounds / 1e3, found)
 

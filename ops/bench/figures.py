@@ -95,7 +95,7 @@ def stock_clients() -> Figures:
 
 
 def starts() -> Figures:
-    """Measure seconds until a broker serves, the memory of one with its exporter, and a broker of a test."""
+    """Measure the seconds until a broker or a test's broker serves, and its memory with the exporter."""
     found: dict[str, list[float]] = {"mpbroker": [], "kafka": [], "test": []}
     pss_mb = []
     with run.data_directory(None) as directory:

@@ -41,8 +41,8 @@ ZSTD_LEVEL: Final = 19
 
 @dataclass(frozen=True)
 class Request:
-    """A whole frame, size first, and the position of the error code in the frame that answers it; where a
-    produce has the number of its partition, or an offset commit that of its group in eight digits.
+    """A whole frame, size first. `error_at`: the error code's position in the response frame. `partition_at`:
+    where a produce has its partition. `digits_at`: where an offset commit has its group's eight digits.
     """
 
     frame: bytes
@@ -94,12 +94,12 @@ def record_batch(records: int, value_bytes: int, value: bytes = b"", *, zstd: bo
 def produce(
     topic: str, records: int, value_bytes: int, *, acks: int = -1, client_id: str = CLIENT_ID
 ) -> Request:
-    """Produce one batch for partition 0, in version 3."""
+    """Return a Produce of one batch to partition 0, version 3."""
     return _produce(topic, record_batch(records, value_bytes), acks, client_id)
 
 
 def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
-    """Produce one record with this value; version 7 is the first that may have zstd."""
+    """Return a Produce of one record, version 7, the first that allows zstd."""
     return _produce(topic, record_batch(1, 0, value, zstd=zstd), version=7 if zstd else 3)
 
 
@@ -120,7 +120,7 @@ def _produce(
 def fetch(
     topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
-    """Fetch from partition 0, in version 4; a response may lack one batch of the requested bytes."""
+    """Return a Fetch from partition 0, version 4. A response may be one batch short of the wanted bytes."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
@@ -128,7 +128,7 @@ def fetch(
 
 
 def offset_commit(topic: str, group: int = 0) -> Request:
-    """Commit an offset of partition 0 by a group without members, in version 2."""
+    """Return an OffsetCommit for partition 0, version 2, of a group without members."""
     name = f"group-{group:08d}"
     body = _string(name) + struct.pack(">i", -1) + _string("") + struct.pack(">qi", -1, 1)
     body += _string(topic) + struct.pack(">iiq", 1, 0, 1) + _string("")
@@ -138,12 +138,12 @@ def offset_commit(topic: str, group: int = 0) -> Request:
 
 
 def metadata(client_id: str = CLIENT_ID) -> Request:
-    """Ask for all topics, in Metadata version 4. It has no error code: the position is a topic count's."""
+    """Return a Metadata of all topics, version 4. It has no error code: `error_at` is in the topic count."""
     return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
 
 
 def set_quota(client_id: str, key: str, value: float) -> Request:
-    """Set one quota of one client id, in AlterClientQuotas version 0."""
+    """Return an AlterClientQuotas, version 0, that sets one quota."""
     body = struct.pack(">ii", 1, 1) + _string("client-id") + _string(client_id)
     body += struct.pack(">i", 1) + _string(key) + struct.pack(">dbb", value, 0, 0)
     return Request(frame(ALTER_CLIENT_QUOTAS, 0, body), 4 + 4 + 4 + 4)
@@ -160,7 +160,7 @@ def create_topic(
 
 
 def create_topics(topics: Sequence[str], partitions: int, *, timeout_ms: int = TIMEOUT_MS) -> Request:
-    """Create topics in one request; their names have one length.
+    """Return a CreateTopics for topics whose names have one length.
 
     The error that the caller sees is that of the first topic in the response.
     """
@@ -170,7 +170,7 @@ def create_topics(topics: Sequence[str], partitions: int, *, timeout_ms: int = T
 
 
 def delete_topics(topics: Sequence[str], *, timeout_ms: int = TIMEOUT_MS) -> Request:
-    """Delete topics in one request; their names have one length.
+    """Return a DeleteTopics for topics whose names have one length.
 
     The error that the caller sees is that of the first topic in the response.
     """
@@ -194,7 +194,7 @@ def api_versions() -> Request:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Receive exactly `size` bytes."""
+    """Return exactly `size` received bytes."""
     received = bytearray()
     while len(received) < size:
         part = connection.recv(size - len(received))

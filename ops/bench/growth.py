@@ -1,4 +1,4 @@
-"""`make bench-growth`: how the cost of a request grows with what a broker has to carry.
+"""`make bench-growth`: how the cost of a request grows with the load of a broker.
 
     python -m ops.bench.growth                       # all curves, a quarter of an hour on a quiet machine
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
@@ -112,7 +112,7 @@ def merged(points: Sequence[Point]) -> Point:
 
 @contextlib.contextmanager
 def _counting(pids: Sequence[int]) -> Iterator[list[int]]:
-    """Count the system calls of processes while the body runs; the count is there when it has ended.
+    """Count the system calls of processes while the body runs; the list has the count afterwards.
 
     Raises LoadError if the kernel does not let perf count.
     """
@@ -163,7 +163,7 @@ def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
 
 
 def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: str = PROCESSES) -> Mpbroker:
-    """Start a broker; it is paused until it is measured, and is killed with the stack."""
+    """Return a started broker, which is paused until it is measured. The stack kills it."""
     template = MPBROKER_COMMAND.replace(PROCESSES, processes)
     flags = ("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
     started = Mpbroker(directory, template=template, flags=flags)
@@ -173,7 +173,7 @@ def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: s
 
 
 def measuring(broker: Mpbroker, load: Load) -> Callable[[], Point]:
-    """Return how to take a point while the broker runs and the others do not."""
+    """Return a function that takes a point while this broker runs and the others are paused."""
 
     def taken() -> Point:
         with broker.awake():
@@ -211,7 +211,7 @@ def over_partitions(stack: ExitStack, directory: Path) -> list[Planned]:
 
 
 def over_connections(*, busy: bool) -> Prepare:
-    """Return the curve over connections that all work, or over those of which one works."""
+    """Return the curve over the number of connections, of which all are busy or only one."""
 
     def prepare(stack: ExitStack, directory: Path) -> list[Planned]:
         planned = []
@@ -294,7 +294,7 @@ def over_workers(kind: str) -> Prepare:
 
 
 def over_loads(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return the hops of common requests. Their system calls are counted in separate runs: it takes time."""
+    """Return the hops of common requests. Their system calls are counted in runs of their own: it is slow."""
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)

@@ -70,7 +70,7 @@ def _index(role: str, number: str) -> int:
 
 
 def _used(pid: int) -> Work:
-    """Return the kernel's counts of a process and its threads; none of one that has ended."""
+    """Return the kernel's counts of a process and its threads; zeros if it has ended."""
     used = Work()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -81,7 +81,7 @@ def _used(pid: int) -> Work:
 
 
 class Hops:
-    """Looks at the processes of one broker. Raises FileNotFoundError if it does not run."""
+    """Reads the counts of one broker's processes. Raises FileNotFoundError if it does not run."""
 
     def __init__(self, broker: Mpbroker) -> None:
         pointer = read_pointer(broker.log_dir)

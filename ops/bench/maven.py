@@ -27,7 +27,7 @@ def java() -> str:
 
 
 def copy_dependencies(pom: Path, target: Path) -> None:
-    """Fetch the jars that a pom.xml names into a directory; return their paths. Raises MissingToolError."""
+    """Fetch the jars that a pom.xml names into a directory. Raises MissingToolError."""
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingToolError("Jars come from Maven: apt-get install maven")

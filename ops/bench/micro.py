@@ -67,7 +67,7 @@ def best(measure: Callable[..., float], *args: int) -> float:
 
 
 def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
-    """Return the seconds of one call. A first one warms up, and gives the number that fits a round."""
+    """Return the seconds of one call. A first call warms up, and determines how many make a round."""
     began = time.perf_counter()
     call()
     calls = max(1, int(seconds / ROUNDS / max(time.perf_counter() - began, 1e-7)))
@@ -100,7 +100,7 @@ def repeat(call: Callable[[], object], times: int) -> Callable[[], None]:
 
 
 def with_child(work: Callable[[], None], measure: Callable[[], float]) -> float:
-    """Run `work` in a child while measuring; the child must end well."""
+    """Return the measurement taken while a child runs `work`. Raises RuntimeError if the child fails."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -122,7 +122,7 @@ def native_ring(batch: int, slots: int) -> float:
 
 
 def streamed_ring(batch: int, slots: int) -> float:
-    """Stream slots from process to process; seven check words of each are computed and compared."""
+    """Return ns a slot from process to process, with seven check words computed and compared."""
     memory = sparse(ring_bytes(RING_SLOTS))
 
     def drain() -> None:

@@ -13,9 +13,9 @@ _TITLE = re.compile(r"mpbroker [^:]*: (.*)")
 
 
 def title_of(process: psutil.Process) -> str:
-    """Return what ps shows of a process of mpbroker, without the broker's name: "handler 0".
+    """Return the title of a process of mpbroker in ps, without the broker's name: "handler 0".
 
-    "" of other processes, and of one that has ended.
+    Return "" for other processes, and for one that has ended.
     """
     try:
         found = _TITLE.match(" ".join(process.cmdline()).strip())

@@ -44,7 +44,7 @@ APART_MAX = 0.1
 class Load:
     """A load. `throttle_at`: position of throttle_time_ms in the response, from its end if negative.
 
-    One below `served_bytes_min` is the empty answer to a fetch that waits. `per_s`: requests; None: no pace.
+    A response below `served_bytes_min` is an empty one of a fetch. `per_s`: requests; None: without limit.
     """
 
     quota: str

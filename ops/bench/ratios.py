@@ -24,9 +24,9 @@ class RatiosError(Exception):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A row: the median of its rounds, and how far the rounds lay apart as a part of that.
+    """A row: the median of its rounds, and their spread as a fraction of the median.
 
-    `device_us`: what a commit round took the bare device; 0 where none is waited for.
+    `device_us`: the time of a commit round on the bare device; 0 for rows that wait for none.
     """
 
     ratio: float

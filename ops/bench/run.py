@@ -127,7 +127,7 @@ def file_system(directory: Path) -> str:
 
 
 def circumstances(directory: Path) -> str:
-    """Return what absolute figures depend on, in a line."""
+    """Return one line about the machine, on which absolute figures depend."""
     kernel = platform.release().partition("-")[0]
     return (
         f"{os.cpu_count()} cores shared with others, {platform.machine()}, Linux {kernel}, "
@@ -182,7 +182,7 @@ def started(
     topic: str = "",
     partitions: int = 1,
 ) -> Iterator[tuple[list[Contender], Path]]:
-    """Start the brokers of a run, and yield them with their directory, warm and standing still; kill them.
+    """Start the brokers of a run; yield them, warmed up and paused, and their directory; kill them at last.
 
     `topic`: made on each.
     """

@@ -49,7 +49,7 @@ class Scenario:
 
     @property
     def bulk(self) -> bool:
-        """True if the load is measured in bytes, not in requests."""
+        """Return whether the load is measured in bytes, not in requests."""
         return self.value_bytes >= 16_384
 
 
@@ -206,7 +206,7 @@ class Door:
     login: tuple[str, str] | None = None
 
     def options(self) -> list[str]:
-        """Return what the generator has to know, but for the port."""
+        """Return the generator's options for this listener, except the port."""
         encrypted = ["--tls-ca", str(self.authorities)] if self.authorities else []
         return [*encrypted, *(["--user", self.login[0], "--password", self.login[1]] if self.login else [])]
 

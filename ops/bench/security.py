@@ -190,7 +190,7 @@ class GuardedBroker:
             asked.result(PATIENCE_S)
 
     def doors(self) -> list[Door]:
-        """Return the ways in: without a login, with a login, and with one that is encrypted."""
+        """Return the listeners: without a login, with a login, and with login and encryption."""
         login = (USER, PASSWORD)
         return [
             Door(self.broker.port),
@@ -206,7 +206,7 @@ def entry(name: str, principal: str, *, is_prefix: bool) -> AclBinding:
 
 
 def other(number: int) -> AclBinding:
-    """Return an entry that is not about the load: of a topic, of topics with a prefix, or of another user.
+    """Return an entry that does not match the load: of a topic, a prefix of topics, or another user.
 
     Every third one is about the topics of the load, so that a decision has to read it.
     """
@@ -232,7 +232,7 @@ class Form:
 
 @dataclass
 class Field:
-    """The forms of one broker's kind, plain first."""
+    """The forms of one kind of broker, plain first."""
 
     name: str
     forms: list[Form]
@@ -240,7 +240,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a load was in a form: medians of its turns, and of their ratios to plain in the same turn.
+    """The results of a load in a form: medians of its turns, and of their ratios to plain in the same turn.
 
     `rates`: the least and the largest ratio of requests a second.
     """
@@ -316,7 +316,7 @@ class Topics:
         self._requests: dict[int, tuple[Broker, str, Request]] = {}
 
     def request(self, broker: Broker) -> Request:
-        """Return what to send. The broker runs."""
+        """Return the request to send. The broker must be running."""
         if id(broker) not in self._requests:
             topic = f"{PREFIX}{self._scenario.name}-{self._made}"
             self._made += 1
@@ -338,7 +338,7 @@ class Topics:
 
 
 def turn(form: Form, scenario: Scenario, topics: Topics, directory: Path, seconds: float) -> Result:
-    """Put the load of a scenario on a form's broker once."""
+    """Run the load of a scenario once on a form's broker, and return its result."""
     if scenario.bulk and scenario.kind == "produce":
         scenarios.settle_memory(directory, seconds)
     with form.broker.awake():
@@ -372,7 +372,7 @@ def measure(
 
 
 def ratios(form: Form, plain: Form, load: str, figure: str) -> list[float]:
-    """Return the ratio to plain of each turn. Zero: too little was measured for one."""
+    """Return the ratio to plain of each turn, 0 if too little was measured for a ratio."""
     pairs = zip(form.results[load], plain.results[load], strict=True)
     return [
         getattr(one, figure) / getattr(other, figure) if getattr(other, figure) else 0.0

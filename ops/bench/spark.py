@@ -1,6 +1,6 @@
 """Spark's readers of one topic, compared with Spark's own connector: `python -m ops.bench.spark`.
 
-The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]:
+The same records are in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]:
 all columns into nothing, the values alone, and a count. The table also has PySpark's own time for batches
 that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
 of its own; it needs Maven and the network once. Fails where a bound is missed. There are bounds for the
@@ -149,7 +149,7 @@ def environment(python: Path | str) -> dict[str, str]:
 
 
 def run(specification: dict[str, Any], python: Path | str = sys.executable) -> tuple[dict[str, Any], int]:
-    """Return what the queries took, and the most memory that a Python worker had."""
+    """Return the results of the queries, and the largest memory of a Python worker in bytes."""
     with (
         subprocess.Popen(
             command(python, specification), stdout=subprocess.PIPE, text=True, env=environment(python)
@@ -188,7 +188,7 @@ def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
 
 
 def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return what each reader's queries took in seconds, and the most bytes that a Python worker had."""
+    """Return the seconds of each reader's queries, and the largest memory of a Python worker in bytes."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     found, workers = {}, 0
     ours = readers(place, shape)
@@ -217,7 +217,7 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
 
 
 def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
-    """Print the table of a shape; return what missed its bound."""
+    """Print the table of a shape; return a line for each missed bound."""
     found, workers = read_by_all(shape, place, rounds)
     print_table(shape, found)
     return missed(shape, found, workers)
@@ -256,7 +256,7 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 
 def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Measure produces during a reading job, and during processes that take as much CPU."""
+    """Compare produces during a reading job and during equal CPU use; return a missed bound."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}

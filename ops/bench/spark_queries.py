@@ -3,8 +3,8 @@
 Imports nothing but PySpark unless the session is ours, so that it also runs where another PySpark is
 installed. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session"};
 `session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count": best seconds, "rows",
-"value_bytes", "plan"}. With "seconds" as well it prints "reading" when it has warmed up, repeats the value
-query for so long, and prints {"runs"}. With "write_parquet", a path, it writes all columns there: {}.
+"value_bytes", "plan"}. With "seconds" it also prints "reading" after the warm-up, repeats the value query for
+that time, and prints {"runs"}. With "write_parquet", a path, it writes all columns there and prints {}.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Python data source whose batches cost nothing: what PySpark itself takes for as many rows."""
+"""A Python data source whose batches cost nothing, to measure PySpark's own time for as many rows."""
 
 from __future__ import annotations
 

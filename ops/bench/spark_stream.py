@@ -1,7 +1,7 @@
 """How soon a record is a row of a streaming query, and what that costs: `make bench-spark-stream`.
 
 One broker, one topic, and one query after the other: our source on files and over the network, and Spark's
-own Kafka connector. That is there for PySpark 4.0.0 only, so our source runs under that one too
+own Kafka connector. The connector exists for PySpark 4.0.0 only, so our source runs under it, too
 (`ops.bench.connector` fetches it once; `--without-connector` leaves it out). Of each: the median time of a
 micro-batch of one record, the latency from produce() to the row in foreachBatch, and an idle query's CPU.
 """
@@ -109,7 +109,7 @@ def cpu_s() -> tuple[float, float]:
 
 
 def measure(source: str, address: str, log_dir: str) -> dict[str, float]:
-    """Measure one source, in an interpreter of its own."""
+    """Return the figures of one source, in an interpreter of its own."""
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         spark = session(source, work)

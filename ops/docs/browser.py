@@ -21,7 +21,7 @@ PAUSE_MS = 20
 
 
 class PageError(AssertionError):
-    """The page is not as it has to be."""
+    """The page is not as expected."""
 
 
 class Browser:
@@ -58,14 +58,14 @@ class Browser:
             self.errors.append(f"{message.text} {message.location['url']}")
 
     def command(self, name: str, **params: Any) -> None:
-        """Give a command of the DevTools protocol."""
+        """Send a command of the DevTools protocol."""
         self._protocol.send(name, params)
 
     def resize(self, width: int, height: int) -> None:
         self._page.set_viewport_size({"width": width, "height": height})
 
     def prefer(self, scheme: str) -> None:
-        """Set what the system prefers: light or dark."""
+        """Set the colour scheme that the system prefers: light or dark."""
         self._page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
 
     def open(self, url: str) -> None:

@@ -233,7 +233,7 @@ def _produce(broker: Broker) -> None:
 
 
 def _kept_bytes(broker: Broker) -> int:
-    """Return what its journal and its reserve take by now."""
+    """Return the bytes that the broker's journal and reserve take now."""
     pointer = read_pointer(broker.log_dir)
     assert pointer is not None
     public = snapshot.attach(Path(pointer.runtime_dir, PUBLIC_NAME))

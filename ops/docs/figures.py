@@ -57,7 +57,7 @@ def head(*columns: str) -> list[str]:
 
 
 def _beside(found: Mapping[str, float], *, more_is_better: bool = True) -> list[str]:
-    """Return what three brokers had, and ours as ratios to Kafka's, more being better."""
+    """Return cells with the figures of three brokers, and our ratios to Kafka; a larger ratio is better."""
     kafka = found["kafka"]
     ratios = (found[one] / kafka if more_is_better else kafka / found[one] for one in OURS)
     return [*(number(found[one]) for one in (*OURS, "kafka")), *map(number, ratios)]
@@ -136,7 +136,7 @@ def connects(figures: Figures) -> list[str]:
 
 
 def clients(figures: Figures) -> list[str]:
-    """Return what stock clients had."""
+    """Return the table of stock clients."""
     lines = head("client", *BESIDE)
     for name, found in figures["clients"].items():
         if name != "circumstances":
@@ -258,7 +258,7 @@ def bends(curves: Curves) -> list[str]:
 
 
 def hops(curves: Curves) -> list[str]:
-    """Return what each hop does for a request: CPU, system calls, wake-ups."""
+    """Return a table of each hop's work for a request: CPU, system calls, wake-ups."""
     lines = [f"| request | | {' | '.join(HOPS)} | all |", f"|---|---|{'---|' * len(HOPS)}---:|"]
     for point in curves["hops"]["points"]:
         cells = [

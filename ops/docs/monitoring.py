@@ -26,7 +26,7 @@ TABLES: Made = {
 
 
 def page() -> str:
-    """Return the page with its tables made anew. Raises TableError."""
+    """Return the page with its tables made again. Raises TableError."""
     return filled(PAGE.read_text(), PAGE, TABLES)
 
 

@@ -13,7 +13,7 @@ from mpbroker.protocol.api_keys import ApiKey
 
 
 class NotServed(NamedTuple):
-    """A row of the page. `tools`: those that fail, and how, if not with the usual words."""
+    """A row of the page. `tools`: Kafka's tools that fail, and how, unless with the usual message."""
 
     keys: tuple[ApiKey, ...]
     lost: str

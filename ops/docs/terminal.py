@@ -65,7 +65,7 @@ def crisp(svg: str) -> str:
 
 
 def _on_one_ground(svg: str) -> str:
-    """Draw the commonest background once instead of for each piece of a line."""
+    """Return the SVG with its commonest background drawn once, not for each piece of a line."""
     ((ground, _),) = Counter(_GROUND.findall(svg)).most_common(1)
     _, _, width, height = next(m.groups() for m in re.finditer(_SCREEN, svg))
     once = f'<rect fill="{ground}" width="{width}" height="{height}"/>'

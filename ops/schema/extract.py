@@ -110,7 +110,7 @@ def camel(snake: str) -> str:
 
 
 def version_spec(versions: list[int], valid: list[int]) -> str:
-    """Kafka's way of writing a range: "3", "3-5", "3+" or "none"."""
+    """Return a range as Kafka writes it: "3", "3-5", "3+" or "none"."""
     if not versions:
         return "none"
     first, last = min(versions), max(versions)
@@ -122,7 +122,7 @@ def version_spec(versions: list[int], valid: list[int]) -> str:
 
 
 def inner_type(annotation: Any) -> tuple[Any, bool, bool]:
-    """-> (type, is array, is nullable) of an annotation like `tuple[X, ...] | None`."""
+    """Return (type, is array, is nullable) of an annotation like `tuple[X, ...] | None`."""
     nullable = False
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         (annotation,) = (a for a in typing.get_args(annotation) if a is not type(None))
@@ -136,7 +136,7 @@ def inner_type(annotation: Any) -> tuple[Any, bool, bool]:
 
 
 def default_text(field: KioField, scalar_type: str | None) -> str | None:
-    """The default as Kafka's JSON writes it; None where it is the type's own zero."""
+    """Return the default as Kafka's JSON writes it; None if it is the type's own zero."""
     value = field.default
     if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
         return None
@@ -176,7 +176,7 @@ def merged_field(name: str, per_version: dict[int, KioField], valid: list[int]) 
 
 
 def merged_fields(per_version: Versioned, valid: list[int]) -> list[Json]:
-    """Fields of all versions in one order that every version agrees with."""
+    """Return the fields of all versions, in one order that every version agrees with."""
     order: list[str] = []
     found: dict[str, dict[int, KioField]] = {}
     for version in sorted(per_version, reverse=True):
@@ -189,7 +189,7 @@ def merged_fields(per_version: Versioned, valid: list[int]) -> list[Json]:
 
 
 def structs_of(per_version: Versioned, top: str) -> Iterator[tuple[str, Versioned]]:
-    """The nested structs of a message, each with its versions, inner ones first as kio writes them."""
+    """Yield the nested structs of a message, each with its versions, inner ones first as in kio."""
     structs: dict[str, Versioned] = {}
     for version in sorted(per_version, reverse=True):
         module = sys.modules[per_version[version].__module__]

@@ -68,7 +68,7 @@ def build(sources: Path, sysroot: Path) -> Path:
 
 
 def target(sources: Path, sysroot: Path) -> dict[str, str]:
-    """Return the environment in which Python builds for another processor. `sources`: gets a directory."""
+    """Return the environment in which Python builds for another processor. Adds a directory to `sources`."""
     data = f"_sysconfigdata__{TRIPLET}"
     about = sources / "build" / "target"
     about.mkdir(parents=True)

@@ -2,8 +2,8 @@
 
     python -m ops.setup.sanitizers [arguments of pytest]
 
-The build lies below `build/asan`, with a copy of the packages; those of the checkout stay as they are. Leaks
-are not looked for: Python itself keeps memory until its end.
+The build is below `build/asan`, with a copy of the packages; the checkout's packages stay unchanged. Leaks
+are not reported: Python itself keeps memory until its end.
 """
 
 from __future__ import annotations

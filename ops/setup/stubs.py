@@ -29,7 +29,7 @@ _ATTRIBUTE = re.compile(r"[a-z]\w*: [^=]+?( = .+)?|[A-Z]\w* = .+")
 
 
 def logical_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield indentation and text of each statement, without texts about them."""
+    """Yield indentation and text of each statement, without comments and docstrings."""
 
     def shown(match: re.Match[str]) -> str:
         return "..." if match[1] else match[0] if match[0][0] != "#" or match[0].startswith("# type:") else ""
@@ -44,7 +44,7 @@ def logical_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def split(text: str) -> list[str]:
-    """Split a text at the commas that are in no brackets."""
+    """Return the parts of a text between commas outside of brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign in "([{") - (sign in ")]}")

@@ -108,7 +108,7 @@ def build(sources: Path, python: str, into: Path) -> Path:
 def repair(wheel: Path, into: Path, *, libraries: Path | None = None) -> Path:
     """Have auditwheel check what the wheel needs of its host, and name it after that. Return the new path.
 
-    `libraries`: the directory of those of the host that it is for, if that is of another kind than this one.
+    `libraries`: the directory with the target's libraries, if its processor is of another kind.
     """
     excluded = [word for library in OUTSIDE for word in ("--exclude", library)]
     if libraries is not None:

@@ -226,7 +226,7 @@ class _Archiving:
 def where_to_begin(reached: Mapping[Log, int], log: Log, log_start: int) -> tuple[int, bool]:
     """Return the first offset to archive, and whether the topic was archived under another id before.
 
-    Two ids of which one is not known are taken for the same.
+    An unknown id is taken to be the same as any other.
     """
     topic, topic_id, number = log
     if log in reached:

@@ -74,7 +74,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A batch that is there `times` times, by its producer's id, epoch and sequence."""
+    """A batch that occurs `times` times, identified by producer id, epoch and sequence."""
 
     topic: str
     partition: int

@@ -69,7 +69,7 @@ class Targets:
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Targets | None:
-        """Return what the options of a sink carry; None for a sink of no mirror."""
+        """Return the targets in the options of a sink; None for a sink without a mirror."""
         if f"{_PREFIX}prefix" not in options:
             return None
         source = {n.removeprefix(_SOURCE): value for n, value in options.items() if n.startswith(_SOURCE)}

@@ -113,7 +113,7 @@ def _now(archive: Path) -> tuple[Path, list[Run]]:
 
 
 def _next(runs: list[Run], progress: Progress, settings: ReplaySettings) -> tuple[Span, ...]:
-    """Return the offsets not written yet of the first run that has some; nothing if none has."""
+    """Return the unwritten offsets of the first run that has any; an empty tuple if no run has."""
     return next((spans for run in runs if (spans := _ahead(run, progress, settings))), ())
 
 

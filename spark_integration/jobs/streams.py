@@ -68,7 +68,7 @@ def _behind(progress: Any) -> int:
 
 
 def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataStreamWriter:
-    """Have the query end at the present records, or run for ever."""
+    """Return the writer with a trigger: end at the present records, or run for ever."""
     if once:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{max(round(every_s * 1000), 0)} milliseconds")

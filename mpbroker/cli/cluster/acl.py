@@ -1,6 +1,6 @@
 """`mpbroker acl`: access control lists of a broker, by DescribeAcls, CreateAcls and DeleteAcls.
 
-Flags mean what those of kafka-acls.sh mean.
+Flags have the same meaning as in kafka-acls.sh.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Resources(NamedTuple):
     def each(self, *, are_prefixes: bool = False) -> list[tuple[ResourceType, str, PatternType]]:
         """Return type, name and pattern type of each resource. Raises CliError if there is none.
 
-        `are_prefixes`: the names are prefixes, but for that of the cluster.
+        `are_prefixes`: all names except the cluster's are prefixes.
         """
         pattern = PatternType.PREFIXED if are_prefixes else PatternType.LITERAL
         named = (
@@ -94,7 +94,7 @@ class Resources(NamedTuple):
 
 
 class Principals(NamedTuple):
-    """Principals to allow and to deny, and their hosts; no hosts: all."""
+    """Principals to allow and to deny, and their hosts. No hosts means all hosts."""
 
     allowed: Annotated[
         list[str] | None, option("--allow-principal", "User:NAME", "User:* for all; repeatable.")
@@ -269,7 +269,7 @@ def _check_any(found: Iterable[Acl]) -> None:
 def _filters(
     resources: Resources, whom: Principals, what: AclOperations, *, are_prefixes: bool
 ) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
-    """Return filters for these entries; without a principal, for all about the resources. Raises CliError."""
+    """Return filters for these entries, or without a principal for all of the resources. Raises CliError."""
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
         return [filter_of(acl) for acl in _entries(resources, whom, what, are_prefixes=are_prefixes)]

@@ -59,7 +59,7 @@ def cluster(
 
 
 def _print(document: dict[str, Any]) -> None:
-    """Print tables. Their headings qualify the keys: a key needs no prefix inside its JSON object."""
+    """Print tables. Their headings are longer than the keys in JSON, which the enclosing object explains."""
     print_table(["cluster_id", "controller_id"], [[document["cluster_id"], document["controller"]]])
     for name, headings in _HEADINGS.items():
         if rows := document.get(name):

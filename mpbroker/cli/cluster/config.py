@@ -36,7 +36,7 @@ HIDDEN = "(hidden)"
 
 
 class ConfigTarget(NamedTuple):
-    """Whose settings: at most one of topic, broker and defaults."""
+    """The flags that name a resource with settings: at most one of topic, broker and defaults."""
 
     topic: Annotated[str | None, option("--topic", "NAME", "Of this topic.")] = None
     broker: Annotated[
@@ -50,7 +50,7 @@ class ConfigTarget(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """A resource that has settings. `text` names it to people, `keys` are those that it can have."""
+    """A resource that has settings. `text` is its name in messages, `keys` are its possible settings."""
 
     type: ConfigResourceType
     name: str
@@ -59,7 +59,7 @@ class Resource(NamedTuple):
 
 
 def _parsed(texts: Sequence[str]) -> dict[str, str | None]:
-    """Parse KEY=VALUE. Raises CliError, also if a key is there twice."""
+    """Parse KEY=VALUE texts. Raises CliError, also for a repeated key."""
     changes: dict[str, str | None] = {}
     for text in texts:
         key, value = parse_setting(text, flag="")
@@ -174,7 +174,7 @@ def _alter(
 
 
 def _resource(client: Admin, target: ConfigTarget) -> Resource:
-    """Return the resource that the flags name. Raises CliError unless it is one."""
+    """Return the resource that the flags name, by default the only broker. Raises CliError."""
     if sum((target.topic is not None, target.broker is not None, target.defaults)) > 1 or (
         target.loggers and (target.topic is not None or target.defaults)
     ):
@@ -218,7 +218,7 @@ def _check_known(
     keys: Sequence[str],
     entries: Sequence[m.DescribeConfigsResponse.DescribeConfigsResourceResult],
 ) -> None:
-    """Check that the broker has told of each of these settings. Raises CliError."""
+    """Check that the broker's response has each of these settings. Raises CliError."""
     there = {entry.name for entry in entries}
     if missing := [key for key in keys if key not in there]:
         guess = known.hint(missing, resource.keys)
@@ -226,7 +226,7 @@ def _check_known(
 
 
 def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
-    """Print which settings have no effect. Brokers store whatever they do not know, as Kafka's do."""
+    """Print which settings have no effect. Brokers store unknown settings, as Kafka's brokers do."""
     for key in keys:
         if key in resource.keys or known.is_known(key):
             continue

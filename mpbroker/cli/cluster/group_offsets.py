@@ -151,7 +151,7 @@ def _reset(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Set offsets of groups (None: of all), or print them. Raises the errors of single groups at the end."""
+    """Set the offsets of groups (None: all groups), or print them. Raises errors of single groups last."""
     failed: list[ClientError] = []
     rows: list[dict[str, Any]] = []
     with open_admin(where) as client:
@@ -182,7 +182,7 @@ def _reset(
 def _plan(
     places: Mapping[str, Any], named: Sequence[str], topics: Sequence[str], *, all_topics: bool
 ) -> ResetPlan:
-    """Return the plan of the flags: `places` by their names. Raises CliError unless they name one plan."""
+    """Return the plan of the flags. `places` has values by flag; CliError is raised unless one is given."""
     given = {name: value for name, value in places.items() if value is not None and value is not False}
     if len(given) != 1:
         why = "these exclude each other:" if given else "say where to, with one of"
@@ -231,7 +231,7 @@ def _nothing(plan: ResetPlan, group: str) -> ClientError:
 
 
 def _of_consumers(client: Admin) -> list[str]:
-    """Return all groups that have offsets of consumers; those of Connect's workers have none."""
+    """Return all groups that commit consumers' offsets. Groups of Connect workers commit none."""
     return [
         one.group_id
         for one in groups.list_groups(client)

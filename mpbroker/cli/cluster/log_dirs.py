@@ -118,7 +118,7 @@ def _move(
 
 
 def _resolved(client: Admin, brokers: Iterable[int], to: str) -> str:
-    """Resolve a relative path; return it as it is if none or several log directories may be meant."""
+    """Return the log directory that ends in a relative path; the path itself if none does, or several do."""
     wanted = PurePosixPath(to)
     if wanted.is_absolute():
         return to
@@ -147,7 +147,7 @@ def _begin(client: Admin, broker: int, topic: Topic, partitions: list[int], to: 
 def _follow(
     client: Admin, topic: Topic, partitions: list[int], to: str, wait_s: float | None
 ) -> list[dict[str, Any]]:
-    """Wait until the partitions are there; return their rows. Raises CliError if they are not in time."""
+    """Return the partitions' rows, after all have moved unless `wait_s` is None. Raises CliError if late."""
     deadline = time.monotonic() + (wait_s or 0)
     with progress_bar(0) as update:
         while True:
@@ -171,7 +171,7 @@ def _lag(row: dict[str, Any]) -> str:
 
 
 def _on_the_way(client: Admin, topic: Topic, partitions: list[int], to: str) -> list[dict[str, Any]]:
-    """Return how far each of the partitions is. Raises CliError about one whose move has ended elsewhere."""
+    """Return a row with the progress of each move. Raises CliError if one ended in another directory."""
     wanted = [m.DescribeLogDirsRequest.DescribableLogDirTopic(topic.name, partitions)]
     found: dict[int, dict[str, Any]] = {
         number: {"partition": number, "is_there": False, "offset_lag": 0, "size": 0, "copied": -1}

@@ -22,7 +22,7 @@ _OF_ONE, _OF_SEVERAL = 3, 4
 
 
 def parse(text: str, file: str, groups: Sequence[str]) -> GroupOffsets:
-    """Return the offsets in a file. `groups`: those of the command, [] for all. Raises CliError."""
+    """Return the offsets in a file. `groups`: the command's groups, [] for all. Raises CliError."""
     plan: dict[str, dict[TopicPartition, int]] = {}
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:

@@ -1,7 +1,7 @@
 """`mpbroker token`: delegation tokens (KIP-48).
 
-Commands name a token by its id, requests by its HMAC, which is a password: the broker is asked for it. It is
-shown once, when the token is made, and is never on a command line, which everybody on the host can read.
+Commands name a token by its id. Requests need its HMAC, a password, which a command gets from the broker. It
+is printed only when the token is created, and never on a command line, which all users of the host can read.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def topic_create(
 
 
 def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
-    """Parse KEY=VALUE with both parts present; `flag` stood before it. Raises CliError."""
+    """Parse KEY=VALUE; neither part may be empty. Raises CliError, which names `flag`."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise CliError(f"{flag}{text}: this is not KEY=VALUE", USAGE_ERROR)

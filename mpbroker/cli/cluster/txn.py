@@ -270,7 +270,7 @@ def _describe(client: Admin, name: str) -> tuple[int, State]:
 
 
 def document(coordinator: int, state: State, now_ms: int) -> dict[str, Any]:
-    """Return what --json prints of a transactional id; unknown times are None."""
+    """Return a transactional id's document for --json; unknown times are None."""
     began_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
     return {
         "transactional_id": state.transactional_id,
@@ -329,7 +329,7 @@ def hanging(old: Iterable[dict[str, Any]], ongoing: set[tuple[int, str, int]]) -
 
 
 def _open_partitions(client: Admin, producer_ids: set[int]) -> set[tuple[int, str, int]]:
-    """Return (producer id, topic, partition) of what coordinators have open."""
+    """Return (producer id, topic, partition) of each partition in an open transaction of a coordinator."""
     listed = list_transactions(client, m.ListTransactionsRequest(producer_id_filters=sorted(producer_ids)))
     found = set()
     for one in listed:
@@ -359,7 +359,7 @@ def _check(transactional_id: str | None, hanging: Hanging) -> None:
 
 
 def _abort_by_id(client: Admin, name: str, *, is_sure: bool) -> None:
-    """Abort as forceTerminateTransaction of kafka-transactions.sh: InitProducerId fences the producer."""
+    """Abort by fencing the producer (InitProducerId), as kafka-transactions.sh forceTerminateTransaction."""
     _, state = describe_transaction(client, name)
     if state.transaction_state != ONGOING:
         raise CliError(
@@ -371,7 +371,7 @@ def _abort_by_id(client: Admin, name: str, *, is_sure: bool) -> None:
 
 
 def _producer(client: Admin, topic: Topic, hanging: Hanging) -> Producer:
-    """Return the producer whose transaction it is, with the epochs of its marker. Raises CliError."""
+    """Return the producer of the hanging transaction, with the epochs for its marker. Raises CliError."""
     assert hanging.partition is not None
     if hanging.producer_epoch is not None and hanging.coordinator_epoch is not None:
         assert hanging.producer_id is not None

@@ -30,7 +30,7 @@ def checks(config: BrokerConfig, running: tuple[str, ...] | None) -> Iterator[Ch
 
 
 def port(listener: Listener, config: BrokerConfig, running: tuple[str, ...] | None) -> Check:
-    """Check that the address can be listened on; that of a running broker is its own."""
+    """Check that a broker can listen on the address, or that the running broker already does."""
     name = f"listener {listener.name}"
     if running is not None and str(listener) in running:
         return Check(name, OK, f"{listener} is served by the broker that runs")
@@ -44,7 +44,7 @@ def port(listener: Listener, config: BrokerConfig, running: tuple[str, ...] | No
 
 
 def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
-    """Check that the advertised address has a meaning, and leads to the broker if the broker runs."""
+    """Check that the advertised address can be resolved, and that a running broker answers there."""
     name = f"advertised {listener.name}"
     host = socket.getfqdn() if listener.is_wildcard else listener.host
     try:
@@ -69,7 +69,7 @@ def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) ->
 
 
 def _is_only_for_this_host(listener: Listener, addresses: list[str], config: BrokerConfig) -> bool:
-    """Return whether other hosts reach the listener, but the advertised address is one of their own."""
+    """Return whether the listener is open to other hosts, but all advertised addresses are loopback."""
     bound = next((one for one in config.listeners if one.name == listener.name), listener)
     return all(map(is_loopback, addresses)) and not is_loopback(bound.host) and not bound.path
 

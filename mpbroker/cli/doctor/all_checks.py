@@ -64,7 +64,7 @@ def _with_listeners(config: BrokerConfig, described: Sequence[Mapping[str, Any]]
 
 
 def _for_spark() -> Iterator[Check]:
-    """Check Java and PySpark. A broker needs neither, so that nothing about them is a problem here."""
+    """Check Java and PySpark. A broker needs neither, so no finding about them is a problem here."""
     from mpbroker.spark import java_check, spark_check
 
     for one in (java_check(), spark_check()):

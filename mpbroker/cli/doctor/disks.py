@@ -1,4 +1,4 @@
-"""Checks of the log directories: who may use them, their file system, its room, how long a sync takes."""
+"""Checks of the log directories: permissions, kind of file system, free space, and time of a sync."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def checks(config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
 def permissions(path: Path, there: Path) -> Check:
     """Check that this user may write to the directory, or make it.
 
-    `there`: it, or the first directory above it that is there.
+    `there`: the directory, or its nearest existing parent.
     """
     name = f"log.dirs {path}"
     user = f"uid {os.getuid()}"
@@ -98,7 +98,7 @@ def file_system(path: Path, kind: str) -> Check:
 
 
 def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> Check:
-    """Check that a start has room for journals and reserve, and that the disk is not about to be full."""
+    """Check that a start has space for journals and reserve, and that the disk is not almost full."""
     system = os.statvfs(there)
     free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
     journals = config.log_journal_bytes * config.log_workers if config.log_flush_policy == "group" else 0
@@ -136,7 +136,7 @@ def sync_time(path: Path, there: Path) -> Check:
 
 
 def _syncs(directory: Path) -> Iterator[float]:
-    """Yield how many ms each write and sync takes, in a file that never has a name for long."""
+    """Write and sync a temporary file several times; yield the milliseconds that each time takes."""
     with tempfile.TemporaryFile(dir=directory) as file:
         block = os.urandom(SYNC_BYTES)
         for _ in range(SYNCS):
@@ -147,7 +147,7 @@ def _syncs(directory: Path) -> Iterator[float]:
 
 
 def read_ahead(path: Path, there: Path, devices: Path = Path("/sys/dev/block")) -> Check:
-    """Check how much the kernel reads ahead: commits wait for it in the device's queue."""
+    """Check the size of the kernel's read-ahead: commits wait for these reads in the device's queue."""
     name, device = "read-ahead", there.stat().st_dev
     place = devices / f"{os.major(device)}:{os.minor(device)}"
     for queue in (place / "queue", place.resolve().parent / "queue"):

@@ -109,7 +109,7 @@ def _cgroup_limit() -> int | None:
 
 
 def _number_in(path: Path) -> int | None:
-    """Return the number that a file of the kernel has; None without the file, or for `max`."""
+    """Return the number in a file of the kernel; None if the file is missing or has `max`."""
     try:
         text = path.read_text("ascii").strip()
     except OSError:
@@ -162,7 +162,7 @@ def _is_synchronized() -> bool | None:
 
 
 def openssl(config: BrokerConfig) -> Check:
-    """Check OpenSSL, and what listeners with TLS or SASL need of files and packages."""
+    """Check OpenSSL, and the files and packages that listeners with TLS or SASL need."""
     version = ssl.OPENSSL_VERSION
     try:
         secure = secure_listeners(config)

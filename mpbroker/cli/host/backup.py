@@ -51,9 +51,9 @@ _PAUSE_ATTEMPTS, _RETRY_S = 150, 0.2
 
 
 def backup(here: LocalBroker, target: Path, *, keep: int | None, as_json: bool) -> None:
-    """Copy the directories of a broker that runs, or those that --log-dirs names of one that does not.
+    """Copy the log directories of a running broker, or those in --log-dirs of a stopped one.
 
-    `keep`: how many copies stay; None: as many as for the newest one. Raises CliError, ControlError, OSError.
+    `keep`: the number of copies to keep; None: the last backup's. Raises CliError, ControlError, OSError.
     """
     here.check()
     began = time.monotonic()
@@ -239,7 +239,7 @@ def _verify(incoming: Incoming) -> None:
 
 
 def _damages(directories: Sequence[InspectedDirectory], wanted: Container[Path]) -> list[Finding]:
-    """Read these partitions; return those with damage. Raises OSError."""
+    """Read these partitions and return the findings of damage. Raises OSError."""
     partitions = [one for directory in directories for one in directory.partitions if one.path in wanted]
     checked(partitions)
     return [
@@ -322,7 +322,7 @@ def _refuse_nested(target: Path, log_dirs: Sequence[Path]) -> None:
 
 
 def _refuse_others(former: Copy | None, incoming: Path, log_dirs: Sequence[Path]) -> None:
-    """Refuse a directory with copies of other log directories: they would take each other's place."""
+    """Raise CliError if the target has copies of other log directories, which this one would replace."""
     for place in (incoming, *((former.path,) if former is not None else ())):
         for number, one in enumerate(log_dirs):
             there = place / str(number) / META_PROPERTIES

@@ -1,4 +1,4 @@
-"""Copies of log directories below a directory of backups: what is there, and how the next one is made.
+"""Copies of log directories below a directory of backups: its layout, and how the next one is made.
 
     DIR/
     ├── lock                    held while a backup is made
@@ -9,11 +9,11 @@
     └── 2026-11-28T12.00.00Z/   a copy that is whole: `incoming` under another name
 
 A copy is made in passes over the log directories. The broker serves during all but the last; each copies what
-is new or has changed since the one before. What a former copy has is linked from there, so no file of a whole
-copy is ever written again. A file is the same if its inode, size and time of change (ctime) are: the cleaner
-gives its segments the times of modification of others. The kernel counts that time in ticks of some ms, so a
-file that has changed just before it was looked at is copied once more. A copied file has the time of
-modification of its original. One that has not, or another size, was damaged: it is not linked.
+is new or has changed since the one before. Unchanged files are hard links to those of the former copy, so no
+file of a whole copy is ever written again. A file is unchanged if its inode, size and time of change (ctime)
+are the same; times of modification do not count, since the cleaner sets them. The kernel counts ctime in
+ticks of some ms, so a file that changed just before the check is copied once more. A copied file has its
+original's time of modification. If its time or size differs later, it is damaged and is not linked.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class _BecameShorter(OSError):
 
 
 class CopiedFile(msgspec.Struct):
-    """A file of a copy. `inode` and `changed_ns` are of the original; 0: it was changing.
+    """A file of a copy. `inode` and `changed_ns` are the original's, or 0 if it was changing.
 
-    `modified_s` is of both, in seconds: that much file systems and archives keep.
+    `modified_s` is the time of modification of both, in whole seconds, which all file systems keep.
     """
 
     path: str
@@ -117,7 +117,7 @@ class Copy(NamedTuple):
                 yield f"{self.path / one.path} has {size:,} bytes, and had {one.size:,}"
 
     def changed(self) -> list[Path]:
-        """Return the files that are there but do not have the size and the time they were copied with."""
+        """Return the existing files whose size or time of modification differs from the manifest."""
         paths = [(one, self.path / one.path) for one in self.manifest.files]
         return [path for one, path in paths if path.exists() and not one.is_as_copied(path.stat())]
 
@@ -143,7 +143,7 @@ def whole_copies(target: Path) -> list[Copy]:
 
 @contextmanager
 def backup_lock(target: Path) -> Iterator[bool]:
-    """Hold the lock of a directory of backups, which is created if missing. Yield False if another has it."""
+    """Create a directory of backups if missing, and lock it. Yield False if another process has the lock."""
     target.mkdir(mode=0o750, parents=True, exist_ok=True)
     fd = os.open(target / _BACKUP_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
@@ -161,7 +161,7 @@ def backup_lock(target: Path) -> Iterator[bool]:
 def held(copy: Copy, how: int) -> Iterator[bool]:
     """Lock a whole copy, to read it (LOCK_SH) or remove it (LOCK_EX). Yield False if it is in use.
 
-    On a file system without locks no other process counts.
+    On a file system without locks the copy counts as not in use.
     """
     fd = os.open(copy.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -181,7 +181,7 @@ def held(copy: Copy, how: int) -> Iterator[bool]:
 class Incoming:
     """The unfinished copy of these log directories. The caller holds the lock. Raises CliError.
 
-    Its state file is there before its first file, until it is whole; files without one are not ours.
+    Its state file exists until the copy is whole. Files without a state file are not mpbroker's.
     """
 
     def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:
@@ -321,7 +321,7 @@ class Incoming:
         return found.st_size - begin
 
     def finish(self, paused_ms: int, keep: int = 1) -> Copy:
-        """Bring all to disk, write the manifest, and give the copy its name. Raises OSError."""
+        """Sync all files, write the manifest, and give the copy its name. Raises OSError."""
         self._forget_rest()
         for name in self.files:
             _sync(self.path / name)
@@ -378,9 +378,9 @@ class Incoming:
 
 
 def remove_former(target: Path, keep: int) -> int:
-    """Remove all whole copies but the last `keep`, and what an interrupted removal left of others.
+    """Remove all whole copies except the last `keep`, and the remains of interrupted removals.
 
-    One that is being restored or checked stays until the next run. Return how many whole ones were removed.
+    A copy in use stays until the next run. Return the number of whole copies that were removed.
     """
     removed = 0
     for copy in whole_copies(target)[:-keep]:
@@ -439,9 +439,9 @@ def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
 
 
 def _agreement(source: int, to: Path, size: int) -> int:
-    """Return how many bytes copy and source share: all of the copy's, or 0 if its last bytes differ.
+    """Return the number of bytes that copy and source share: the copy's size, or 0 if its last bytes differ.
 
-    These differ in a log that was cut and has grown again.
+    They differ if the log was truncated and has grown again.
     """
     try:
         fd = os.open(to, os.O_RDONLY | os.O_CLOEXEC)

@@ -40,7 +40,7 @@ def _ctl(
 
 
 def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
-    """Return defaults that pass these flags to every command below that is given none of its own."""
+    """Return Click's default values, by command, by which the group's commands inherit these flags."""
     return {
         name: _defaults(command, given) if isinstance(command, TyperGroup) else given
         for name, command in group.commands.items()
@@ -78,7 +78,7 @@ def status(here: LocalBroker, *, as_json: Json = False) -> None:
 
 
 def _in_units(name: str, value: Any) -> Any:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes as text with its unit, and any other value unchanged."""
     return decimal_size(value) if name.endswith("_bytes") and isinstance(value, int) else value
 
 
@@ -330,7 +330,7 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _pss_text(pid: int) -> str | None:
-    """Return the memory of a process, with shared pages divided among those who share; None: not known."""
+    """Return the proportional set size (PSS) of a process as text; None if it is not known."""
     try:
         found = procfs.pss_bytes(pid)
     except (FileNotFoundError, ProcessLookupError):

@@ -36,9 +36,9 @@ _HOW_TO_NAME = f"name the broker with -b HOST:PORT or --log-dirs, or set {BOOTST
 class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
-    Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data, and if that does not exist, the broker is the one that listens on
-    127.0.0.1:9092.
+    Without a flag the environment names it: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without
+    these variables the data directory is ./data. If that does not exist, the broker is the one that listens
+    on 127.0.0.1:9092.
     """
 
     log_dirs: LogDirs = None
@@ -57,7 +57,7 @@ class LocalBroker(NamedTuple):
     def control(self, *, or_default: bool = True) -> ControlClient:
         """Return a client of the broker's supervisor. Raises CliError if it is not found.
 
-        `or_default`: without ./data, take the broker on the default port, and print that it is this one.
+        `or_default`: without ./data, use the broker on the default port, and print a line about that.
         """
         self.check()
         if self.port is not None:
@@ -85,7 +85,7 @@ class LocalBroker(NamedTuple):
 
 @cache
 def _name_default() -> None:
-    """Tell people once which broker a command is about. Probes and scripts print as before."""
+    """Print once that a command is about the default broker, if standard error is a terminal."""
     if sys.stderr.isatty():
         print(f"mpbroker: no ./data here: this is about the broker on {DEFAULT_BOOTSTRAP}", file=sys.stderr)
 
@@ -94,7 +94,7 @@ def bootstrap_of_data() -> str | None:
     """Return the address of the broker that runs on ./data; None if ./data is not a log directory.
 
     The listener named PLAINTEXT comes first: it has neither TLS nor logins. Raises CliError
-    if no broker runs on ./data: the one on the default port is another one.
+    if no broker runs on ./data: a broker on the default port is another one.
     """
     # Probes import this module often, and need none of that.
     from mpbroker.storage.names import META_PROPERTIES
@@ -122,7 +122,7 @@ def bootstrap_of_data() -> str | None:
 
 
 def bootstrap_of_environment() -> str | None:
-    """Return the broker's address that the environment has; None if it has none, or only a directory."""
+    """Return the broker's address in the environment; None if it has none, or only a directory."""
     if os.environ.get(RUNTIME_DIR):
         return None
     return os.environ.get(BOOTSTRAP_SERVER) or None
@@ -234,7 +234,7 @@ def by_path(address: str) -> ControlClient:
 
 
 def _by_listener(owners: set[int], is_wanted: Callable[[str], bool]) -> ControlClient | None:
-    """Return a client of the broker that has a listener like that, among those of these users."""
+    """Return a client of a broker of these users with a wanted listener; None if there is none."""
     for directory in _runtime_dirs():
         try:
             owner = directory.stat().st_uid

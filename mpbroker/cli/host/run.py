@@ -96,7 +96,7 @@ def _run(program: str, command: Sequence[str], broker: Broker) -> int:
 
 
 def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program and forward signals to it. It is killed with this process, as its broker is.
+    """Run a program, forward signals to it, and return its exit code. It is killed with this process.
 
     A signal from the terminal reaches the program by itself, since it goes to the whole foreground group; one
     from a process (`si_code` <= 0) reaches only us and is forwarded.

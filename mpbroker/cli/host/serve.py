@@ -26,7 +26,7 @@ def serve(
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    Where the log is for programs, warnings and errors before its first line are lines of it, too.
+    If programs read the log, warnings and errors before its first line have the log's format, too.
     """
     try:
         logs.wanted_level(os.environ)

@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 
 class Host(NamedTuple):
-    """The host of a service: this one, or one whose root will be a directory here."""
+    """The host of a service: this one, or another one whose root is a directory here."""
 
     root: Annotated[
         Path | None,
@@ -211,7 +211,7 @@ def _reload() -> Step:
 
 
 def _is_loaded() -> bool:
-    """Return whether systemd knows the unit as the file has it."""
+    """Return whether systemd has loaded the current content of the unit's file."""
     return _property("LoadState") == "loaded" and _property("NeedDaemonReload") == "no"
 
 
@@ -339,7 +339,7 @@ def _own(path: Path, uid: int | None = None) -> None:
 
 
 def _write_settings(host: Host) -> None:
-    """Write settings that only root may change and only the service may read: passwords come into them."""
+    """Write the settings: only root may change them, and only the service may read their passwords."""
     path = host.at(SETTINGS)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o750)
@@ -349,7 +349,7 @@ def _write_settings(host: Host) -> None:
 
 
 def _write(path: Path, text: str, mode: int, *, is_shared: bool = False) -> None:
-    """Write a file at once. `is_shared`: with the group of the service."""
+    """Write a file atomically. `is_shared`: the file gets the group of the service."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
     partial.write_text(text, "utf-8")
@@ -365,7 +365,7 @@ def _property(name: str) -> str:
 
 
 def _call(*command: str) -> str:
-    """Return what a program prints. Raises CliError if it fails."""
+    """Return the output of a program. Raises CliError if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

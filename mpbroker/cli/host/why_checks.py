@@ -45,7 +45,7 @@ class PartitionFacts(msgspec.Struct, frozen=True):
 
 
 class DirectoryFacts(msgspec.Struct, frozen=True):
-    """A log directory. `error`: why it is offline; `has_others`: the broker has more of them."""
+    """A log directory. `error`: why it is offline; `has_others`: the broker has other directories."""
 
     name: str
     error: str | None
@@ -62,7 +62,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A limit and whose it is; `client_id` None: of all clients or those of a user."""
+    """A quota and its owner, `whose`. Without a `client_id` it is for all clients, or all of a user."""
 
     whose: str
     client_id: str | None
@@ -71,7 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts. `before`, `committed`: offsets at two times. `unseen`: missing facts. `refused`: an error."""
+    """The facts. `before`: earlier committed offsets. `unseen`: missing facts. `refused`: an error."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()
@@ -289,7 +289,7 @@ OF_GROUPS: Final[tuple[Check, ...]] = (
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """Return what all checks find."""
+    """Return the findings of all checks."""
     checks = OF_TOPICS if facts.group is None else OF_GROUPS
     return [found for check in checks for found in check(facts)]
 

@@ -32,7 +32,7 @@ COMMIT_MS = 5_000
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The flags of the command. A count of 0 has no end; `until_ms` is the time where it stops."""
+    """The flags of the command. A count of 0 means no limit; reading stops at the time `until_ms`."""
 
     topic: str
     partition: int
@@ -66,7 +66,7 @@ def _is_watched() -> bool:
 
 
 def _print_share(client: Admin, settings: Settings, group: str, reader: Reader, render: Part) -> None:
-    """Print what the group assigns. What was printed is committed, whatever ends the command."""
+    """Print records of the assigned partitions. Commit the printed ones, however the command ends."""
     member = GroupMember(client.cluster, group, settings.topic, PATIENCE_MS)
     with Interrupt(client.cluster.client.wakeup) as interrupt:
         share = Share(member, reader, settings.start, interrupt)
@@ -112,7 +112,7 @@ class Share:
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
 
     def must_stop(self) -> bool:
-        """Commit if it is time to. Return whether the group is reassigned, or the end is requested."""
+        """Commit if the interval is over. Return whether the group rebalances, or the end is requested."""
         if monotonic_ms() >= self._commit_due_ms:
             self.commit()
         return self._interrupt.came or self._member.must_rejoin()
@@ -253,9 +253,9 @@ class Reader:
         print(f"mpbroker: {printable(told)}", file=sys.stderr)
 
     def _out_of_range(self, partition: int) -> CliError:
-        """Make an error that names the offsets there are.
+        """Return an error that names the existing offsets.
 
-        The user asked for another one, or retention has overtaken the reader.
+        The user asked for another offset, or retention deleted the next record to read.
         """
         (ends,) = self._ends([partition], None).values()
         was_asked_for = self._settings.start == Start("offset", self._positions[partition])
@@ -266,7 +266,7 @@ class Reader:
         )
 
     def _take(self, fetched: Fetched) -> Iterator[list[Record]]:
-        """Yield records from the position on. A batch may begin before it, and may have none left."""
+        """Yield the records of each batch from the position on. A batch may begin before the position."""
         stop = self._stops.get(fetched.partition)
         try:
             for batch, is_read in fetched.batches():

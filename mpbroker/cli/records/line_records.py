@@ -13,7 +13,7 @@ from mpbroker.records.record import Header, NewRecord
 class Format(msgspec.Struct, frozen=True):
     """How lines are read. `null` is the text of null keys and values, `headers` are added to every record.
 
-    `ignores_partition`: the partition that a line of JSON names does not count.
+    `ignores_partition`: the partition in a line of JSON is ignored.
     """
 
     key_separator: str | None = None

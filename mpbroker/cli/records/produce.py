@@ -127,7 +127,7 @@ def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
 
 
 def _flush(producer: Producer, interrupt: Interrupt) -> None:
-    """Wait until everything is acknowledged; after a signal a moment at most. Raises ClientError."""
+    """Wait until all records are acknowledged, after a signal only briefly. Raises ClientError."""
     deadline = math.inf
     while not producer.idle and time.monotonic() < deadline:
         if interrupt.came and deadline == math.inf:
@@ -196,7 +196,7 @@ class Reader(threading.Thread):
         self._put([])
 
     def has_lines(self) -> bool:
-        """Wait for the first line, or for an error before it."""
+        """Wait for the first line, an error or the end; return whether a line or an error came."""
         self._has_begun.wait()
         return not self._is_empty
 

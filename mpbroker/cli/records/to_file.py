@@ -29,7 +29,7 @@ GROUP_BYTES = 64 << 20
 
 
 class Settings(NamedTuple):
-    """The flags of the command. 0 records and partition -1 stand for all."""
+    """The flags of the command. 0 records means all records, and partition -1 all partitions."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 def write(where: ClusterAddress, settings: Settings) -> None:
-    """Write the committed records between the offsets, none that come later, and print what was written."""
+    """Write the committed records that exist between the offsets now, and print a summary."""
     _check_target(settings)
     try:
         from mpbroker.reading import arrow
@@ -108,7 +108,7 @@ def _options(where: ClusterAddress, settings: Settings) -> dict[str, str]:
 
 
 def _ranges(given: Mapping[str, str], settings: Settings) -> dict[int, Range]:
-    """Return what -o means now in each partition. Raises CliError, OptionError, SourceUnavailable."""
+    """Return the offsets by partition that -o means now. Raises CliError, OptionError, SourceUnavailable."""
     from mpbroker.reading.catalogs import open_catalog
     from mpbroker.reading.options import parse_options
     from mpbroker.reading.plan import selected

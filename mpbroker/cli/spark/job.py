@@ -159,7 +159,7 @@ def until_stopped(
 
 
 def _interrupt_start() -> NoReturn:
-    """End the children and raise. A JVM that cannot hand over its port any longer would run for ever."""
+    """End the child processes and raise KeyboardInterrupt. A JVM that is still starting would never end."""
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         with suppress(ProcessLookupError):
             os.kill(int(child), signal.SIGTERM)

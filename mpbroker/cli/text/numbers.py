@@ -1,4 +1,4 @@
-"""Numbers as flags have them: what fits the fields of a request. Without I/O."""
+"""Limits of the numbers in flags: they must fit the fields of a request. Without I/O."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tables for people and JSON for programs.
 
-Clients chose the names in them: they reach a terminal without control characters.
+They may have names that clients chose, so they are printed without control characters.
 """
 
 import re
@@ -29,7 +29,7 @@ def print_json(value: Any) -> None:
 
 
 def log_offsets(start: int, end: int) -> str:
-    """Name both ends in Kafka's words: a range would leave open whether it includes its end."""
+    """Return text with both offsets by Kafka's names: a range would not show whether its end is included."""
     return f"log start offset {start:,}, log end offset {end:,}"
 
 

@@ -28,7 +28,7 @@ def decimal_size(value: float) -> str:
 
 
 def scaled(value: float) -> tuple[float, str]:
-    """Return the value in the largest unit in which it is at least 1, as it will be after rounding."""
+    """Return the value in the largest unit in which it is at least 1 after rounding, and that unit."""
     unit = 0
     while abs(value) >= 999.5 and unit < len(_DECIMAL) - 1:
         value /= 1000

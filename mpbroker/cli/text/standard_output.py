@@ -1,4 +1,4 @@
-"""Standard output whose errors name it: those of Python name no file."""
+"""Standard output whose errors name it. Python's own errors name no file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _named() -> Iterator[None]:
 
 
 class _Buffered(io.BufferedWriter):
-    """A stream that names its failures. In the raw stream below, Ctrl-C could repeat bytes."""
+    """A buffered stream whose errors name standard output. A raw stream could repeat bytes after Ctrl-C."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         with _named():
@@ -82,5 +82,5 @@ def give_up_errors() -> None:
 
 
 def give_up() -> None:
-    """Discard the rest of the output, or Python would write it, and fail, again when it ends."""
+    """Discard the buffered output. Otherwise Python would try to write it again at exit, and fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

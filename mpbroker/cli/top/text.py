@@ -67,7 +67,7 @@ def duration(seconds: float) -> str:
 
 
 def bar(percent: float, cells: int = BAR_CELLS) -> str:
-    """Draw a part of a hundred in `cells` characters."""
+    """Return a percentage as a bar of `cells` characters."""
     eighths = round(min(max(percent, 0.0), 100.0) / 100 * cells * 8)
     # A small value is visible.
     eighths = max(eighths, int(percent > 0))
@@ -76,7 +76,7 @@ def bar(percent: float, cells: int = BAR_CELLS) -> str:
 
 
 def trend(values: Sequence[float], cells: int = TREND_CELLS) -> str:
-    """Draw the last values in a line, the newest at the right. The top eighth of a cell stays free."""
+    """Return a plot of the last values, newest at the right. The top eighth of each cell stays free."""
     last = values[-cells:]
     largest = max(last, default=0.0)
     return "".join(_EIGHTHS[_height(value, largest, 7)] for value in last).rjust(cells)

@@ -45,7 +45,7 @@ class BrokerFlags(NamedTuple):
 
     @property
     def address(self) -> str | None:
-        """The address to ask for groups, if the flags or the environment name one."""
+        """Return the address to ask for groups; None if neither flags nor environment name one."""
         if self.bootstrap is not None or self.log_dirs is not None or self.port is not None:
             return self.bootstrap
         return bootstrap_of_environment()
@@ -62,7 +62,7 @@ class Watch:
         self._rest: tuple[float, Sample, Groups] | None = None
 
     def first(self) -> Sample:
-        """Take the first sample. Raises CliError: a broker that never ran there is a wrong call."""
+        """Take the first sample. Raises CliError, also if no broker ever ran there."""
         try:
             return self._sample_live()
         except (CliError, ControlError) as error:

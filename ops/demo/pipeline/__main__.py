@@ -1,6 +1,6 @@
 """A broker, orders that a producer writes, and a declarative pipeline of Spark on them: `make pipeline`.
 
-All of it lies in one directory, and the next call continues there, with more orders. `--kill` ends a run by
+All files are in one directory, and the next call continues there, with more orders. `--kill` ends a run by
 SIGKILL in the middle, and another run finishes its work.
 """
 

@@ -184,7 +184,7 @@ def amount(number: int) -> int:
 
 
 def results(directory: Path, servers: str) -> Results:
-    """Return what the tables and the sink's topic have."""
+    """Return the content of the tables and of the sink's topic."""
     cleaned = _files(directory / "warehouse" / "cleaned").to_table(columns=["id"])["id"].to_pylist()
     rows = _files(directory / "warehouse" / "totals").to_table().to_pylist()
     totals = sorted((row["customer"], row["orders"], row["amount"]) for row in rows)
