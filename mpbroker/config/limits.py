@@ -1,7 +1,8 @@
 """Limits of connections, of single listeners and of single addresses.
 
 Kafka reads `listener.name.<listener>.<key>` first, and `<key>` if that is not set. A listener without its own
-limit therefore has the broker's, not shared with others (ListenerName.configPrefix, ConnectionQuotas).
+limit therefore gets the broker's value as its own limit: its connections are counted apart from those of
+others (ListenerName.configPrefix, ConnectionQuotas).
 """
 
 import ipaddress

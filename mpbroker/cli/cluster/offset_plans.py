@@ -75,7 +75,7 @@ def _is_up_to(text: str, most: int) -> bool:
 
 
 def text_of(rows: Iterable[tuple[str, str, int, int]], *, with_groups: bool) -> str:
-    """Write (group, topic, partition, offset) as a file; `with_groups`: for several groups."""
+    """Return the rows as CSV text for an offsets file; `with_groups`: each line begins with its group."""
     made = io.StringIO()
     csv.writer(made, lineterminator="\n").writerows(row if with_groups else row[1:] for row in rows)
     return made.getvalue()

@@ -1,6 +1,6 @@
 """Files that come with the commands: pages of the docs, units of systemd, dashboard and alerts.
 
-A clone has them where they are written. A wheel has copies below `mpbroker/share`, under the same names.
+A git clone has them in the source tree. A wheel has copies below `mpbroker/share`, under the same names.
 """
 
 from __future__ import annotations

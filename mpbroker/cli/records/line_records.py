@@ -51,7 +51,7 @@ class LineRecords:
     def parse(self, line: bytes, now_ms: int) -> tuple[NewRecord, int | None] | None:
         """Return the record of a line, and the partition if the line names one. Raises CliError.
 
-        Return None for a blank line among JSON; as text it is an empty value.
+        A blank line gives None in JSON input, and a record with an empty value in text input.
         """
         self.number += 1
         if self._form.as_json:

@@ -41,7 +41,7 @@ class Settings(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The wanted offsets of a partition, without the end."""
+    """The wanted offsets [start, end) of a partition."""
 
     start: int
     end: int

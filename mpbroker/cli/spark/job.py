@@ -144,7 +144,7 @@ def running(
 def until_stopped(
     start: Callable[[], Running], notice: Terminal, checkpoint: Path, done: str, *, once: bool
 ) -> None:
-    """Run a query until it ends or a signal comes, which is an error for a job with `once` (CliError)."""
+    """Run a query until it ends or a signal comes. With `once`, a signal raises CliError."""
     began = time.monotonic()
     query = start()
     query.wait(lambda: bool(notice.signals))

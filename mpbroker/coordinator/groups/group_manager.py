@@ -1,4 +1,4 @@
-"""The groups: the records of `__consumer_offsets`, and later changes. (Kafka: GroupMetadataManager.)"""
+"""The groups, loaded from `__consumer_offsets` and changed by requests. (Kafka: GroupMetadataManager.)"""
 
 from __future__ import annotations
 

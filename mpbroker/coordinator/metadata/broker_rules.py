@@ -59,7 +59,7 @@ def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -
 
 
 def _check_room(before: Brokers, after: Brokers) -> None:
-    """Check that the altered settings fit. Raises Refused if they do not."""
+    """Check that altered settings take at most BROKERS_BYTES_MAX, or no more than before. Raises Refused."""
     taken = brokers_bytes(after)
     if taken > max(BROKERS_BYTES_MAX, brokers_bytes(before)):
         raise Refused(

@@ -178,7 +178,7 @@ class Fetch:
                 self.slots.append(topic.partitions[interest.wanted.partition].slot)
 
     def forget_files(self) -> None:
-        """Forget the open files of all partitions: the processor found other files."""
+        """Forget the open files of all partitions: the processor found that a path names another file now."""
         broker = self.context.broker
         for slot in self.slots:
             broker.fetch_positions.forget(slot)

@@ -1,8 +1,8 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
 It is always this broker, as in a Kafka cluster with one node. Kafka creates `__consumer_offsets` or
-`__transaction_state` here, and answers COORDINATOR_NOT_AVAILABLE until the topic exists. Here each is created
-when something is first to be stored in it, and that waits for the topic.
+`__transaction_state` in this API, and answers COORDINATOR_NOT_AVAILABLE until the topic exists. This broker
+creates each when the first record is to be stored in it; the request that stores it waits for the topic.
 
 For share groups the response is UNSUPPORTED_VERSION, which no client retries. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
