@@ -255,7 +255,7 @@ def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """Collect warnings of all parts, the log's above all, instead of printing them."""
+    """Collect the warnings of all loggers (most come from `mpbroker.log`) instead of printing them."""
     notes: list[str] = []
 
     class Listener(logging.Handler):

@@ -3,13 +3,13 @@
 Orders are state in shared words, never queued messages: each process reads its own on every wake-up and
 obeys a new one. `orders` is run or stop. `fence_orders` reports that a role died (drop all state of it, then
 acknowledge) or that its successor runs (bind its rings again, then acknowledge). Some deaths are handled in
-stages, which order steps that depend on each other; the stage is in the order, 0 for a welcome. A role that
+numbered stages, so that dependent steps run in sequence; an order carries its stage (0: welcome). A role that
 leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a new
 configuration (`SETTINGS_CHANGED`).
 
-`roles` is changed when all have acknowledged the welcome: a process that sees the role there when it starts
-gets none. Handlers and acceptors are there from their launch on, since they count as readers of a bulletin
-before they are ready (`is_ready`); their welcome still comes then.
+A role is added to `roles` when all processes have acknowledged its welcome; a process that finds it there at
+its own start gets no welcome for it. Handlers and acceptors are in `roles` from their launch on, since they
+count as readers of a bulletin before they are ready (`is_ready`), and are still welcomed when they are ready.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The log worker moves the log start offset and answers when that is on disk. Segments below it are deleted
 at once; the rest of a segment stays in its file and can no longer be read. If a partition is named twice,
-the last offset counts. Records that are not durable yet are deleted when they are, if that is within the
+the last offset counts. If records are not durable yet, the deletion waits until they are, at most for the
 request's timeout. (Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
 

@@ -400,7 +400,7 @@ cdef bint take_session(
 
 
 cdef bint take_rest(Cursor *c, int version) noexcept nogil:
-    """Return True if the fields after the topics have nothing uncommon."""
+    """Read the fields after the topics. Return False, for Python, at forgotten topics, tags or bad bytes."""
     cdef bint flexible = version >= FLEXIBLE
     cdef int64_t length
     if version >= SESSIONS and take_length(c, flexible, True) != 0:

@@ -294,7 +294,7 @@ cdef class FetchPositions:
             forget_segment(segment)
 
     def forget(self, uint32_t slot) -> None:
-        """Forget a partition: a slice that was found here is of another file than expected."""
+        """Forget a partition: the file that this table names for a slice has been replaced by another one."""
         if self.ref.readers[slot % READERS].slot == slot:
             forget_reader(&self.ref.readers[slot % READERS])
 

@@ -457,7 +457,7 @@ cdef class HandlerTurn:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave the produces of a channel to Python, until `produce_passed_on` was called as often."""
+        """Leave a channel's produces to Python until `produce_passed_on` was called once per call of this."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:

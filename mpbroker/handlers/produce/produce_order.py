@@ -1,9 +1,9 @@
 """The order of a connection's produces that the native turn does not pass on by itself.
 
-A connection may have several produces under way. The turn passes them on in the order in which they came. One
-that it leaves to Python takes longer: later ones are left to Python too, and wait here until it is in the
-rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on. After one
-that closes the connection nothing is begun: the connection is refused.
+A connection may have several produces under way. The turn passes them on in the order in which they came. A
+produce that it leaves to Python takes longer, so later produces go to Python too, and wait here until the
+first is in the rings to its log workers, or has its response. Rings are FIFO, so nothing overtakes from there
+on. After a produce that closes its connection, no later produce of that connection is begun.
 """
 
 from __future__ import annotations

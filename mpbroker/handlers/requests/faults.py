@@ -60,7 +60,8 @@ class Faults:
     def take_due(self, *, all_of_them: bool = False) -> list[PendingRequest]:
         """Return the requests whose delay is over, and that are to be served now.
 
-        Those that fail end here, except if a long response is still to be encoded: they have `pieces`.
+        A request whose fault is an error or a lost connection ends here and is not returned, unless its long
+        response is still being encoded (it has `pieces`).
         """
         now_ms = self._monotonic_ms()
         served = []

@@ -158,9 +158,9 @@ class PendingRequest(ReceivedRequest):
     def finish(self, outcome: Outcome) -> None:
         """Respond with the outcome of an API.
 
-        Pieces of work run at once while the request is light. Once it `takes_long`, which they may find out
-        themselves, the scheduler does one at a time, and serves others in between. Most requests have one
-        piece, even those announced as heavy.
+        Pieces of work run at once while the request is light. Once the request `takes_long` (a piece may
+        set this), the scheduler does one piece at a time and serves other requests in between. Most requests
+        have one piece, even those announced as heavy.
         """
         response: Message | None
         if isinstance(outcome, Generator):

@@ -267,7 +267,7 @@ class Responses:
     def parked(self, request: Request, *, is_brief: bool = False) -> None:
         """Notify the processor that the request waits here and no longer counts as load.
 
-        `is_brief`: its response will wake the processor before long, so this need not.
+        `is_brief`: do not wake the processor for this notice, since the response follows soon and wakes it.
         """
         slot = pack_reply(
             SlotKind.PARKED, self._index, request.channel, request.connection, request=request.request
