@@ -560,7 +560,7 @@ class LogProcess:
             self._finish_fence(order)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the task, without its caller if that is the dead cleaner; None if a dead caller ends it."""
+        """Return the task after a death: without its caller if the cleaner, None if another caller, died."""
         if call is None or call.owner != role:
             return call, steps
         return (None, steps) if role == topology.CLEANER else None

@@ -1,9 +1,10 @@
 """Keeps connections longer than a task lives: a process lends them to one reader after another.
 
 A task of Spark lasts milliseconds, its worker process serves many tasks. A reader of a thousand partitions
-would otherwise connect, ask for versions and for metadata a thousand times. A cluster belongs to one thread,
-so it is lent to one reader at a time; another reader gets another cluster meanwhile. Clusters that a process
-inherited by a fork are dropped and not closed: parent and child share one epoll instance.
+would otherwise connect, ask for versions and for metadata a thousand times. A `Cluster` (the client's
+connections to a Kafka cluster) belongs to one thread, so it is lent to one reader at a time; a second reader
+gets a second `Cluster`. Those that a process inherited by a fork are dropped and not closed: parent and child
+share one epoll instance.
 """
 
 from __future__ import annotations

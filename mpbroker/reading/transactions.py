@@ -147,9 +147,10 @@ def _index(path: Path) -> list[AbortedTransaction]:
 def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
     """Check the next markers of producers whose records below the offset were taken for committed.
 
-    Raises CorruptLog if such a marker aborts without an index entry for later records: an entry is lost. With
-    one, compaction has removed the marker of the records that were read. Markers at or above the bound do not
-    count. Raises SegmentGone, OSError, too.
+    Raises CorruptLog if such a marker is an abort and no index entry says that its transaction began later:
+    then it aborts the records that were read, and its entry is lost. With such an entry it ends a later
+    transaction: compaction has removed the marker of the records that were read. Markers at or above the
+    bound do not count. Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)
     for piece in pieces(directory, bound, offset, bound.offset) if offset < bound.offset else ():

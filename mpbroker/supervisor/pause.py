@@ -128,7 +128,7 @@ def _is_at_rest(pid: int) -> bool:
 
 @contextmanager
 def _guarded(pidfds: Sequence[int], limit_s: float) -> Iterator[None]:
-    """Run a guard process, which continues the others when this process has died or after `limit_s`."""
+    """Run a guard that sends SIGCONT to the processes of `pidfds` if this one dies, or after `limit_s`."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED_BY_GUARD)

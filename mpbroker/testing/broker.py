@@ -61,8 +61,9 @@ class Broker:
 
     Use it as a context manager, or call `start` and `stop`. `settings` are those of `server.properties`, by
     Kafka's names; values may be numbers and bools. `log_dir` is kept, with what a broker left there before;
-    without it a temporary directory is made, and removed by `stop`. `client` has properties of a Kafka client
-    (`security.protocol`, `sasl.*`, `ssl.*`), for topics where the first listener is not a plain one.
+    without it a temporary directory is made, and removed by `stop`. `client`: the Kafka client properties
+    (`security.protocol`, `sasl.*`, `ssl.*`) that the topic methods need if the first listener is not
+    PLAINTEXT.
 
     A broker never outlives the process that started it: when that has ended, even by SIGKILL, the broker
     stops by itself and removes its temporary directories. Forks of that process use the broker as others do,

@@ -59,7 +59,7 @@ def drop(fd: int, position: int, count: int) -> None:
 
 
 def write(fd: int, piece: memoryview, position: int) -> float:
-    """Write a piece through to the disk, not yet durable; return the seconds. Raises OSError."""
+    """Write a piece and have the kernel write it back, without a sync; return the seconds. Raises OSError."""
     began = time.monotonic()
     write_all_at(fd, piece, position)
     write_back(fd, position, len(piece))

@@ -22,7 +22,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def reread(fd: int, position: int) -> None:
-    """Have reads from `position` on read the device, except for dirty pages."""
+    """Drop the clean cached pages from `position` on, so that the next reads come from the device."""
     os.posix_fadvise(fd, position - position % _LARGEST_PIECE, 0, os.POSIX_FADV_DONTNEED)
 
 

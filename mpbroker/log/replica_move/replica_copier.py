@@ -300,7 +300,7 @@ class Copy:
     # ---- snapshots ----
 
     def _copy_snapshots(self, wanted: Wanted) -> None:
-        """Copy producer snapshots. Before the last pass skip later ones, which may be half written."""
+        """Copy snapshots; before the last pass skip those from the active segment on (maybe half written)."""
         found = offsets_of(self.source, names.SNAPSHOT_SUFFIX)
         there = offsets_of(self.future, names.SNAPSHOT_SUFFIX)
         for offset in found:

@@ -545,8 +545,8 @@ cdef class ProcessorTurn:
         publish(self.t)
 
     def close_least_recently_active(self, listeners: Container[int] | None = None) -> int | None:
-        """Close the least recently active connection to make room for another one, of `listeners` only if
-        given.
+        """Close the least recently active connection (among those of `listeners`, if given) to make room for
+        another one.
 
         Returns its id, or None. (Kafka: Processor.closeExcessConnections.)
         """
