@@ -707,7 +707,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     def is_privileged(self, listener: str) -> bool:
         """Return whether only brokers and operators reach the listener.
 
-        It is the control plane's listener or, without one, the inter-broker listener (KafkaConfig).
+        Such a listener is the control plane's or, without one, the inter-broker listener (KafkaConfig).
         """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 

@@ -435,7 +435,7 @@ class Reader:
         return found
 
     def errors(self, process: int) -> dict[int, dict[int, int]]:
-        """Return {error code: count} by API key; OTHER_ERROR counts codes that have no word."""
+        """Return {error code: count} by API key; OTHER_ERROR counts codes without a counter of their own."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_ERRORS, API_PAGES):
             words = self._words("meters_errors", (process * API_PAGES + api) * ERROR_PAGE_BYTES, ERRORS)

@@ -1,4 +1,4 @@
-"""Names of the directories of brokers, which contain their owner; removal after the owner's end.
+"""Names a broker's directories by the process that owns them, and removes directories whose owner has ended.
 
 A broker removes its directories when its owner has ended. If the owner was killed while the broker did not
 run, or both in one moment, they stay until the same user starts another broker.

@@ -1,4 +1,4 @@
-"""A Python data source whose batches cost nothing, to measure PySpark's own time for as many rows."""
+"""A data source whose batches cost nothing, to measure PySpark's own time for the same number of rows."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class IcebergTarget:
 
 
 class Archived(msgspec.Struct, frozen=True):
-    """The value of the snapshot's property."""
+    """The value of the snapshot property `mpbroker.offsets`: the offsets that the table has archived."""
 
     format: int
     spans: tuple[Span, ...]

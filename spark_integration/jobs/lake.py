@@ -10,8 +10,8 @@
 
 A run is added by renaming its directory, with its state inside it, into the generation: that is one step, so
 data and state never disagree. A compaction makes another generation, of links to the files that stay and of
-the new ones, and renames the link `data`. Readers see either generation. Numbers of runs are never used
-twice, so a reader that lists directories while the link changes misses a file, and never mixes two
+the new ones, and renames the link `data`. Readers see either generation. Run numbers are never used twice:
+a reader that lists directories while the link changes may fail with a missing file, and never mixes two
 generations. The generation before stays until the next compaction, for queries that began on its real path.
 
 Knows nothing of Spark. Needs a file system that the driver and the executors see as the same directory.

@@ -78,9 +78,10 @@ class Targets:
     def make(self, sink: WriteOptions, *, has_begun: bool) -> list[str]:
         """Create the topics that do not exist, and return their names.
 
-        With `has_begun` a copy gets the partitions that its source has got since the mirror began; before
-        that a topic with too few belongs to others. Raises JobError before anything is written if a topic
-        cannot be as needed, and OptionError, SourceUnavailable.
+        With `keep_partitions`, a target may lack partitions of its source. With `has_begun` it is extended,
+        since the source has grown; otherwise refused (JobError), since it is not this mirror's topic.
+        Raises JobError before anything is written if a topic cannot be as needed, and OptionError,
+        SourceUnavailable.
         """
         source = parse_options(dict(self.source), streaming=True)
         counts: dict[str, int] = {}

@@ -301,7 +301,7 @@ class Rebalances:
         self._queue.append(group.group_id, [self.entry(group, {})], written)
 
     def entry(self, group: Group, assignments: dict[str, bytes]) -> Entry:
-        """Return the record of the generation with these assignments, by member id."""
+        """Return the record of the generation with these assignments (by member id)."""
         return GroupKey(group.group_id), group.to_record(assignments, self._clock.wall_ms())
 
     # --- the sync phase

@@ -107,7 +107,7 @@ cdef inline bint slice_of(
     PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir, const Wanted *wanted,
     const Bound *bound, Answer *answer
 ) noexcept nogil:
-    """Add the partition's slice, if any, to the answer. Return False if it is for the slow path."""
+    """Add the partition's slice, if any, to the answer. Return False if the request is for the slow path."""
     cdef Reader *reader = reader_of(places, slot, generation, log_dir)
     cdef Sliced *sliced
     cdef Spot spot

@@ -121,7 +121,7 @@ class OpenPartitions:
                 self._turn.flush(log.state)
 
     def ease(self) -> None:
-        """Take prepared segments, and close files while too many are open. Called from time to time."""
+        """Hand prepared segments to their logs. Close files while too many are open. Called periodically."""
         self.segment_preparation.take_in()
         if self._is_crowded:
             self._send_to_rest()
