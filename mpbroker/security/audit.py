@@ -113,7 +113,7 @@ class LeftOut(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Lines of a process that could not be written here, and are in the broker's log."""
+    """Lines of a process that could not be written to the audit log, and are in the broker's log."""
 
     lines: int
     why: str

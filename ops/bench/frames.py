@@ -160,7 +160,7 @@ def create_topic(
 
 
 def create_topics(topics: Sequence[str], partitions: int, *, timeout_ms: int = TIMEOUT_MS) -> Request:
-    """Return a CreateTopics for topics whose names have one length.
+    """Return a CreateTopics for topics whose names all have the same length.
 
     The error that the caller sees is that of the first topic in the response.
     """
@@ -170,7 +170,7 @@ def create_topics(topics: Sequence[str], partitions: int, *, timeout_ms: int = T
 
 
 def delete_topics(topics: Sequence[str], *, timeout_ms: int = TIMEOUT_MS) -> Request:
-    """Return a DeleteTopics for topics whose names have one length.
+    """Return a DeleteTopics for topics whose names all have the same length.
 
     The error that the caller sees is that of the first topic in the response.
     """

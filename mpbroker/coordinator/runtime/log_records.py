@@ -35,7 +35,7 @@ def encode_value(kind: int, version: int, value: Message) -> bytes:
 def decode_record(key: bytes | None, value: bytes | None, kinds: Mapping[int, int]) -> tuple[Any, Any] | None:
     """Decode key and value (None for a tombstone) into Kafka's messages. Raises UnreadableRecord.
 
-    `kinds` maps each known kind of key to the kind of its messages. Other records give None.
+    `kinds` maps each known kind of key to the kind of its messages. Records of other kinds give None.
     """
     if key is None:
         raise UnreadableRecord("a record without a key")

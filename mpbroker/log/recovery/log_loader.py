@@ -489,7 +489,7 @@ class _Loader:
         """Sync records that were not durable, then check the bytes on the device.
 
         After a failed sync by any process, the page cache may have bytes that will never be written. The size
-        is synced in any case: a killed start may just have cut the file to its durable part.
+        is synced in any case: an earlier start may have been killed just after it truncated the file.
         """
         self.is_as_on_device = self.syncs.sync(fd)
         first = scan.find_offset(fd, position, size, self.known.durable)
