@@ -30,4 +30,4 @@ def _serve(given: ServeFlags) -> NoReturn:
     with explaining_openssl():
         from mpbroker.cli.host.serve import serve
 
-    sys.exit(serve(*given[:3], log_format=given.log_format, check_only=given.check_only))
+    sys.exit(serve(**given._asdict()))

@@ -22,8 +22,8 @@ _WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "
 class ServeFlags(NamedTuple):
     """The arguments of `mpbroker.cli.host.serve.serve`."""
 
-    config: Path | None
-    options: Sequence[str]
+    config_file: Path | None
+    overrides: Sequence[str]
     flags: Mapping[str, str | None]
     log_format: str | None
     check_only: bool

@@ -106,6 +106,7 @@ class PieceSize:
         self.bytes = self._least
 
 
+# The statistics module would take 0.3 MB of each broker.
 def _median(values: Sequence[float]) -> float:
     ordered, middle = sorted(values), len(values) // 2
     return (ordered[middle] + ordered[~middle]) / 2

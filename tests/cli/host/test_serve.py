@@ -71,8 +71,8 @@ def test_typer_and_serve_itself_read_the_same_flags(
 ) -> None:
     seen: list[ServeFlags] = []
 
-    def served(*given: Any, **named: Any) -> int:
-        seen.append(ServeFlags(*given, **named))
+    def served(config_file: Any, overrides: Any, flags: Any, **named: Any) -> int:
+        seen.append(ServeFlags(config_file, overrides, flags, **named))
         return 0
 
     monkeypatch.setattr(serve, "serve", served)
