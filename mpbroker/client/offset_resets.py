@@ -42,7 +42,7 @@ def by_duration(text: str, now_ms: int) -> Reset:
 
 
 def target(reset: Reset, ends: Ends, committed: int | None) -> tuple[int | None, str]:
-    """Return the new offset of a partition (None if there is none to shift) and a remark."""
+    """Return the new offset of a partition, None if it has no offset to shift, and a remark."""
     match reset.kind:
         case "to-earliest":
             return ends.start, ""

@@ -105,7 +105,7 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """One call of `append`: its batches in the given order, with the results so far."""
+    """A call of `append`: its batches in the given order, and the results that have come so far."""
 
     then: Then
     filled: list[Batch | None]

@@ -512,7 +512,7 @@ class TellProducers(Struct, tag="tell_producers"):
 
 
 class ActiveProducer(Struct, array_like=True):
-    """One active producer. `open_from`: where its open transaction begins, -1 if none."""
+    """A producer of a partition. `open_from`: the first offset of its open transaction, or -1."""
 
     id: int
     epoch: int

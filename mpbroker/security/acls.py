@@ -61,7 +61,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an entry allows or denies. (Kafka: AclPermissionType.)"""
+    """The permission of an access control entry: allow or deny. (Kafka: AclPermissionType.)"""
 
     UNKNOWN = 0
     ANY = 1

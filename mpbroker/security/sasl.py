@@ -81,7 +81,7 @@ class Offer:
 
 
 class SaslServer:
-    """One authentication. `again` is the session to renew, if any."""
+    """An authentication of a connection. `again` is the session that it renews, or None."""
 
     def __init__(self, offer: Offer, again: Session | None = None) -> None:
         self._offer = offer

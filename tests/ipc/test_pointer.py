@@ -1,4 +1,4 @@
-"""Who has a log directory: the lock in it."""
+"""The lock in a log directory shows which broker has it."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_complaints_of_a_stream(given: dict[str, str], complaint: str) -> None:
 def test_options_are_checked_before_a_query_is_known_as_batch_or_stream(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Without warnings, which follow when it is parsed. One that has an end is checked as a batch."""
+    """The check logs no warnings; parsing logs them later. Options with an end are checked as a batch's."""
     for given in (
         {},
         {"startingOffsets": "latest"},

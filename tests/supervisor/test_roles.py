@@ -38,7 +38,7 @@ print(*sorted(late & sys.modules.keys()))
 
 @pytest.mark.process
 def test_what_is_not_run_is_not_imported() -> None:
-    """It would be in the memory of every process."""
+    """Each process of a broker would keep such modules in memory."""
     done = ran([sys.executable, "-c", NOT_IMPORTED], check=True)
     assert done.stdout == "\n"
 

@@ -44,7 +44,7 @@ class ConfigTarget(NamedTuple):
         option("--broker", "ID", "Of this broker; default, without --topic: of the only one.", callback=INT),
     ] = None
     defaults: Annotated[
-        bool, flag("--broker-defaults", "Of all brokers: what is set for the whole cluster.")
+        bool, flag("--broker-defaults", "Settings of the whole cluster, for all its brokers.")
     ] = False
     loggers: Annotated[bool, flag("--loggers", "Levels of the broker's loggers.")] = False
 

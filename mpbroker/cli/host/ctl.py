@@ -260,7 +260,7 @@ def add_listener(
         typer.Option(metavar="PROTOCOL", help="Its security protocol, if its name is not mapped yet."),
     ] = None,
     advertised: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="What its clients are told to connect to.")
+        str | None, typer.Option(metavar="HOST:PORT", help="The address that its clients connect to.")
     ] = None,
     *,
     here: LocalBroker,
@@ -268,7 +268,7 @@ def add_listener(
 ) -> None:
     """Serve one more listener until the broker stops.
 
-    Or NAME://unix:/path. What is to last longer is written into the configuration.
+    Or NAME://unix:/path. To keep it across restarts, write it into the configuration.
     """
     wanted = {"listener": listener, "protocol": protocol, "advertised": advertised}
     given = {name: text for name, text in wanted.items() if text is not None}
@@ -284,7 +284,7 @@ def remove_listener(here: LocalBroker, name: ListenerName, *, as_json: Json = Fa
 
 @listener_app.command("list")
 def list_listeners(here: LocalBroker, *, as_json: Json = False) -> None:
-    """Listeners, what each advertises, and what it has counted."""
+    """List the listeners with their advertised addresses and their counters."""
     reply = here.control().call("listeners")
     if as_json:
         print_json(reply)

@@ -234,7 +234,7 @@ def by_path(address: str) -> ControlClient:
 
 
 def _by_listener(owners: set[int], is_wanted: Callable[[str], bool]) -> ControlClient | None:
-    """Return a client of a broker of these users with a wanted listener; None if there is none."""
+    """Return a client of the first broker that these users run and that has a wanted listener, or None."""
     for directory in _runtime_dirs():
         try:
             owner = directory.stat().st_uid

@@ -111,7 +111,7 @@ class ColdFile:
 
 
 class SegmentScrub:
-    """One pass over a segment. `place` is its position, from which a later process can continue."""
+    """A pass over a segment. `place` is the position from which a later process can continue it."""
 
     def __init__(
         self, file: ColdFile, place: Place, next_base: int, now_ms: Callable[[], int], epochs: Epochs = ()

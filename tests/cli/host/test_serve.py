@@ -39,7 +39,7 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_flags_are_taken_without_what_takes_long_to_import(tmp_path: Path) -> None:
-    """It would be in all processes of a broker, for texts that stay as they are."""
+    """All processes of a broker would keep such modules in memory."""
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=2\n")
     code = f"""
