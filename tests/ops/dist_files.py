@@ -122,7 +122,7 @@ def test_a_base_install_is_small(installed: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: str(path.name))
 def test_units_pass(wheel: Path, tmp_path: Path) -> None:
-    """Run unit tests in a copy of the checkout with the wheel's native modules and the versions of uv.lock."""
+    """Unit tests pass in a copy of the checkout with the wheel's native modules and uv.lock's versions."""
     checkout = tmp_path / "checkout"
     for name in run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], ROOT).splitlines():
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)

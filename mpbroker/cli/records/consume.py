@@ -247,8 +247,8 @@ class Reader:
         was = self._where(partition)
         self._positions |= self.first_positions(start, [partition])
         told = (
-            f"{was}: this offset does not exist any more; group {self._settings.group} continues at the {start.kind}, "
-            f"offset {self._positions[partition]} (-o beginning or end)"
+            f"{was}: this offset no longer exists; group {self._settings.group} continues at "
+            f"the {start.kind}, offset {self._positions[partition]} (-o beginning or end)"
         )
         print(f"mpbroker: {printable(told)}", file=sys.stderr)
 

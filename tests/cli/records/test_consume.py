@@ -200,8 +200,8 @@ def test_a_group_that_retention_has_overtaken_goes_on(
     assert said.out == left
     at = 3 if left else 5
     assert said.err == (
-        f"mpbroker: {topic}-0 at offset 1: this offset does not exist any more; group {group} continues at the {place}, "
-        f"offset {at} (-o beginning or end)\n"
+        f"mpbroker: {topic}-0 at offset 1: this offset no longer exists; group {group} continues at "
+        f"the {place}, offset {at} (-o beginning or end)\n"
     )
     assert cli.committed(group) == {0: 5}
     assert cli("consume", topic, "--group", group, "-e").err == "", "it is committed"
