@@ -13,13 +13,13 @@ from mpbroker.coordinator.metadata_controller import MetadataController, Phase
 from mpbroker.coordinator.runtime.requests import Caller
 from mpbroker.coordinator.services import Services
 from mpbroker.ipc import calls, topology
-from mpbroker.ipc.calls import WAIT_FOR_OTHERS
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
+from mpbroker.protocol.numbers import WAIT_FOR_OTHERS
 from shm.clock import wall_ms
 
 # How often to read words of other processes that ring no doorbell.

@@ -11,9 +11,6 @@ from msgspec import Struct
 from mpbroker.ipc.acls import AclFilterImage, AclImage
 from mpbroker.ipc.credentials import ScramImage
 
-# Forwarded requests that wait for other members, perhaps for half an hour: JoinGroup, SyncGroup.
-WAIT_FOR_OTHERS = (11, 14)
-
 
 class Failed(Struct, tag="failed"):
     """The answer of a callee that could not serve the call."""

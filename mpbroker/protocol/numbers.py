@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from mpbroker.protocol.api_keys import ApiKey
+
 
 class ConfigResourceType(IntEnum):
     """The kind of resource that settings belong to."""
@@ -42,3 +44,6 @@ EARLIEST_PENDING_UPLOAD = -6
 # Levels of isolation in Fetch and ListOffsets. (Kafka: IsolationLevel)
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+
+# Requests that wait for other members of a group, perhaps for half an hour.
+WAIT_FOR_OTHERS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)

@@ -21,12 +21,13 @@ from mpbroker.handlers.requests.limits import KEPT_BYTES
 from mpbroker.handlers.requests.parked_memory import REQUEST_BYTES, ParkedMemory
 from mpbroker.handlers.requests.response import PendingRequest
 from mpbroker.ipc import calls
-from mpbroker.ipc.calls import WAIT_FOR_OTHERS, Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
+from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.ipc.slots import Call
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
 from mpbroker.protocol.errors import ApiError, ErrorCode, error_code
 from mpbroker.protocol.messages import Message
+from mpbroker.protocol.numbers import WAIT_FOR_OTHERS
 
 # Groups or transactional ids asked for at once: one request about many must not hold up all heartbeats.
 NAMES_AT_ONCE = 500
