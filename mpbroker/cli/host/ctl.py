@@ -284,7 +284,7 @@ def remove_listener(here: LocalBroker, name: ListenerName, *, as_json: Json = Fa
 
 @listener_app.command("list")
 def list_listeners(here: LocalBroker, *, as_json: Json = False) -> None:
-    """List the listeners with their advertised addresses and their counters."""
+    """List the listeners, their advertised addresses and counters."""
     reply = here.control().call("listeners")
     if as_json:
         print_json(reply)
