@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
+from unittest.mock import Mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -23,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
 from mpbroker.cli.spark import command as spark_jobs
+from mpbroker.cli.spark import job
 from mpbroker.records.builder import build_batch
 from mpbroker.storage.checkpoints import write_offsets
 from ops.bench.brokers import Broker, Mpbroker
@@ -295,6 +298,18 @@ def test_a_job_that_is_told_to_stop_says_so(stopped: Stopped) -> None:
     assert "\narchive: Spark runs, the first batch begins\n" in stopped.err
     # PySpark's own workers may say where the kill met them; no frame of ours is among those lines.
     assert "spark_integration/" not in stopped.err, stopped.err
+
+
+@pytest.mark.parametrize(("error", "reports"), [(EOFError, 0), (ConnectionResetError, 0), (ValueError, 1)])
+def test_the_end_of_the_jvm_is_no_error_of_accumulators(error: type[Exception], reports: int) -> None:
+    server, reported = SimpleNamespace(), list[type[Exception]]()
+    server.handle_error = lambda *_: reported.append(error)
+    job._end_accumulators_in_silence(Mock(sparkContext=Mock(_accumulatorServer=server)))
+    try:
+        raise error
+    except error:
+        server.handle_error(None, None)
+    assert len(reported) == reports
 
 
 def test_a_key_that_stops_the_start_leaves_one_line(log_dir: Path, tmp_path: Path) -> None:

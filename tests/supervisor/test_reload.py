@@ -99,7 +99,9 @@ class PlainClients:
 def test_everything_that_can_change_does_and_no_request_fails(broker: Configured) -> None:
     create_topic(broker.bootstrap, "load", 1)
     before = pids(broker)
-    clients, load = PlainClients(broker), Load(broker.bootstrap, "load")
+    # Batches stay below the later message.max.bytes, however many records wait for a new handler.
+    small_batches = {"batch.num.messages": "20"}
+    clients, load = PlainClients(broker), Load(broker.bootstrap, "load", small_batches)
     try:
         load.goes_on()
         answer = broker.reload(SECOND)

@@ -80,9 +80,13 @@ class Load:
             assert self.acked == self.read == self.sent
 
     def goes_on(self) -> None:
-        """Wait until records that are sent from now on are acknowledged and read."""
+        """Wait until records that are sent from now on are acknowledged and read. Fail at an error."""
         sent = self.sent
-        until(lambda: self.read > sent, lambda: f"{self.read} of {sent} records are read, {self.acked} acked")
+        until(
+            lambda: self.read > sent or self.errors,
+            lambda: f"{self.read} of {sent} records are read, {self.acked} acked",
+        )
+        assert self.errors == []
 
     def end(self) -> None:
         self._ending.set()

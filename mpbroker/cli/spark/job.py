@@ -121,6 +121,7 @@ def running(
             for number in before:
                 signal.signal(number, handle)
             is_started.set()
+            _end_accumulators_in_silence(spark)
             try:
                 with progress_bar(1) as show:
                     notice = Terminal(show, name, document)
@@ -164,6 +165,21 @@ def _interrupt_start() -> NoReturn:
         with suppress(ProcessLookupError):
             os.kill(int(child), signal.SIGTERM)
     raise KeyboardInterrupt
+
+
+def _end_accumulators_in_silence(spark: SparkSession) -> None:
+    """Drop the traceback that PySpark's accumulator server prints when the JVM has ended.
+
+    Its thread may notice the end after the job has restored standard error. (PySpark: UpdateRequestHandler.)
+    """
+    server = spark.sparkContext._accumulatorServer
+    report = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            report(request, client_address)
+
+    vars(server)["handle_error"] = handle_error
 
 
 @contextmanager
