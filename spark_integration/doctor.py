@@ -158,16 +158,11 @@ def _jar() -> Check:
     from spark_integration.jvm.jar import jar_path
 
     name = "JVM reader"
-    try:
-        path = jar_path()
-    except PackageNotFoundError:
-        return Check(name, NOTE, "PySpark is not installed")
-    except SparkSetupError as error:
-        return failed(name, error, NOTE)
+    path = jar_path()
     if path is None:
         advice = "where a JDK is, make dist builds a wheel with it, and in a clone make setup-spark builds it"
         return Check(name, NOTE, "not built; Python reads", advice)
-    return Check(name, OK, f"{path}, which mpbroker.spark.session(accelerated=True) reads with")
+    return Check(name, OK, f"{path}, which mpbroker.spark.session() adds, and others in spark.jars or --jars")
 
 
 def _log_dir(name: str) -> Check:

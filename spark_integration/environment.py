@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 JAVA_MAJOR_MIN: Final = 17
-SPARK_MIN: Final = (4, 3)
+SPARK_MIN: Final = (4, 1)
 # The modules that a worker imports to plan and to read.
 WORKER_MODULES: Final = ("pyarrow", "mpbroker", "pyspark", "spark_integration.source")
 _ANSWERS_WITHIN_SECONDS = 60.0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mpbroker.protocol.printable import spelt
 from spark_integration.environment import SparkSetupError, check_java, check_packages, why_unfit, with_package
+from spark_integration.jvm.jar import SWITCH, add_to_running, with_jar
 from spark_integration.quiet import started_quietly
 
 if TYPE_CHECKING:
@@ -49,16 +50,16 @@ def session(
     app_name: str = "mpbroker",
     master: str | None = None,
     *,
-    accelerated: bool = False,
+    accelerated: bool = True,
     config: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> SparkSession:
     """Return a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
 
     `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
-    `config` has any settings of Spark; they override those that are set here. `accelerated` adds the reader
-    that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar and log lines below errors;
-    under spark-submit those that come before this call stay.
+    `config` has any settings of Spark; they override those that are set here. Queries are read in the JVM;
+    without `accelerated` by Python, which is slower. `quiet` switches off Spark's web pages, its progress bar
+    and log lines below errors; under spark-submit those that come before this call stay.
 
     A session that runs keeps its settings; a warning names those that should be others. On this host its
     Python is replaced if that cannot run the source. Raises SparkSetupError.
@@ -84,6 +85,9 @@ def session(
             if quiet:
                 found.sparkContext.setLogLevel("ERROR")
             _end_workers_in_silence(found.sparkContext)
+            if accelerated:
+                add_to_running(found)
+            found.conf.set(SWITCH, spelt(accelerated))
     from spark_integration.source import MpbrokerDataSource
 
     # PySpark would find the source itself, but by the JVM's default Python, which a running JVM keeps.
@@ -91,10 +95,11 @@ def session(
     return found
 
 
-def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> SparkSession.Builder:
+def configure(builder: SparkSession.Builder, *, accelerated: bool = True) -> SparkSession.Builder:
     """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
 
-    Raises SparkSetupError, also if Spark's JVM runs already with a Python that cannot run the source.
+    If Spark's JVM was started already, without the jar, Python reads. Raises SparkSetupError, also if the JVM
+    was started with a Python that cannot run the source.
     """
     check_packages()
     # PySpark has no public way to read the settings of a builder.
@@ -111,12 +116,7 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
     Raises SparkSetupError.
     """
     if _has_a_server(given):
-        if accelerated:
-            raise SparkSetupError(
-                "accelerated=True cannot add a jar to a Spark Connect server. Start the server with the jar "
-                "in its spark.jars, or leave accelerated away"
-            )
-        # The server decides about workers and the settings that they depend on.
+        # The server decides about jars and workers, and the settings that they depend on.
         return dict(given)
     unchecked = {}
     if not _jvm_runs():
@@ -127,11 +127,8 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
     if path := with_package(wanted.get(_WORKER_PATH)):
         wanted[_WORKER_PATH] = path
     context = _running_context()
-    if accelerated:
-        from spark_integration.jvm.jar import with_jvm_reader
-
-        wanted = with_jvm_reader(wanted, None if context is None else dict(context.getConf().getAll()))
-        _check_class_path(wanted)
+    if not _jvm_runs():
+        wanted = with_jar(wanted, accelerated=accelerated)
     if context is not None:
         _adopt(context)
         return wanted
@@ -237,27 +234,6 @@ def _check_running_jvm() -> None:
             f"Spark's JVM was started already, with the Python {python}, but {unfit}. "
             "Use mpbroker.spark.session(), or restart this program with PYSPARK_PYTHON set"
         )
-
-
-def _check_class_path(wanted: Mapping[str, str]) -> None:
-    """Check that a running JVM of Spark can load the JVM reader, if it is wanted. Raises SparkSetupError.
-
-    Spark would warn in its log, and read with Python. A jar comes onto the class path of the driver only when
-    its JVM starts.
-    """
-    from spark_integration.jvm.jar import EXTENSION, EXTENSIONS, JARS
-
-    if not _jvm_runs() or EXTENSION not in wanted.get(EXTENSIONS, ""):
-        return
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    try:
-        _jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(EXTENSION)
-    except Py4JJavaError as error:
-        raise SparkSetupError(
-            f"Spark's JVM was started already without {wanted[JARS]}. Ask for the accelerated session "
-            "before any other one, or give spark-submit that file in --jars"
-        ) from error
 
 
 def _jvm() -> Any:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource as spark
-from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
+from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, check_options, parse_options, pushes_filters
 from spark_integration.schema import VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
@@ -39,6 +39,15 @@ _WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
     spark.StringEndsWith: "ends",
     spark.StringContains: "contains",
 }
+
+AdmissionControl: type
+try:
+    from pyspark.sql.streaming import datasource as limits
+
+    AdmissionControl = limits.SupportsTriggerAvailableNow
+except ImportError:
+    # Spark 4.1 has no limits for Python sources: each of its batches takes all records.
+    AdmissionControl = object
 
 end_in_silence()
 
@@ -141,7 +150,7 @@ def _condition_of(found: spark.Filter) -> Condition | None:
     return Condition(attribute[0], operator, tuple(value) if operator == "in" else value)
 
 
-class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):
     """Answers Spark's calls while a streaming query runs, by the rules of `mpbroker.reading.stream`.
 
     It lives in a child process of the driver. Tasks get a copy that has the options only.
@@ -152,6 +161,8 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerA
         self._options = parse_options(dict(options), streaming=True)
         self._schema = schema
         self._run: Stream | None = None
+        if AdmissionControl is object and self._options.is_limited:
+            raise OptionError("this Spark cannot limit a batch: leave …PerTrigger away, or use Spark 4.2")
 
     # Names and arguments of these methods are Spark's.
 
@@ -173,7 +184,12 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerA
             return limits.ReadMaxBytes(options.max_bytes_per_trigger)
         return limits.ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: limits.ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return the end of the next batch. Spark 4.1 passes no arguments: the batch takes all records."""
+        if start is None:
+            return self._stream().next_end(self._stream().initial(), everything=True)
         return self._stream().next_end(start, everything=isinstance(limit, limits.ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -164,6 +164,12 @@ class ReadOptions:
     # The consumer group that a stream commits its progress to, for monitoring the lag.
     commit_group_id: str | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the micro-batches of a stream have limits."""
+        offsets = (self.min_offsets_per_trigger, self.max_offsets_per_trigger)
+        return any(limit is not None for limit in (*offsets, self.max_bytes_per_trigger))
+
 
 def includes_headers(options: Mapping[str, str]) -> bool:
     return _boolean(_lowered(options), "includeheaders", default=False)

@@ -197,7 +197,7 @@ class Stream:
 
     def _admitted(self, begun: StreamOffsets, view: StreamOffsets, *, everything: bool) -> StreamOffsets:
         """Return the view, cut to the limits."""
-        if everything or not _is_limited(self._options):
+        if everything or not self._options.is_limited:
             return view
         begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
         now_ms = self._clock.monotonic() * 1000
@@ -356,11 +356,6 @@ def open_stream(options: ReadOptions) -> Stream:
     from mpbroker.reading.group_progress import GroupProgress
 
     return Stream(options, progress=GroupProgress(options.commit_group_id, options))
-
-
-def _is_limited(options: ReadOptions) -> bool:
-    offsets = (options.min_offsets_per_trigger, options.max_offsets_per_trigger)
-    return any(limit is not None for limit in (*offsets, options.max_bytes_per_trigger))
 
 
 def _moves(starting: Limit) -> bool:

@@ -1,6 +1,6 @@
 """Builds the jar of the JVM reader, the same bytes each time: python -m ops.setup.jvm_reader
 
-Needs a JDK (javac 17 or newer) and the jars of the installed PySpark, whose version the jar is then for.
+Needs a JDK (javac 17 or newer) and the jars of the installed PySpark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "spark_integration" / "jvm" / "java"
 INTO = ROOT / "spark_integration" / "jvm"
 JAVA_VERSION = 17
-VERSION_RESOURCE = "io/mpbroker/spark/built-for-spark"
+NAME = "mpbroker-spark.jar"
+# Tells Spark the class of format("mpbroker").
+SERVICES = Path("META-INF", "services")
 # The earliest time that a zip file can say.
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 _READABLE_BY_ALL = 0o644 << 16
@@ -44,17 +46,15 @@ def javac() -> str:
     return found
 
 
-def spark() -> tuple[str, Path]:
-    """Return the version of the installed PySpark, and the directory of its jars."""
-    distribution = importlib.metadata.distribution("pyspark")
-    return distribution.version, Path(str(distribution.locate_file("pyspark/jars")))
+def spark_jars() -> Path:
+    """Return the directory with the jars of the installed PySpark. Raises PackageNotFoundError."""
+    return Path(str(importlib.metadata.distribution("pyspark").locate_file("pyspark/jars")))
 
 
 def build(into: Path) -> Path:
-    """Compile the sources and write the jar. Raises NoCompiler, CalledProcessError."""
+    """Compile the sources and write the jar. Raises NoCompiler, PackageNotFoundError, CalledProcessError."""
     compiler = javac()
-    version, jars = spark()
-    jar = into / f"mpbroker-spark-{version}.jar"
+    jar = into / NAME
     with tempfile.TemporaryDirectory() as name:
         classes = Path(name)
         command = [
@@ -64,17 +64,21 @@ def build(into: Path) -> Path:
             *("-source", str(JAVA_VERSION), "-target", str(JAVA_VERSION)),
             # Where a mapping's address comes from; Spark opens the package to all when it runs.
             *("--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"),
-            *("-XDignore.symbol.file", "-Xlint:-options", "-classpath", f"{jars}/*", "-d", str(classes)),
+            *(
+                "-XDignore.symbol.file",
+                "-Xlint:-options",
+                "-classpath",
+                f"{spark_jars()}/*",
+                "-d",
+                str(classes),
+            ),
             *(str(source) for source in sorted(SOURCES.rglob("*.java"))),
         ]
         subprocess.run(command, check=True)
-        (classes / VERSION_RESOURCE).write_text(f"{version}\n")
+        shutil.copytree(SOURCES / SERVICES, classes / SERVICES)
         # Whole or not at all: a session may be loading the old one.
         written = Path(name) / "whole.jar"
         write_jar(written, classes)
-        for old in into.glob("mpbroker-spark-*.jar"):
-            if old != jar:
-                old.unlink()
         fresh = jar.with_suffix(".new")
         shutil.copyfile(written, fresh)
         fresh.replace(jar)

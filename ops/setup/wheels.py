@@ -17,6 +17,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from ops.setup import jvm_reader
+
 ROOT = Path(__file__).parents[2]
 UV = (sys.executable, "-m", "uv")
 JAR = Path("spark_integration", "jvm")
@@ -82,9 +84,10 @@ def unpack(sdist: Path, into: Path) -> Path:
 
 
 def add_jar(sources: Path) -> None:
-    """Add the jar of the JVM reader, which make has built: it is the same for each Python."""
-    for jar in (ROOT / JAR).glob("*.jar"):
-        shutil.copy(jar, sources / JAR)
+    """Add the jar of the JVM reader, which make has built, the same for each Python. Raises SystemExit."""
+    if not (jar := ROOT / JAR / jvm_reader.NAME).is_file():
+        raise SystemExit("dist: a wheel has the JVM reader of Spark: install openjdk-17-jdk-headless")
+    shutil.copy(jar, sources / JAR)
 
 
 def lock(file: Path, *chosen: str) -> Path:

@@ -1,70 +1,64 @@
-"""Finds the jar of the JVM reader, and adds it to the settings of a session."""
+"""Adds the jar with the JVM reader to Spark sessions: Spark finds `format("mpbroker")` in it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from spark_integration.environment import SparkSetupError
+from mpbroker.protocol.printable import spelt
 
-EXTENSION: Final = "io.mpbroker.spark.Acceleration"
-"""`spark.sql.extensions` has to name this if the jar is in `spark.jars`."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-JARS: Final = "spark.jars"
-EXTENSIONS: Final = "spark.sql.extensions"
+SWITCH: Final = "spark.mpbroker.accelerated"
+"""The session's setting that is false to leave all reads to Python. (Java: SourceTable.)"""
 
-_DIRECTORY = Path(__file__).parent
-_NAME = "mpbroker-spark-{}.jar"
+_JARS: Final = "spark.jars"
+_SOURCE: Final = "io.mpbroker.spark.Source"
+_PATH: Final = Path(__file__).with_name("mpbroker-spark.jar")
 _LOG = logging.getLogger("mpbroker.spark")
 
 
-def jar_path(spark_version: str | None = None) -> Path | None:
-    """Return the jar for this version of Spark, by default the installed PySpark's; None if there is none.
+def jar_path() -> Path | None:
+    """Return the jar; None if this is a clone or an sdist that was set up without a JDK."""
+    return _PATH if _PATH.is_file() else None
 
-    The jar uses parts of Spark that change between versions. Raises SparkSetupError if there is only one for
-    another version.
+
+def with_jar(wanted: Mapping[str, str], *, accelerated: bool) -> dict[str, str]:
+    """Return the settings of a JVM that is to be started, with the jar if it is wanted.
+
+    Logs a warning if there is none: Python reads.
     """
-    wanted = spark_version or version("pyspark")
-    path = _DIRECTORY / _NAME.format(wanted)
-    if path.is_file():
-        return path
-    others = sorted(one.stem.removeprefix("mpbroker-spark-") for one in _DIRECTORY.glob(_NAME.format("*")))
-    if not others:
-        return None
-    raise SparkSetupError(
-        f"this installation has no JVM reader for Spark {wanted}, only for {', '.join(others)}. "
-        f"Install pyspark=={others[-1]}, build the jar again with make setup-spark in a checkout, or leave "
-        "accelerated away: the Python reader gives the same records"
-    )
-
-
-def with_jvm_reader(wanted: Mapping[str, str], running: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the settings of a session with those added that give it the JVM reader.
-
-    `running` has the settings of a context that runs already, too late for a jar. Without a jar Python reads,
-    with a warning. Raises SparkSetupError.
-    """
-    jar = jar_path()
-    if jar is None:
+    jar = jar_path() if accelerated else None
+    if accelerated and jar is None:
         _LOG.warning(
-            "accelerated=True: this installation has no JVM reader, Python reads instead. A wheel has it if "
-            "make dist built it on a machine with a JDK (openjdk-17-jdk-headless)"
+            "Python reads format('mpbroker'), not the JVM: %s is missing. A wheel has it; in a clone install "
+            "a JDK (openjdk-17-jdk-headless) and run make setup-spark",
+            _PATH,
         )
-        return dict(wanted)
-    if running is not None and not (_has(running, JARS, str(jar)) and _has(running, EXTENSIONS, EXTENSION)):
-        raise SparkSetupError(
-            f"the Spark session that runs already was started without {jar}. "
-            "Stop it (spark.stop()) and ask for the accelerated one again"
-        )
-    return {**wanted, JARS: _with(wanted, JARS, str(jar)), EXTENSIONS: _with(wanted, EXTENSIONS, EXTENSION)}
+    settings = {**wanted, SWITCH: spelt(accelerated)}
+    if jar is not None:
+        others = [one for one in wanted.get(_JARS, "").split(",") if one and one != str(jar)]
+        settings[_JARS] = ",".join([*others, str(jar)])
+    return settings
 
 
-def _has(settings: Mapping[str, str], name: str, one: str) -> bool:
-    return one in settings.get(name, "").split(",")
+def add_to_running(session: SparkSession) -> None:
+    """Add the jar to a session whose JVM was started without it, as notebooks and spark-submit do."""
+    jar = jar_path()
+    if jar is not None and not _has_source(session):
+        # Sessions of this JVM share the class loader that ADD JAR extends.
+        session.sql(f"ADD JAR `{jar}`")
 
 
-def _with(settings: Mapping[str, str], name: str, one: str) -> str:
-    return ",".join([*(each for each in settings.get(name, "").split(",") if each and each != one), one])
+def _has_source(session: SparkSession) -> bool:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    jvm: Any = session._jvm
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(_SOURCE, False, False)
+    except Py4JJavaError:
+        return False
+    return True

@@ -29,6 +29,8 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
     options = parse_options(request["options"])
     if value_format(request["options"]) is not None:
         return {"declined": "valueFormat is set, and Python decodes values"}
+    if options.filter_pushdown:
+        return {"declined": "filterPushdown is set, and Python plans by the query's conditions"}
     if options.read_mode == "remote":
         return {"declined": "readMode is remote"}
     if options.bootstrap_servers is not None and not request["executorsAreHere"]:

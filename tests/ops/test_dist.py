@@ -80,7 +80,7 @@ def look_into(wheel: Path) -> None:
     assert "Requires-Dist: crc32c" not in metadata
     try:
         jvm_reader.javac()
-        jars = [f"spark_integration/jvm/mpbroker-spark-{jvm_reader.spark()[0]}.jar"]
+        jars = [f"spark_integration/jvm/{jvm_reader.NAME}"]
     except jvm_reader.NoCompiler:
         jars = []
     assert [name for name in names if name.endswith(".jar")] == jars

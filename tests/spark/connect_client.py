@@ -13,11 +13,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.spark.named_source import plan_of
+
 
 def batch(spark: SparkSession, options: dict[str, str], _place: Path) -> dict[str, Any]:
     frame = spark.read.format("mpbroker").options(**options).load()
     rows = frame.selectExpr("partition", "string(value) text").where("partition = 1").collect()
-    return {"count": frame.count(), "of_partition_1": sorted(row.text for row in rows)}
+    return {
+        "count": frame.count(),
+        "of_partition_1": sorted(row.text for row in rows),
+        "plan": plan_of(frame),
+    }
 
 
 def stream(spark: SparkSession, options: dict[str, str], place: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, free_port
+from spark_integration.jvm.jar import jar_path
 from tests.support.polling import PATIENCE_S
 from tests.support.programs import ran
 from tests.support.spark_cluster import ROOT
@@ -33,6 +34,7 @@ def server(no_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.driver.host": HOST,
         "spark.driver.bindAddress": HOST,
+        "spark.jars": str(jar_path()),
     }
     session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     yield f"sc://{HOST}:{port}"
@@ -69,6 +71,7 @@ def test_a_batch_through_connect(server: str, orders: Path, tmp_path: Path) -> N
     found = through(server, "batch", orders, tmp_path)
     assert found["count"] == 100
     assert len(found["of_partition_1"]) == 50
+    assert "by its JVM reader" in found["plan"]
 
 
 def test_a_stream_through_connect(server: str, orders: Path, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -27,7 +29,6 @@ from mpbroker.testing import Broker
 from ops.bench.maven import MissingToolError
 from ops.setup import jvm_reader
 from spark_integration import session
-from spark_integration.environment import SparkSetupError
 from spark_integration.jvm import jar
 from spark_integration.jvm.planner import manifest
 from tests.support import generated_queries
@@ -36,6 +37,7 @@ from tests.support.generated_queries import Queries, make_expected, make_tables
 from tests.support.partition_model import pairs_of
 from tests.support.partition_walk import LOG_DIR, history, walker
 from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
 from tests.support.spark_connector import connector_jars
 from tests.support.spark_jvm import end_jvm
@@ -44,6 +46,18 @@ from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fi
 ROOT = Path(__file__).parents[2]
 READERS = ("python", "jvm")
 BY_JVM = "by its JVM reader"
+# What Spark publishes for data sources.
+PUBLIC = tuple(
+    f"org/apache/spark/{part}"
+    for part in (
+        "sql/connector/read",
+        "sql/connector/write",
+        "sql/sources",
+        "sql/types",
+        "sql/util",
+        "sql/vectorized",
+    )
+)
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
 QUERIES = pick("generated queries", short=20, long=400)
@@ -71,12 +85,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[
         with suppress(MissingToolError):
             # Its one test says what is missing.
             config["spark.jars"] = connector_jars()
-        accelerated = session.session(
-            "mpbroker tests", "local[2]", accelerated=True, config=config, quiet=True
-        )
-        yield accelerated
-        accelerated.stop()
-    # Later sessions of this process are not to have its extension.
+        made = session.session("mpbroker tests", "local[2]", config=config, quiet=True)
+        yield made
+        made.stop()
+    # Later sessions of this process are not to have its jar.
     end_jvm()
 
 
@@ -616,15 +628,17 @@ def test_the_jar_is_that_of_the_sources_byte_for_byte(tmp_path: Path) -> None:
     assert built.read_bytes() == found.read_bytes(), "run make setup: the jar is older than its sources"
 
 
-def test_another_version_of_spark_is_refused(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    acceleration = spark._jvm.io.mpbroker.spark.Acceleration
-    acceleration.checkVersion(spark.version)
-    with pytest.raises(Exception, match=rf"built for Spark {spark.version}, this is Spark 4\.9\.9"):
-        acceleration.checkVersion("4.9.9")
-    with pytest.raises(SparkSetupError, match=rf"pyspark=={spark.version}, build the jar again"):
-        jar.jar_path("4.9.9")
-    monkeypatch.setattr(jar, "_DIRECTORY", tmp_path)
-    assert jar.with_jvm_reader({"a": "b"}, None) == {"a": "b"}
-    assert "this installation has no JVM reader, Python reads instead" in caplog.text
+def test_spark_is_asked_for_each_internal_class_that_the_jar_uses(tmp_path: Path) -> None:
+    """Spark's API for data sources is public. Other classes may be missing in another version."""
+    found = jar.jar_path()
+    assert found is not None
+    with zipfile.ZipFile(found) as archive:
+        archive.extractall(tmp_path)
+    printed = ran(["javap", "-v", "-p", *tmp_path.rglob("*.class")], check=True).stdout
+    used = set(re.findall(r"= Class +(org/apache/spark/[\w/$]+)", printed))
+    internal = {name.replace("/", ".") for name in used if not name.startswith(PUBLIC)}
+    source = (jvm_reader.SOURCES / "io/mpbroker/spark/Compatibility.java").read_text()
+    uses = re.findall(r'new Use\((SQL \+ )?"([\w.$]+)"', source)
+    asked = {f"org.apache.spark.sql.{name}" if sql else name for sql, name in uses}
+    assert len(internal) > 10
+    assert internal - {f"{name}$" for name in asked} <= asked

@@ -13,7 +13,7 @@ import pytest
 
 from mpbroker.spark import SparkSetupError
 from spark_integration import environment, session
-from spark_integration.jvm.jar import jar_path
+from spark_integration.jvm import jar
 from tests.support.forms import long_only
 from tests.support.programs import ran
 from tests.support.spark_here import PYTHON_PATH
@@ -34,6 +34,10 @@ config = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 1,
 def count(spark):
     reader = spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "t")
     return reader.option("columns", "offset").load().count()
+
+def read(spark):
+    reader = spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "t")
+    return str(reader.load()._jdf.queryExecution().executedPlan().toString())
 
 """
 RUNNING_BEFORE = """
@@ -56,10 +60,8 @@ mpbroker.spark.session(master="local[1]").stop()
 # The JVM goes on, with the environment that it was started in.
 spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
 found["count"] = count(spark)
-try:
-    mpbroker.spark.session(accelerated=True)
-except mpbroker.spark.SparkSetupError as error:
-    found["accelerated"] = str(error)
+found["switched off"] = read(mpbroker.spark.session(accelerated=False))
+found["plan"] = read(mpbroker.spark.session())
 spark.stop()
 try:
     mpbroker.spark.configure(SparkSession.builder)
@@ -128,7 +130,9 @@ def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
 def test_a_jvm_with_a_wrong_python_has_sessions_after_the_first(filled: Path) -> None:
     found, _ = run(RUNNING_BEFORE + STOPPED, filled, PYSPARK_PYTHON=OTHER_PYTHON)
     assert found["count"] == 30
-    assert "was started without" in found["accelerated"]
+    # The jar has come into the JVM that ran without it.
+    assert "by its JVM reader" in found["plan"]
+    assert "(Python)" in found["switched off"]
     assert OTHER_PYTHON in found["configure"]
     assert "mpbroker.spark.session()" in found["configure"]
 
@@ -275,16 +279,25 @@ def test_the_path_of_workers_leads_to_a_clone_once(monkeypatch: pytest.MonkeyPat
 
 def test_a_connect_server_keeps_its_own_settings() -> None:
     given = {"spark.remote": "sc://host:15002"}
-    assert session._prepared(given, accelerated=False, quiet=False) == given
-    with pytest.raises(SparkSetupError, match="Spark Connect server"):
-        session._prepared(given, accelerated=True, quiet=False)
+    for accelerated in (False, True):
+        assert session._prepared(given, accelerated=accelerated, quiet=False) == given
 
 
-def test_a_version_of_spark_without_a_jar_is_named() -> None:
-    with pytest.raises(
-        SparkSetupError, match=r"no JVM reader for Spark 3\.5\.0, only for .*leave accelerated away"
-    ):
-        jar_path("3.5.0")
+def test_without_a_jar_python_reads_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jar, "_PATH", tmp_path / "none.jar")
+    assert jar.with_jar({"a": "b"}, accelerated=True) == {"a": "b", jar.SWITCH: "true"}
+    assert "none.jar is missing. A wheel has it" in caplog.text
+
+
+def test_the_jar_comes_beside_others_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ours = tmp_path / "ours.jar"
+    ours.touch()
+    monkeypatch.setattr(jar, "_PATH", ours)
+    given = {"spark.jars": f"{ours},/theirs.jar"}
+    assert jar.with_jar(given, accelerated=True)["spark.jars"] == f"/theirs.jar,{ours}"
+    assert jar.with_jar(given, accelerated=False) == {**given, jar.SWITCH: "false"}
 
 
 def test_the_face_for_users_imports_nothing_heavy() -> None:

@@ -54,7 +54,7 @@ def test_where_nothing_is_missing_it_says_so(log_dir: Path) -> None:
     # A jar that is there is not in use yet.
     (jar,) = (line for line in lines if "JVM reader: " in line)
     assert jar.startswith("note") or jar.endswith(
-        ", which mpbroker.spark.session(accelerated=True) reads with"
+        ", which mpbroker.spark.session() adds, and others in spark.jars or --jars"
     )
 
 

@@ -1,15 +1,23 @@
 package io.mpbroker.spark;
 
 import io.mpbroker.spark.Manifest.Rules;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import java.util.WeakHashMap;
 import org.apache.spark.QueryContext;
 import org.apache.spark.SparkRuntimeException;
+import org.apache.spark.sql.SaveMode;
+import org.apache.spark.sql.classic.SparkSession;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Map.Map1;
 
-/** Has the errors of a read. The text of each names the problem, its place and the remedy. */
+/** Has the errors and warnings of a read, and of a write. The text of each names the problem, its place and the remedy. */
 final class Failures {
   private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
+
+  private static final Map<SparkSession, Set<String>> REPORTED = new WeakHashMap<>();
 
   private Failures() {}
 
@@ -19,6 +27,16 @@ final class Failures {
       throw new DataLoss(text + " " + rules.lossAdvice());
     }
     LOG.warn("{} Continuing without them.", text);
+  }
+
+  /** Logs why Python reads in place of the JVM, once per reason and session. */
+  static void reportPython(String reason) {
+    synchronized (REPORTED) {
+      if (!REPORTED.computeIfAbsent(SparkSession.active(), one -> new HashSet<>()).add(reason)) {
+        return;
+      }
+    }
+    LOG.warn("Python reads, not the faster JVM reader: {}", reason);
   }
 
   /** Extends a class that PySpark knows, with an error condition whose message is the text alone. */
@@ -46,6 +64,16 @@ final class Failures {
   static final class SourceUnavailable extends Failure {
     SourceUnavailable(String text, Throwable cause) {
       super(text, cause);
+    }
+  }
+
+  /** A save mode is not one that Kafka's sink of Spark allows. (Spark: KafkaSourceProvider.) */
+  static final class ModeRefused extends Failure {
+    ModeRefused(SaveMode mode) {
+      super(
+          "Save mode " + mode + " not allowed for Kafka. Allowed save modes are Append and ErrorIfExists "
+              + "(default): a topic is only ever appended to. Write with .mode(\"append\")",
+          null);
     }
   }
 

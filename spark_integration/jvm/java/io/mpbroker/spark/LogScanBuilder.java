@@ -1,31 +1,72 @@
 package io.mpbroker.spark;
 
+import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Accepts from Spark what makes a scan read less: wanted columns, a limit, or a count. */
+/**
+ * Accepts from Spark what makes a scan read less: wanted columns, a limit, or a count.
+ *
+ * <p>Spark pushes nothing but columns into the builder of a stream. Any other push has the batch planned, which
+ * decides whether the JVM or Python reads it.
+ */
 final class LogScanBuilder
-    implements SupportsPushDownRequiredColumns, SupportsPushDownAggregates, SupportsPushDownLimit {
-  private final Manifest manifest;
-  private StructType schema;
+    implements SupportsPushDownFilters,
+        SupportsPushDownRequiredColumns,
+        SupportsPushDownAggregates,
+        SupportsPushDownLimit {
+  private final ScanBuilder python;
+  private final CaseInsensitiveStringMap options;
+  private final StructType schema;
+  private StructType pruned;
+  private Manifest manifest;
   private boolean counts;
   private long limit = Long.MAX_VALUE;
 
-  LogScanBuilder(Manifest manifest, StructType schema) {
-    this.manifest = manifest;
-    this.schema = schema;
+  LogScanBuilder(ScanBuilder python, CaseInsensitiveStringMap options, Column[] columns) {
+    this.python = python;
+    this.options = options;
+    this.schema = CatalogV2Util.v2ColumnsToStructType(columns);
+    this.pruned = schema;
+  }
+
+  /** Plans the query once. Returns true if the JVM reads it, false if the Python scan does. */
+  private boolean isOurs() {
+    if (manifest == null) {
+      manifest = Planner.plan(options, schema);
+      if (manifest.declined() != null) {
+        Failures.reportPython(manifest.declined());
+      }
+    }
+    return manifest.declined() == null;
+  }
+
+  /** Leaves all filters to Spark, except for a query that Python reads: there Python decides. */
+  @Override
+  public Filter[] pushFilters(Filter[] filters) {
+    return !isOurs() && python instanceof SupportsPushDownFilters theirs ? theirs.pushFilters(filters) : filters;
+  }
+
+  @Override
+  public Filter[] pushedFilters() {
+    return !isOurs() && python instanceof SupportsPushDownFilters theirs ? theirs.pushedFilters() : new Filter[0];
   }
 
   @Override
   public void pruneColumns(StructType required) {
-    schema = required;
+    pruned = required;
   }
 
   /** Accepts COUNT(*) without grouping. Each task counts its range, and Spark adds the counts up. */
@@ -33,17 +74,20 @@ final class LogScanBuilder
   public boolean pushAggregation(Aggregation aggregation) {
     AggregateFunc[] functions = aggregation.aggregateExpressions();
     boolean only = functions.length == 1 && functions[0] instanceof CountStar;
-    if (!only || aggregation.groupByExpressions().length > 0) {
+    if (!isOurs() || !only || aggregation.groupByExpressions().length > 0) {
       return false;
     }
     counts = true;
-    schema = new StructType().add("count(*)", DataTypes.LongType, false);
+    pruned = new StructType().add("count(*)", DataTypes.LongType, false);
     return true;
   }
 
   /** Accepts a limit. Each task ends when it has that many rows; Spark still cuts their sum. */
   @Override
   public boolean pushLimit(int rows) {
+    if (!isOurs()) {
+      return false;
+    }
     limit = rows;
     return true;
   }
@@ -55,6 +99,14 @@ final class LogScanBuilder
 
   @Override
   public Scan build() {
-    return new LogScan(manifest, schema, counts, limit);
+    return new QueryScan(this);
+  }
+
+  Scan buildBatch() {
+    return isOurs() ? new LogScan(manifest, pruned, counts, limit) : python.build();
+  }
+
+  ScanBuilder python() {
+    return python;
   }
 }

@@ -16,10 +16,14 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
   /** Holds the options that tasks need. {@code lossAdvice} is the last part of each DataLoss's text. */
   record Rules(boolean failOnDataLoss, boolean checkCrcs, String lossAdvice) implements Serializable {}
 
+  static Manifest forPython(String reason) {
+    return new Manifest(List.of(), null, reason);
+  }
+
   static Manifest parse(byte[] json) throws IOException {
     JsonNode root = new ObjectMapper().readTree(json);
     if (root.hasNonNull("declined")) {
-      return new Manifest(List.of(), null, root.get("declined").textValue());
+      return forPython(root.get("declined").textValue());
     }
     List<LogRange> tasks = new ArrayList<>();
     root.get("tasks").forEach(task -> tasks.add(range(task)));

@@ -29,14 +29,22 @@ final class Planner extends PythonPlannerRunner<Manifest> {
     this.request = request;
   }
 
-  /** Plans a query. Throws what Spark throws if the planning of a Python source fails. */
+  /**
+   * Plans a query. Throws what Spark throws if the planning of a Python source fails.
+   *
+   * <p>Declines the query if a method of this Spark has another signature than that which the jar was built for.
+   */
   static Manifest plan(CaseInsensitiveStringMap options, StructType schema) {
-    SparkSession session = SparkSession.active();
-    // Only the environment of the source is used: which Python it is, and where its modules are.
-    PythonFunction environment =
-        session.sessionState().dataSourceManager().lookupDataSource("mpbroker").dataSourceCls();
-    Planner planner = new Planner(environment, request(options, schema, Hosts.executorsAreHere(session)));
-    return planner.runInPython(planner.runInPython$default$1());
+    try {
+      SparkSession session = SparkSession.active();
+      // Only the environment of the source is used: which Python it is, and where its modules are.
+      PythonFunction environment =
+          session.sessionState().dataSourceManager().lookupDataSource(Source.NAME).dataSourceCls();
+      Planner planner = new Planner(environment, request(options, schema, Hosts.executorsAreHere(session)));
+      return planner.runInPython(planner.runInPython$default$1());
+    } catch (LinkageError error) {
+      return Manifest.forPython("this version of Spark differs from those that the jar is for: " + error);
+    }
   }
 
   private static byte[] request(CaseInsensitiveStringMap options, StructType schema, boolean allHere) {

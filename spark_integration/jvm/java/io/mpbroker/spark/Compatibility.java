@@ -1,0 +1,88 @@
+package io.mpbroker.spark;
+
+import java.util.Arrays;
+import java.util.List;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Finds out whether the running Spark has the internal classes and methods that this jar uses.
+ *
+ * <p>These differ between versions and vendors. What is public in Spark's API for data sources is not asked for.
+ */
+final class Compatibility {
+  private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
+  private static final String SQL = "org.apache.spark.sql.";
+
+  /** Lists each class with the methods that are used of it. A test compares the classes with the jar's. */
+  static final List<Use> USES =
+      List.of(
+          new Use("org.apache.spark.SparkRuntimeException"),
+          new Use("org.apache.spark.api.python.PythonFunction"),
+          new Use("org.apache.spark.api.python.PythonUtils$", "defaultPythonExec"),
+          new Use("org.apache.spark.api.python.SpecialLengths", "PYTHON_EXCEPTION_THROWN"),
+          new Use("org.apache.spark.util.Utils", "localHostName", "localCanonicalHostName"),
+          new Use(SQL + "classic.SparkSession", "active", "sessionState", "sparkContext"),
+          new Use(SQL + "connector.catalog.CatalogV2Util", "v2ColumnsToStructType"),
+          new Use(SQL + "errors.QueryCompilationErrors", "pythonDataSourceError"),
+          new Use(SQL + "execution.datasources.DataSourceManager", "dataSourceExists", "lookupDataSource"),
+          new Use(SQL + "execution.datasources.v2.python.PythonDataSourceV2", "setShortName", "getTable"),
+          new Use(SQL + "execution.datasources.v2.python.PythonTable", "newScanBuilder", "newWriteBuilder"),
+          new Use(SQL + "execution.datasources.v2.python.UserDefinedPythonDataSource", "dataSourceCls"),
+          // Spark 4.1 has no runnerConf, and its Python workers another protocol.
+          new Use(SQL + "execution.python.PythonPlannerRunner", "runInPython", "runnerConf"),
+          new Use(SQL + "internal.SessionState", "dataSourceManager"),
+          new Use("com.fasterxml.jackson.databind.ObjectMapper"),
+          new Use("net.razorvine.pickle.Pickler"),
+          new Use("scala.collection.immutable.Map$Map1"));
+
+  private static final boolean COMPLETE = isComplete(USES);
+
+  private Compatibility() {}
+
+  record Use(String type, String... methods) {
+    /** Returns what the running Spark lacks of it; null if it has everything. */
+    String missing() {
+      try {
+        Class<?> found = Class.forName(type, false, Compatibility.class.getClassLoader());
+        List<String> names =
+            methods.length == 0
+                ? List.of()
+                : java.util.stream.Stream.concat(
+                        Arrays.stream(found.getMethods()), Arrays.stream(found.getDeclaredMethods()))
+                    .map(java.lang.reflect.Method::getName)
+                    .toList();
+        return Arrays.stream(methods)
+            .filter(one -> !names.contains(one))
+            .findFirst()
+            .map(one -> type + "." + one)
+            .orElse(null);
+      } catch (ClassNotFoundException | LinkageError error) {
+        return type;
+      }
+    }
+  }
+
+  /** Returns true if nothing is missing. The first call looks, and logs a warning if Python has to read. */
+  static boolean isComplete() {
+    return COMPLETE;
+  }
+
+  private static boolean isComplete(List<Use> uses) {
+    String missing = uses.stream().map(Use::missing).filter(one -> one != null).findFirst().orElse(null);
+    if (missing != null) {
+      LOG.warn(
+          "Python reads format(\"mpbroker\"): this Spark ({}) has no {}, which the JVM reader needs. "
+              + "Spark 4.2 and 4.3 have it",
+          org.apache.spark.package$.MODULE$.SPARK_VERSION(),
+          missing);
+    }
+    return missing == null;
+  }
+
+  /** Returns true if Spark is registering a Python source. (Spark: DataSourceRegistration.) */
+  static boolean isRegisteringPython() {
+    return StackWalker.getInstance()
+        .walk(frames -> frames.anyMatch(one -> one.getClassName().endsWith(".DataSourceRegistration")));
+  }
+}

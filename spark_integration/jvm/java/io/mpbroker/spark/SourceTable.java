@@ -1,0 +1,87 @@
+package io.mpbroker.spark;
+
+import java.util.EnumSet;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.api.python.PythonUtils$;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** Wraps the table of the Python source: this jar plans its batch scans, Python does everything else. */
+final class SourceTable implements Table, SupportsRead, SupportsWrite {
+  /** Names the option of a read, and the setting of a session, that are false to leave reads to Python. */
+  private static final String OPTION = "accelerated";
+
+  private static final String SETTING = "spark.mpbroker.accelerated";
+
+  private final PythonTable python;
+
+  private SourceTable(PythonTable python) {
+    this.python = python;
+  }
+
+  static SourceTable of(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    return new SourceTable((PythonTable) python().getTable(schema, partitioning, properties));
+  }
+
+  static StructType inferSchema(CaseInsensitiveStringMap options) {
+    return python().inferSchema(options);
+  }
+
+  /** Returns a new Python source. Throws SourceUnavailable if the Python of the driver has none. */
+  static PythonDataSourceV2 python() {
+    if (!SparkSession.active().sessionState().dataSourceManager().dataSourceExists(Source.NAME)) {
+      throw new Failures.SourceUnavailable(
+          "format(\"mpbroker\") needs its Python package on the driver, where it plans, and "
+              + PythonUtils$.MODULE$.defaultPythonExec() + " does not have it. Run pip install 'mpbroker-server[spark]' "
+              + "for that Python, or name another one in PYSPARK_PYTHON",
+          null);
+    }
+    PythonDataSourceV2 found = new PythonDataSourceV2();
+    found.setShortName(Source.NAME);
+    return found;
+  }
+
+  @Override
+  public String name() {
+    return python.name();
+  }
+
+  @Override
+  public Column[] columns() {
+    return python.columns();
+  }
+
+  /** Returns what the table can do. Without BATCH_WRITE, Spark calls {@link Source#createRelation}. */
+  @Override
+  public Set<TableCapability> capabilities() {
+    return EnumSet.of(
+        TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE);
+  }
+
+  @Override
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    ScanBuilder theirs = python.newScanBuilder(options);
+    String ofSession = SparkSession.active().conf().get(SETTING, "true");
+    return options.getBoolean(OPTION, Boolean.parseBoolean(ofSession))
+        ? new LogScanBuilder(theirs, options, python.columns())
+        : theirs;
+  }
+
+  @Override
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    return python.newWriteBuilder(info);
+  }
+}

@@ -1,0 +1,127 @@
+"""`format("mpbroker")` wherever a jar can be added: a batch, a stream, and a save without a mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from ops.bench.brokers import HOST, Mpbroker
+from spark_integration.jvm.jar import jar_path
+from tests.spark.test_connect import server as server
+from tests.support.forms import each, long_only
+from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
+from tests.support.real_brokers import create_topic, served
+from tests.support.spark_cluster import EXECUTOR_MEMORY, SPARK_HOME, running_cluster
+from tests.support.spark_here import PYTHON_PATH
+
+PROGRAM = Path(__file__).with_name("named_source.py")
+JAR = jar_path()
+RECORDS = 100
+COORDINATES = "io.mpbroker:mpbroker-spark:0.1.0"
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>io.mpbroker</groupId><artifactId>mpbroker-spark</artifactId><version>0.1.0</version></project>
+"""
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.executor.memory": EXECUTOR_MEMORY,
+    "spark.sql.shuffle.partitions": "1",
+}
+
+Run = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.skipif(JAR is None, reason="the jar is missing: set-up found no JDK")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"))) as running:
+        create_topic(running.bootstrap, "t", 2)
+        producer = Producer({"bootstrap.servers": running.bootstrap, "acks": "all"})
+        for number in range(RECORDS):
+            producer.produce("t", b"v%d" % number, b"k%d" % number, partition=number % 2)
+        assert producer.flush(PATIENCE_S) == 0
+        yield running
+
+
+@pytest.fixture
+def run(broker: Mpbroker, tmp_path: Path, no_spark: None) -> Run:  # noqa: ARG001
+    """Run the program by a command, in an environment without a session of this process."""
+    numbers = count()
+
+    def program(command: Sequence[str | Path], *settings: str) -> dict[str, Any]:
+        copies = f"copies-{tmp_path.name}-{next(numbers)}"
+        create_topic(broker.bootstrap, copies, 1)
+        arguments = (str(broker.log_dir), broker.bootstrap, "t", copies, str(tmp_path / copies))
+        others = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+        done = ran(
+            [*map(str, command), str(PROGRAM), *arguments, *settings],
+            env={**others, "PYTHONPATH": PYTHON_PATH, "PYSPARK_PYTHON": sys.executable},
+            cwd=tmp_path,
+            timeout=6 * PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return {**found, "stderr": done.stderr}
+
+    return program
+
+
+def submit(*flags: str | Path) -> list[str | Path]:
+    settings = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+    return [SPARK_HOME / "bin" / "spark-submit", *settings, *flags]
+
+
+def is_whole(found: dict[str, Any]) -> None:
+    assert found["count"] == RECORDS
+    assert found["copies"] == RECORDS + 5
+    assert "by its JVM reader" in found["plan"]
+
+
+def warns_of_streams(found: dict[str, Any]) -> None:
+    streams = "Python reads, not the faster JVM reader: the JVM reader does not read streams"
+    assert found["stderr"].count(streams) == 1, found["stderr"]
+
+
+@each("registered", short=["before"], long=["never", "before", "after"])
+def test_a_plain_session_with_the_jar(run: Run, registered: str) -> None:
+    """Whether the Python source was registered, too, and when."""
+    settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+    chosen = ("spark.master=local[2]", f"spark.jars={JAR}", f"register={registered}")
+    found = run([sys.executable], *settings, *chosen)
+    is_whole(found)
+    warns_of_streams(found)
+
+
+def test_submit_with_packages(run: Run, tmp_path: Path) -> None:
+    group, artifact, version = COORDINATES.split(":")
+    place = tmp_path / "maven" / group.replace(".", "/") / artifact / version
+    place.mkdir(parents=True)
+    assert JAR is not None
+    (place / f"{artifact}-{version}.jar").write_bytes(JAR.read_bytes())
+    (place / f"{artifact}-{version}.pom").write_text(POM)
+    ivy = f"spark.jars.ivy={tmp_path / 'ivy'}"
+    repository = f"file://{tmp_path / 'maven'}"
+    flags = ("--master", "local[2]", "--packages", COORDINATES, "--repositories", repository, "--conf", ivy)
+    is_whole(run(submit(*flags)))
+
+
+@long_only("spark-submit on a cluster of two workers")
+def test_submit_to_a_cluster_with_a_jar(run: Run, tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "cluster", [[], []]) as cluster:
+        assert JAR is not None
+        is_whole(run(submit("--master", cluster.master, "--jars", JAR)))
+
+
+@long_only("a client of a Connect server that has the jar")
+def test_a_client_of_a_connect_server(run: Run, server: str) -> None:
+    is_whole(run([sys.executable], f"remote={server}"))
