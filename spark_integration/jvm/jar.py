@@ -16,7 +16,6 @@ SWITCH: Final = "spark.mpbroker.accelerated"
 """The session's setting that is false to leave all reads to Python. (Java: SourceTable.)"""
 
 _JARS: Final = "spark.jars"
-_SOURCE: Final = "io.mpbroker.spark.Source"
 _PATH: Final = Path(__file__).with_name("mpbroker-spark.jar")
 _LOG = logging.getLogger("mpbroker.spark")
 
@@ -46,19 +45,9 @@ def with_jar(wanted: Mapping[str, str], *, accelerated: bool) -> dict[str, str]:
 
 
 def add_to_running(session: SparkSession) -> None:
-    """Add the jar to a session whose JVM was started without it, as notebooks and spark-submit do."""
+    """Add the jar to a session whose JVM was started without it, as by notebooks and spark-submit."""
     jar = jar_path()
-    if jar is not None and not _has_source(session):
-        # Sessions of this JVM share the class loader that ADD JAR extends.
-        session.sql(f"ADD JAR `{jar}`")
-
-
-def _has_source(session: SparkSession) -> bool:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    jvm: Any = session._jvm
-    try:
-        jvm.org.apache.spark.util.Utils.classForName(_SOURCE, False, False)
-    except Py4JJavaError:
-        return False
-    return True
+    context: Any = session.sparkContext._jsc.sc()
+    # Maven's name of the jar begins with that of its group.
+    if jar is not None and jar.stem not in context.listJars().mkString(","):
+        session.sql(f'ADD JAR "{jar}"')

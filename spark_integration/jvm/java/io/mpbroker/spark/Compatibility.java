@@ -1,7 +1,12 @@
 package io.mpbroker.spark;
 
+import java.lang.reflect.Method;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
+import java.util.Set;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -17,11 +22,18 @@ final class Compatibility {
   /** Lists each class with the methods that are used of it. A test compares the classes with the jar's. */
   static final List<Use> USES =
       List.of(
+          new Use("org.apache.spark.SparkExecutorInfo", "host"),
           new Use("org.apache.spark.SparkRuntimeException"),
+          new Use("org.apache.spark.SparkStatusTracker", "getExecutorInfos"),
           new Use("org.apache.spark.api.python.PythonFunction"),
           new Use("org.apache.spark.api.python.PythonUtils$", "defaultPythonExec"),
           new Use("org.apache.spark.api.python.SpecialLengths", "PYTHON_EXCEPTION_THROWN"),
+          new Use("org.apache.spark.storage.StorageUtils"),
+          new Use("org.apache.spark.unsafe.Platform"),
+          new Use("org.apache.spark.unsafe.types.UTF8String"),
           new Use("org.apache.spark.util.Utils", "localHostName", "localCanonicalHostName"),
+          new Use(SQL + "catalyst.expressions.GenericInternalRow"),
+          new Use(SQL + "classic.RuntimeConfig", "get"),
           new Use(SQL + "classic.SparkSession", "active", "sessionState", "sparkContext"),
           new Use(SQL + "connector.catalog.CatalogV2Util", "v2ColumnsToStructType"),
           new Use(SQL + "errors.QueryCompilationErrors", "pythonDataSourceError"),
@@ -31,6 +43,9 @@ final class Compatibility {
           new Use(SQL + "execution.datasources.v2.python.UserDefinedPythonDataSource", "dataSourceCls"),
           // Spark 4.1 has no runnerConf, and its Python workers another protocol.
           new Use(SQL + "execution.python.PythonPlannerRunner", "runInPython", "runnerConf"),
+          new Use(SQL + "execution.vectorized.ConstantColumnVector"),
+          new Use(SQL + "execution.vectorized.OnHeapColumnVector"),
+          new Use(SQL + "execution.vectorized.WritableColumnVector"),
           new Use(SQL + "internal.SessionState", "dataSourceManager"),
           new Use("com.fasterxml.jackson.databind.ObjectMapper"),
           new Use("net.razorvine.pickle.Pickler"),
@@ -41,17 +56,17 @@ final class Compatibility {
   private Compatibility() {}
 
   record Use(String type, String... methods) {
-    /** Returns what the running Spark lacks of it; null if it has everything. */
+    /** Returns the class or the first method that the running Spark lacks; null if it has all. */
     String missing() {
       try {
         Class<?> found = Class.forName(type, false, Compatibility.class.getClassLoader());
-        List<String> names =
+        Set<String> names =
             methods.length == 0
-                ? List.of()
-                : java.util.stream.Stream.concat(
-                        Arrays.stream(found.getMethods()), Arrays.stream(found.getDeclaredMethods()))
-                    .map(java.lang.reflect.Method::getName)
-                    .toList();
+                ? Set.of()
+                : Stream.of(found.getMethods(), found.getDeclaredMethods())
+                    .flatMap(Arrays::stream)
+                    .map(Method::getName)
+                    .collect(Collectors.toSet());
         return Arrays.stream(methods)
             .filter(one -> !names.contains(one))
             .findFirst()
@@ -69,11 +84,11 @@ final class Compatibility {
   }
 
   private static boolean isComplete(List<Use> uses) {
-    String missing = uses.stream().map(Use::missing).filter(one -> one != null).findFirst().orElse(null);
+    String missing = uses.stream().map(Use::missing).filter(Objects::nonNull).findFirst().orElse(null);
     if (missing != null) {
       LOG.warn(
           "Python reads format(\"mpbroker\"): this Spark ({}) has no {}, which the JVM reader needs. "
-              + "Spark 4.2 and 4.3 have it",
+              + "The jar is for Spark 4.2 and 4.3",
           org.apache.spark.package$.MODULE$.SPARK_VERSION(),
           missing);
     }
