@@ -83,7 +83,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 
 def _workers_here() -> Check:
-    """Check the workers of our own sessions: they run this Python, and in no directory of the user's."""
+    """Check that workers of `session()` work: they run this Python, outside the user's directory."""
     unfit = why_unfit(sys.executable, with_package(None))
     if unfit:
         return Check("workers", PROBLEM, f"with {sys.executable} {unfit}", _INSTALL)

@@ -144,7 +144,7 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
 
 
 def _python_for_workers(wanted: Mapping[str, str]) -> str:
-    """Return the Python that the user chose if it works, else, on this host, the one that runs this.
+    """Return the Python that the user chose. On this host, return the running one if that does not work.
 
     Spark plans on the driver with the same path that executors run, so it has to work here too. Raises
     SparkSetupError.
@@ -168,7 +168,7 @@ def _python_for_workers(wanted: Mapping[str, str]) -> str:
 
 
 def _adopt(context: SparkContext) -> None:
-    """Have workers of a running context find the package; on this host also with another Python."""
+    """Let workers of a running context import the package. On this host, replace a Python that cannot."""
     path = with_package(context.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))
     if path:
         context.environment["PYTHONPATH"] = path
@@ -204,7 +204,7 @@ def _end_workers_in_silence(context: SparkContext) -> None:
 
 
 def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
-    """Warn of the settings that a session which ran before was asked to change, and did not."""
+    """Warn of each wanted setting that the session lacks, since it was running already and keeps its own."""
     core = found.sparkContext.getConf()
     kept = []
     for name, value in wanted.items():

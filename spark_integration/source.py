@@ -170,9 +170,9 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):
         return self._stream().initial()
 
     def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
-        """Return one of the limits: Spark knows no combined ones, so the stream applies its own.
+        """Return one of the limits. Spark cannot combine limits, so the stream itself applies all of them.
 
-        Without any limit it is ReadAllAvailable, which Spark also hands to `latestOffset` for triggers that
+        Return ReadAllAvailable if there are none, which Spark also hands to `latestOffset` for triggers that
         take everything.
         """
         options = self._options
@@ -238,7 +238,7 @@ class RefusedStreamReader(spark.DataSourceStreamReader):
 
 
 def _patient(options: ReadOptions) -> ReadOptions:
-    """Return options for tasks, which wait kafkaConsumer.pollTimeoutMs for a broker as Kafka's do."""
+    """Return the options of tasks. They wait kafkaConsumer.pollTimeoutMs for a broker, as Spark's source does."""
     tries = math.ceil(options.request_timeout_ms / max(1, options.retry_interval_ms))
     return replace(options, retries=max(options.retries, tries))
 

@@ -2,7 +2,8 @@
 
 `named_source.py LOG_DIR BOOTSTRAP TOPIC COPIES CHECKPOINT [SETTING=VALUE…]` reads TOPIC as a batch, copies it
 to COPIES as a stream, appends 5 records by a `save()` without a mode, and prints as JSON what it counted and
-who read. `register=before` registers the Python source first, `register=after` after a first read.
+who read. `register=before` registers the Python source first, `register=after` after a first read. `mode` is one
+for the `save()`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def register(spark: SparkSession) -> None:
 def main() -> None:
     log_dir, bootstrap, topic, copies, checkpoint, *rest = sys.argv[1:]
     settings = dict(one.split("=", 1) for one in rest)
-    registered = settings.pop("register", None)
+    registered, mode = settings.pop("register", None), settings.pop("mode", None)
     builder = SparkSession.builder.appName("named source")
     for name, value in settings.items():
         builder = builder.remote(value) if name == "remote" else builder.config(name, value)
@@ -56,7 +57,7 @@ def main() -> None:
         .start()
     )
     query.awaitTermination()
-    frame.limit(5).select("key", "value").write.format(FORMAT).options(**target).save()
+    frame.limit(5).select("key", "value").write.format(FORMAT).options(**target).mode(mode).save()
     written = spark.read.format(FORMAT).option("log.dir", log_dir).option("subscribe", copies)
     found["copies"] = written.load().count()
     print(json.dumps(found))

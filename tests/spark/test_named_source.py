@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from ops.bench import connector
 from ops.bench.brokers import HOST, Mpbroker
 from spark_integration.jvm.jar import jar_path
 from tests.spark.test_connect import server as server
@@ -26,6 +27,7 @@ from tests.support.spark_here import PYTHON_PATH
 PROGRAM = Path(__file__).with_name("named_source.py")
 JAR = jar_path()
 RECORDS = 100
+DOWNLOAD_S = 1800
 COORDINATES = "io.mpbroker:mpbroker-spark:0.1.0"
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>io.mpbroker</groupId><artifactId>mpbroker-spark</artifactId><version>0.1.0</version></project>
@@ -58,14 +60,16 @@ def run(broker: Mpbroker, tmp_path: Path, no_spark: None) -> Run:  # noqa: ARG00
     """Run the program by a command, in an environment without a session of this process."""
     numbers = count()
 
-    def program(command: Sequence[str | Path], *settings: str) -> dict[str, Any]:
+    def program(
+        command: Sequence[str | Path], *settings: str, python: str | Path = sys.executable
+    ) -> dict[str, Any]:
         copies = f"copies-{tmp_path.name}-{next(numbers)}"
         create_topic(broker.bootstrap, copies, 1)
         arguments = (str(broker.log_dir), broker.bootstrap, "t", copies, str(tmp_path / copies))
         others = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
         done = ran(
             [*map(str, command), str(PROGRAM), *arguments, *settings],
-            env={**others, "PYTHONPATH": PYTHON_PATH, "PYSPARK_PYTHON": sys.executable},
+            env={**others, "PYTHONPATH": PYTHON_PATH, "PYSPARK_PYTHON": str(python)},
             cwd=tmp_path,
             timeout=6 * PATIENCE_S,
         )
@@ -120,6 +124,36 @@ def test_submit_to_a_cluster_with_a_jar(run: Run, tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", [[], []]) as cluster:
         assert JAR is not None
         is_whole(run(submit("--master", cluster.master, "--jars", JAR)))
+
+
+def other_spark(version: str) -> Path:
+    """Return a Python with that PySpark, which the first call downloads."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mpbroker", f"named-{version}")
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        ran([sys.executable, "-m", "venv", "--clear", home], check=True, timeout=DOWNLOAD_S)
+        wanted = [f"pyspark=={version}", *connector.PACKAGES, "google-re2", "h11", "rich", "typer"]
+        ran([python, "-m", "pip", "install", "--quiet", *wanted], check=True, timeout=DOWNLOAD_S)
+        (home / "complete").touch()
+    return python
+
+
+@long_only("downloads Spark 4.2")
+def test_the_jar_runs_on_the_spark_before(run: Run) -> None:
+    settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+    python = other_spark("4.2.0")
+    is_whole(run([python], *settings, f"spark.jars={JAR}", python=python))
+
+
+@long_only("downloads Spark 4.1")
+def test_where_a_class_is_missing_python_reads_with_a_warning(run: Run) -> None:
+    settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+    python = other_spark("4.1.1")
+    # The sink of a Python source refuses a save without a mode.
+    found = run([python], *settings, f"spark.jars={JAR}", "mode=append", python=python)
+    assert (found["count"], found["copies"]) == (RECORDS, RECORDS + 5)
+    assert "(Python)" in found["plan"]
+    assert found["stderr"].count("PythonPlannerRunner.runnerConf, which the JVM reader needs") == 1
 
 
 @long_only("a client of a Connect server that has the jar")
