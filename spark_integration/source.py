@@ -238,7 +238,7 @@ class RefusedStreamReader(spark.DataSourceStreamReader):
 
 
 def _patient(options: ReadOptions) -> ReadOptions:
-    """Return the options of tasks. They wait kafkaConsumer.pollTimeoutMs for a broker, as Spark's source does."""
+    """Return the options of tasks, which wait for a broker as long as those of Spark's Kafka source do."""
     tries = math.ceil(options.request_timeout_ms / max(1, options.retry_interval_ms))
     return replace(options, retries=max(options.retries, tries))
 

@@ -2,8 +2,8 @@
 
 `named_source.py LOG_DIR BOOTSTRAP TOPIC COPIES CHECKPOINT [SETTING=VALUE…]` reads TOPIC as a batch, copies it
 to COPIES as a stream, appends 5 records by a `save()` without a mode, and prints as JSON what it counted and
-who read. `register=before` registers the Python source first, `register=after` after a first read. `mode` is one
-for the `save()`.
+who read. `register=before` registers the Python source first, `register=after` after a first read. `mode` is
+that of the `save()`.
 """
 
 from __future__ import annotations
