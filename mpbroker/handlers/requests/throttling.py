@@ -163,7 +163,7 @@ class Throttling:
         return pause_ms
 
     def _introduce(self, request: ReceivedRequest, budgets: Budgets) -> None:
-        """Give the turn this connection's budgets: it charges produces, and serves fetches without a quota."""
+        """Give the turn this connection's budgets: it charges produces, and serves fetches without quotas."""
         session, client_id = request.session, request.client_id.encode()
         who = request.slot.connection, session.revision, client_id
         if not self._clients.knows(*who):
