@@ -1,4 +1,4 @@
-"""The broker as the APIs see it: configuration, metadata, partitions, and the processes they can ask."""
+"""The broker as the APIs see it: configuration, metadata, partitions, and clients of other processes."""
 
 from __future__ import annotations
 

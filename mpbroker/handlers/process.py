@@ -261,7 +261,7 @@ class Handler:
     def notice_peers(self) -> None:
         """Note log workers and the coordinator as up: they may have started after this process.
 
-        A fenced peer is not noted here, but when the supervisor orders to bind to its successor.
+        A peer that was fenced is not noted here, but when the supervisor announces its successor.
         """
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
@@ -380,8 +380,8 @@ class Handler:
     def answer_finished(self) -> None:
         """Answer the jobs that the live workers have returned, and close the connections of all other jobs.
 
-        That includes jobs that no worker has taken, or that could not be returned because a ring was full:
-        processors count their requests as lost.
+        The connection is also closed for a job that no worker has taken, or that could not be returned
+        because a ring was full: processors count the requests of such jobs as lost.
         """
         self.take_and_serve(0)
         self.turn.forget_shared(ANY_PROCESSOR)

@@ -1,6 +1,6 @@
 """Questions to the coordinator about topics, settings, credentials and quotas.
 
-In Kafka the controller gets them. (`forwarding` passes on requests about groups and transactions unchanged.)
+Kafka's controller answers such questions. (`forwarding` passes on requests about groups and transactions.)
 """
 
 from __future__ import annotations

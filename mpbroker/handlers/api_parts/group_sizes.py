@@ -10,7 +10,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 def is_too_large(context: RequestContext) -> bool:
-    """Return True, and log a warning, if the request exceeds the largest record of a group's generation.
+    """Return True, and log a warning, if the request is larger than a generation's record may be.
 
     The record of a generation has the data of all members. (Kafka takes any request into its memory, and
     answers UNKNOWN_SERVER_ERROR when the record cannot be written.)

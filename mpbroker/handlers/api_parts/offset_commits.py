@@ -49,7 +49,7 @@ def pass_on_commit(
 
 
 def inline_bytes_max(most_bytes: int) -> int:
-    """Return the largest size of a request whose records are not compared with `most_bytes`."""
+    """Return the largest size in bytes of a request that is passed on without `is_too_large`."""
     return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
 
@@ -85,7 +85,7 @@ class Part(NamedTuple):
 
 
 def parts_of(topics: Sequence[Any]) -> Iterator[Part]:
-    """Split topics into parts of up to COMMITTED_AT_ONCE partitions. An empty topic counts as one."""
+    """Split topics into parts of up to COMMITTED_AT_ONCE partitions. An empty topic counts as a partition."""
     some: list[Any] = []
     room, begins_within = COMMITTED_AT_ONCE, False
     for topic in topics:

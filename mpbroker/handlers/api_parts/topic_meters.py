@@ -77,13 +77,13 @@ def partition_checked(
 
 
 def batch_appended(meters: Meters, batch: Batch) -> None:
-    """Count an error in a batch that the log process has sent back. It counts appended batches itself."""
+    """Count the error, if any, of a batch from the log process, which counts appended batches itself."""
     if batch.error not in EXPECTED_OF_PRODUCE:
         meters.topic(batch.slot, batch.slot_generation, TopicMeter.FAILED_PRODUCE)
 
 
 def partition_fetched(meters: Meters, topic: Topic, partition: int, error: int, size: int) -> None:
-    """Count a partition of an answered fetch."""
+    """Count a partition of an answered fetch. `size` is the bytes of its records."""
     image = topic.partitions.get(partition)
     if image is None:
         return

@@ -6,7 +6,7 @@ mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait: up to `max_wai
 Topics are named up to v12, and have ids from v13. From v7 on a session has the partitions that a fetch asks
 for, and determines which of them are in the response (mpbroker/handlers/fetch/fetch_sessions.py). There are
 no followers: a client that fetches as a follower needs ClusterAction, and gets NOT_LEADER_OR_FOLLOWER. The
-last batch of a slice may be incomplete; clients ignore it then. (Kafka: KafkaApis.handleFetchRequest,
+last batch of a slice may be cut off; clients ignore a part of a batch. (Kafka: KafkaApis.handleFetchRequest,
 ReplicaManager.fetchMessages, DelayedFetch.)
 
 A fetch of very many partitions is worked on in pieces, between other requests.
@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: respond at once, since waiting would not add records to it."""
+    """The answer for one partition. `more`: respond at once, since waiting would add no records."""
 
     answer: Answer
     length: int = 0
@@ -169,7 +169,7 @@ class Fetch:
     # ----
 
     def find_slots(self) -> Generator[None]:
-        """Find the partition table's slots of the requested partitions, as far as these exist."""
+        """Find the partition table's slots of the requested partitions that exist."""
         for done, interest in enumerate(self.fetch_context.interests, start=1):
             if self.context.should_yield(done, LOOKUPS_PER_PIECE):
                 yield
@@ -318,7 +318,7 @@ class Fetch:
         return self.unknown
 
     def respond(self, answers: list[Answer]) -> Generator[None]:
-        """Send the answers. A client over its quota gets an empty response, and is charged no records."""
+        """Send the answers. A client over its quota gets an empty response, not charged for records."""
         context = self.context
         # A mark that comes while the response is built must not poll once more.
         context.broker.fetches.release(context.slot)
@@ -389,7 +389,7 @@ class Fetch:
         return Read(refused(wanted.partition, code))
 
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
-        """Read up to `budget` bytes of a partition, or a batch if `first`. Raises one of `READ_ERRORS`."""
+        """Read up to `budget` bytes; if `first`, at least one batch. Raises one of `READ_ERRORS`."""
         broker, index = self.context.broker, wanted.partition
         found = topic if isinstance(topic, ErrorCode) else broker.partition(topic, index)
         if isinstance(found, ErrorCode):

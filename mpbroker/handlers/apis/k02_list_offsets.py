@@ -2,9 +2,9 @@
 
 Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record
 with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest
-pending upload (v11). There never are records for -5 and -6. A search that depends on the end of the log
-waits until that end is durable. (Kafka: KafkaApis.handleListOffsetRequest,
-UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-405, KIP-734, KIP-1005.)
+pending upload (v11). No record is ever found for -5 and -6. A search that depends on the end of the log waits
+until that end is durable. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp;
+KIP-79, KIP-405, KIP-734, KIP-1005.)
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def offset_at(
 def epoch_of_answer(
     context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int, offset: int
 ) -> int:
-    """Return the leader epoch at the offset, -1 for no offset. Only logs from Kafka clusters have several."""
+    """Return the leader epoch of the record at the offset; -1 if there is no offset. Raises ApiError."""
     if offset < 0:
         return -1
     if timestamp_ms == LATEST or now.leader_epoch == 0:
@@ -142,7 +142,7 @@ class Waited(NamedTuple):
 def look_up(
     context: RequestContext, topic: Topic | None, wanted: Wanted, waited: Waited | None
 ) -> Pieces[Answer | LogEnd]:
-    """Return the answer for one partition, or the log end to wait for first. Raises ApiError on an error."""
+    """Return one partition's answer, or the log end to wait for first. Raises ApiError if it has an error."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     found = context.broker.partition(topic, wanted.partition_index)

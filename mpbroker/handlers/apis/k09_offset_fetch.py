@@ -182,7 +182,7 @@ def readable(
 class Refused:
     """The groups and topics of a request that the client may not describe, with their results.
 
-    `groups` has all others, which the coordinator is asked for.
+    `groups` has the groups and topics that the coordinator is asked for.
     """
 
     def __init__(self, context: RequestContext) -> None:

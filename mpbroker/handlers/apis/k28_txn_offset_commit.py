@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (key 28), versions 0-5: a group's offsets that count once a transaction is committed.
+"""TxnOffsetCommit (key 28), versions 0-5: stores a group's offsets as part of a transaction.
 
 The response comes when the offsets are durable; the end of the transaction commits or drops them. v5 also
 adds the group's partition to the transaction. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,

@@ -57,7 +57,7 @@ def described(context: RequestContext, number: int) -> Result:
 
 
 def asked_for(context: RequestContext) -> Iterator[tuple[Topic, int]]:
-    """Yield (topic, partition number) of the requested partitions that exist; of all for a null request."""
+    """Yield (topic, number) of each requested partition that exists; of all if the request has no list."""
     metadata = context.broker.metadata
     if context.body.topics is None:
         for topic in list(metadata.by_name.values()):

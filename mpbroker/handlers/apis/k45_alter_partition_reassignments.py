@@ -1,7 +1,8 @@
 """AlterPartitionReassignments (key 45), versions 0-1: assigns partitions to brokers.
 
 There is only this broker. A request to keep a partition here succeeds at once, so that
-`kafka-reassign-partitions`, which sends one before it moves replicas between log directories, can continue.
+`kafka-reassign-partitions` can continue: it sends such a request before it moves replicas between log
+directories.
 (Kafka: ReplicationControlManager.alterPartitionReassignments; KIP-455.)
 """
 

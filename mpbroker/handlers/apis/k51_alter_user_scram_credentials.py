@@ -33,7 +33,7 @@ def failed(context: RequestContext, code: ErrorCode) -> Response:
 
 
 def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramImage:
-    """Return the credential to store, for an unknown mechanism without keys: the coordinator refuses it."""
+    """Return the credential to store. For an unknown mechanism it has no keys, and will be refused."""
     kind = _KINDS.get(asked.mechanism)
     if kind is None:
         return ScramImage(asked.name, asked.mechanism, asked.iterations, b"", b"", b"")

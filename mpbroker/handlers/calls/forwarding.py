@@ -50,7 +50,7 @@ class Forwarding:
     # ---- as it came
 
     def pass_on(self, context: PendingRequest) -> None:
-        """Pass a request on unchanged; fail one that is to wait for other members if there is no memory."""
+        """Pass a request on unchanged. Without memory, fail a request that is to wait for other members."""
         if context.slot.api_key in WAIT_FOR_OTHERS:
             size = REQUEST_BYTES + context.body_bytes
             if not self._parked_memory.has_room(context, size):
@@ -144,7 +144,7 @@ class Forwarding:
         self._coordinator.adopt(call.number, call.block, call.generation, call.size, lambda _answer: None)
 
     def taken(self, call: Call) -> None:
-        """Release the memory of a request that the coordinator has read, and that now waits for members."""
+        """Release the memory of a request that waits for other members: the coordinator has read it."""
         self._coordinator.taken(call.request)
         for context, number in self._away.get(call.connection, {}).items():
             if number == call.request:

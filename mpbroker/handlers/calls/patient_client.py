@@ -194,7 +194,7 @@ class PatientClient:
         self.client.taken(number)
 
     def server_died(self) -> None:
-        """Fail all calls under way: they will not be answered."""
+        """Fail all calls under way, because the server has died."""
         self.server_is_up = False
         self._clear()
         for then in self.client.server_died():

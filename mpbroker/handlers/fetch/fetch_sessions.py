@@ -117,7 +117,7 @@ class FetchSessionCache:
         self.remove(next((id_ for id_, by in reversed(self._makers.items()) if by == maker), NO_SESSION))
 
     def resized(self, session: FetchSession) -> None:
-        """Update the number of cached partitions after those of the session have changed."""
+        """Update the number of cached partitions after the session's partitions have changed."""
         if session.id in self._sizes:
             self._partitions += len(session) - self._sizes[session.id]
             self._sizes[session.id] = len(session)

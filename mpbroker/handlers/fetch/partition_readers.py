@@ -114,7 +114,7 @@ class Readers:
         self._drop(_key(partition))
 
     def forget_deleted(self) -> bool:
-        """Close those of the next few readers whose files were deleted; return False if no reader is left.
+        """Check the next few readers, and close each whose files were deleted; return False after the last.
 
         Deleted files keep their disk space for as long as they are open.
         """

@@ -8,7 +8,7 @@ A fetch is hot if it comes from a consumer, all its partitions are live, its off
 segments that the turn knows (fetch_positions.pxd), and there are enough bytes to send now. It must be a full
 fetch without a session, or an incremental fetch in a session of few partitions, named by topic ids, that adds
 and forgets no partition (session_table.pxd). All other fetches are left to the slow path, which parks, serves
-or refuses them. For a fetch that is left only bytes after the frame have changed.
+or refuses them. If a fetch is left, only bytes after its frame have changed.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

@@ -307,7 +307,7 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
 
 
 cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows) noexcept nogil:
-    """Begin a topic's entry; if `follows`, end the last entry first. Return the place of its count."""
+    """Begin a topic's entry, after ending the previous one if `follows`; return where its count is."""
     if follows:
         p[0] = 0
         p += 1

@@ -83,7 +83,7 @@ cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *s
 cdef bint is_warm(
     const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
 ) noexcept nogil:
-    """Return True if the visible ones of `length` bytes from the spot on are in the page cache."""
+    """Return True if the visible part of `length` bytes from the spot on is in the page cache."""
     cdef Segment *segment = spot.segment
     cdef int64_t position = spot.position, end = min(position + length, spot.limit)
     cdef bint known = segment.warm_from <= position <= segment.warm_to

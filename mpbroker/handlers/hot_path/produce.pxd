@@ -7,7 +7,7 @@ topics, validates the batches and writes the job and the response after the requ
 
 Compressed batches are unpacked to be validated (records/unpack.h), up to 1 MiB for a request. Anything
 uncommon (an error of any kind, a batch that has to be recompressed, a transaction, too little room) is left
-to the slow path. For a request that is left only bytes after the frame have changed.
+to the slow path. If a request is left, only bytes after its frame have changed.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

@@ -75,7 +75,7 @@ cdef void shared_end(SharedJobs *jobs, SharedJob *entry) noexcept nogil:
 
 
 cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept nogil:
-    """Count all batches' codes if the client gets them (`is_told`) or one is an error; return an error."""
+    """Count the codes if `is_told` (the client gets them) or one is an error. Return an error or NO_ERROR."""
     cdef JobBatch *batch
     cdef int worst = NO_ERROR
     cdef uint32_t i

@@ -458,7 +458,7 @@ cdef class HandlerTurn:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave a channel's produces to Python until `produce_passed_on` is called once for each call."""
+        """Leave a channel's produces to Python, until `produce_passed_on` is called as often as this."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:
@@ -598,7 +598,7 @@ cdef class HandlerTurn:
         bell_disarm(self.bell)
 
     cdef int _take(self, Peer *peer, uint64_t *requests) noexcept nogil:
-        """Take up to TAKEN_AT_ONCE slots of one ring and act on them. Return 0, nonzero without memory."""
+        """Take up to TAKEN_AT_ONCE slots of one ring and act on them. Return nonzero without memory."""
         # Copied, not cast: the compiler may assume that a Slot and a RequestSlot never share memory.
         cdef RequestSlot taken[TAKEN_AT_ONCE]
         cdef uint64_t count = ring_waiting(
@@ -743,7 +743,7 @@ cdef class HandlerTurn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer a hot fetch; return False to leave it to Python, always with AGAIN: files were replaced."""
+        """Answer a hot fetch. Return False to leave a fetch to Python, always if its flag AGAIN is set."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
@@ -891,6 +891,6 @@ cdef class HandlerTurn:
 
 
 cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:
-    """Return the microseconds passed, for a descriptor: in 32 bits, so at most 71 minutes."""
+    """Return the time from `since_ns` to `now_ns` in microseconds, at most 2**32 - 1 (71 minutes)."""
     cdef uint64_t passed_us = (now_ns - since_ns) // 1000 if now_ns > since_ns else 0
     return <uint32_t>passed_us if passed_us < 0xFFFFFFFFu else <uint32_t>0xFFFFFFFFu

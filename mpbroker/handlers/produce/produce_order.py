@@ -1,8 +1,8 @@
 """The order of a connection's produces that the native turn does not pass on by itself.
 
 A connection may have several produces under way. The turn passes produces on in the order in which they came.
-A produce that it leaves to Python takes longer, so later produces go to Python too, and wait here until the
-first is in the rings to its log workers, or has its response. Rings are FIFO, so no later produce overtakes
+A produce that it leaves to Python takes longer. So later produces go to Python too, and wait here until that
+produce is in the rings to its log workers, or has its response. Rings are FIFO, so no later produce overtakes
 it there. After a produce that closes its connection, no later produce of that connection is begun.
 """
 

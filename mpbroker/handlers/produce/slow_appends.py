@@ -106,7 +106,7 @@ class Jobs:
         self._sent(request)
 
     def produced(self, slot: Produce) -> None:
-        """Take back a job from a log worker, whose descriptor is PRODUCED."""
+        """Take back a job that a log worker has returned with a PRODUCED descriptor."""
         self._jobs.produced(slot)
 
     def worker_died(self, worker: int) -> None:

@@ -4,8 +4,8 @@ For clients of transaction.version 2 (Produce v12 or later) the coordinator adds
 transaction; for other clients it checks that the transaction has them. If the transaction's marker will have
 the producer's own epoch, the coordinator holds the marker back until the handler reports that the batches are
 appended, or never will be: a batch after the marker would begin a transaction without an end
-(`marker_holds.py`). (Kafka:
-AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend, VerificationGuard.)
+(`marker_holds.py`). (Kafka: AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend,
+VerificationGuard.)
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ PLACES_MAX = 50_000
 
 
 class VerifiedPartitions:
-    """Partitions that the coordinator has verified, by producer id. The oldest epoch is forgotten first."""
+    """Partitions that the coordinator has verified, by producer id. The oldest producer is dropped first."""
 
     def __init__(self, most_places: int = PLACES_MAX) -> None:
         self._most_places = most_places

@@ -176,7 +176,7 @@ class ReceivedRequest:
     def raw_body(self) -> bytes:
         """Return the request as its client sent it, copied out of the processor's memory.
 
-        Call this before `body`, which reads the request where it is.
+        Call this before `body`, which decodes the request in place.
         """
         if self._raw is None:
             assert self._frame is not None, "it was decoded in place"

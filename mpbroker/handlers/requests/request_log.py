@@ -25,7 +25,7 @@ ALTERS_CONFIGS = {ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
 
 
 def describe(request: ReceivedRequest, listener: str, response: Message | None) -> bytes:
-    """Return a JSON object without its closing brace: the processor appends the times.
+    """Describe a request as a JSON object without its closing brace: the processor appends the times.
 
     Kafka's `requestApiVersionDeprecated` is left out: Kafka writes it only if it is true, and no version that
     is served is deprecated.

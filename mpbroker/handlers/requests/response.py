@@ -225,8 +225,8 @@ class PendingRequest(ReceivedRequest):
     def respond(self, response: Message, mutation_ms: int = 0, *, in_pieces: bool = True) -> None:
         """Send the response, and pause the client for `mutation_ms` or its other quotas, whichever is longer.
 
-        `mutation_ms` is the pause for the quota of changes, from the coordinator. With `in_pieces`, a long
-        response is encoded in pieces after this call, and the request is `done` only then.
+        `mutation_ms` is the pause for quota controller_mutation_rate. With `in_pieces`, a long response is
+        encoded in pieces after this call, and the request is `done` only then.
         """
         if self.has_response:
             return

@@ -94,7 +94,7 @@ class ResponseInfo(NamedTuple):
     log_entry: bytes = b""
 
     def stamps_us(self, request: Request, done_ns: int) -> tuple[int, int]:
-        """Return `queue_us` and `local_us` of the descriptor: the time in the queue, and of the API."""
+        """Return `queue_us` and `local_us` of the descriptor: the time in the queue, then in this handler."""
         taken_ns = self.taken_ns or done_ns
         queue_us = max(taken_ns - request.received_ns, 0) // 1000
         local_us = max((self.local_ns or done_ns) - taken_ns, 0) // 1000

@@ -1,4 +1,4 @@
-"""The scheduler: which request is worked on when nothing else waits, one piece at a time.
+"""The scheduler, which works on heavy and long requests, a piece at a time, when nothing else waits.
 
 A heavy request is announced as heavy by its processor, and waits until the requests before it are done. A
 long request came as a light request, and turned out to take long. One heavy and one long request are under

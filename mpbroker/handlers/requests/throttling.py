@@ -1,4 +1,4 @@
-"""Quotas applied to requests: what each costs its client, and how long the client must pause.
+"""Quotas applied to requests: what a request costs its client, and how long the client must pause.
 
 The native turn charges common produces itself, by budgets that it gets from here. All other requests are
 charged when they get their response. All handlers add to the same rates. Nothing is charged until a first
