@@ -458,7 +458,7 @@ cdef class HandlerTurn:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave a channel's produces to Python, until `produce_passed_on` is called as often as this."""
+        """Leave a channel's produces to Python. One `produce_passed_on` undoes one call of this method."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:
