@@ -1,7 +1,7 @@
 """Requests about the end of a log, which wait until that end is durable.
 
-A produce with acks=1 is answered before its batch is durable, and readers see only durable batches. Its
-client may ask for the end of the log at once, and must not get an end before its own records. So a request
+A produce with acks=1 is answered before its batch is durable, and readers see only durable batches. The
+producer may ask for the end of the log at once, and must not get an end before its own records. So a request
 for the end waits until the high watermark is where the log end was when the request came. (In Kafka, without
 replicas, high watermark and log end are the same.)
 """

@@ -1,8 +1,8 @@
 """InitProducerId (key 22), versions 0-5: the id of an idempotent or transactional producer.
 
 An idempotent producer gets epoch 0 and an id from the handler's block of ids, which the coordinator has made
-durable before. When the handler ends, the rest of its block is never used. For a transactional id the
-coordinator returns id and epoch. It fences the earlier producer, and aborts that producer's open transaction.
+durable before. When the handler ends, ids left in its block are never used. For a transactional id the
+coordinator returns id and epoch, fences the earlier producer, and aborts that producer's open transaction.
 (Kafka: TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 """
 

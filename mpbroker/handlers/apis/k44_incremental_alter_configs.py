@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (key 44), versions 0-1: alters settings one by one, also items of a list.
 
-The response comes when the alteration is durable and the log process and all handlers apply it; for a
-broker, when all its processes apply it. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
+The response comes when the alteration is durable and is applied by the log process and all handlers; for
+settings of the broker, by all processes. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
 ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 """
 
