@@ -22,9 +22,9 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 
 
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
-    """Make the entry of a job that all workers named in its header must return. NULL: no memory.
+    """Make the entry of a job that all workers in the job's header must return; NULL without memory.
 
-    Every batch starts as UNKNOWN_SERVER_ERROR, so one that no worker fills does not count as a success.
+    Every batch starts with UNKNOWN_SERVER_ERROR, so that a batch that no worker fills is not a success.
     """
     cdef JobHeader *header = header_of(job, arena)
     cdef SharedJob *grown
@@ -51,7 +51,7 @@ cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *
 
 
 cdef SharedJob *shared_returned(SharedJobs *jobs, const ProduceSlot *back, uint32_t worker) noexcept nogil:
-    """Mark a worker's part as returned. Return the entry if all workers have returned the job, else NULL."""
+    """Note that a worker has returned the job. Return the entry if all workers have now, else NULL."""
     cdef SharedJob *entry
     if back.request >= jobs.room:
         return NULL
@@ -75,7 +75,7 @@ cdef void shared_end(SharedJobs *jobs, SharedJob *entry) noexcept nogil:
 
 
 cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept nogil:
-    """Count the errors in the response. Return one of them, or NO_ERROR."""
+    """Count the codes if `is_told` (the client gets them) or one is an error. Return an error or NO_ERROR."""
     cdef JobBatch *batch
     cdef int worst = NO_ERROR
     cdef uint32_t i
@@ -93,7 +93,7 @@ cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept n
 cdef void shared_answer(
     const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply
 ) noexcept nogil:
-    """Fill the processor's descriptor when all workers have returned the job. `arena` is the processor's."""
+    """Fill `reply`, the response's descriptor, after the last return. `arena` is the processor's."""
     cdef const ProduceSlot *job = &entry.job
     cdef JobHeader *header = header_of(job, arena)
     cdef int worst
