@@ -1,4 +1,4 @@
-"""Moves of a partition to another log directory, for a turn: pause its jobs, then append elsewhere."""
+"""The turn's part in the move of a partition to another log directory: pause its jobs, then append there."""
 from libc.stdint cimport int32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
@@ -48,9 +48,9 @@ def resume_jobs(AppendTurn turn) -> int:
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:
-    """Append to the partition in that log directory from now on. Its synced files there have all records.
+    """Append to the partition in log directory `log_dir` from now on, where its copied files are synced.
 
-    None of its files may be open, unsynced or part of a commit round.
+    Raises ValueError if a file of the partition is open, unsynced or part of a commit round.
     """
     cdef PartitionCore *core = &state.core
     if core.unsynced or core.in_flight or core.fd >= 0:

@@ -2,7 +2,7 @@
 
 (Kafka: Cleaner.) Existing files are only read. New ones get the suffix `.cleaned` and have no effect until
 the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment has the name of the first
-of its sources.
+segment that it replaces.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Buffers:
 
 
 class Cleaned(NamedTuple):
-    """A new segment, which replaces those with these bases."""
+    """A new segment, which replaces the segments with the base offsets `bases`."""
 
     bases: list[int]
     size: int
@@ -91,9 +91,9 @@ class Cleaner:
     """The cleaning of one partition.
 
     `pace` is called with the bytes read or written and the seconds that the disk took; between two pieces
-    also with (0, 0.0). It may wait, and raise to end the cleaning. `disk` changes files: a thread of very low
-    priority passes one that does so in another thread, since it may be suspended at any point while it has
-    locks in the kernel.
+    also with (0, 0.0). It may wait, and raise to end the cleaning. `disk` calls what changes files. A thread
+    of very low priority passes a `disk` that does so in another thread: it may itself be suspended at any
+    point, also while it has locks in the kernel.
     """
 
     task: ToClean
@@ -282,7 +282,10 @@ class Cleaner:
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """Call `do` with pieces of batches until it returns FULL. Raises CleaningFailed, OSError."""
+        """Call `do` with a walk over each piece of the segment until it returns FULL. Return FULL or END.
+
+        Raises CleaningFailed, OSError.
+        """
         path = self._path(base)
         with opened(path) as fd:
             no_read_ahead(fd)

@@ -213,7 +213,10 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Return whether the recovery point on disk is at least `end`: no journal is replayed below it."""
+        """Write the recovery point to disk unless it is there. Return whether it is at least `end` then.
+
+        No journal is replayed below the recovery point.
+        """
         log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True
@@ -251,8 +254,8 @@ class Compaction:
     def _failed(self, log: PartitionLog, errno: int, problem: str) -> None:
         """Note that a partition could not be cleaned.
 
-        A temporary error is only logged, any other one takes the directory offline. Without an errno the
-        partition itself is at fault, and is not cleaned again before the next start.
+        A temporary error is only logged, any other errno takes the log directory offline. Without an errno
+        the partition itself is at fault, and is not cleaned again before the next start.
         """
         if not self._manager.is_served(log):
             return

@@ -85,7 +85,7 @@ class Journals:
                 self._prepare(log_dir)
 
     def empty(self, log_dir: LogDirectory) -> None:
-        """Empty the journal before a clean stop is marked: the next broker may not know of journals."""
+        """Empty the journal before a clean stop is marked, since the next broker may be Apache Kafka."""
         if log_dir.failed:
             return
         try:

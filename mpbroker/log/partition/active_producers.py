@@ -13,7 +13,7 @@ PRODUCERS_AT_ONCE = 5_000
 
 
 def describe_producers(logs: Mapping[int, PartitionLog], question: calls.TellProducers) -> calls.Producers:
-    """Return the producers of the first partitions in `question`, as many as fit. `logs`: by slot."""
+    """Return producers of the first partitions in `question`, as many as an answer has. `logs`: by slot."""
     answers, count = [], 0
     for one in question.partitions:
         answers.append(producers_of(logs.get(one.slot), one))

@@ -40,7 +40,7 @@ Verdict = Callable[[Segment], str]
 def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> list[Doomed]:
     """Return the expired segments, oldest first.
 
-    `segments`: all of the partition's, the active one last. Each rule applies to the segments that the
+    `segments`: all segments of the partition, the active one last. Each rule applies to the segments that the
     earlier rules have kept.
     """
     found = below_log_start(segments, marks)
