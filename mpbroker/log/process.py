@@ -560,9 +560,9 @@ class LogProcess:
             self._finish_fence(order)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the task after the death of `role`, or None if it ends because `role` has called it.
+        """Return the task after the death of `role`, or None if the task ends because `role` was its caller.
 
-        A task that the cleaner has called continues without a caller.
+        A task of the cleaner continues without a caller.
         """
         if call is None or call.owner != role:
             return call, steps

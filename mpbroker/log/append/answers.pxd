@@ -74,9 +74,9 @@ cdef inline bint is_ours(
 ) noexcept nogil:
     """Return whether this log worker handles the batch.
 
-    If several workers share a job, each handles the batches of its own partitions, and does not even read the
-    other batches, which the other workers write to at the same time. Of any other job, this worker handles
-    all batches, and refuses one whose partition it does not have.
+    If several workers share a job, each worker handles the batches of its own partitions, and does not even
+    read the other batches, which the other workers write to at the same time. Of any other job, this worker
+    handles all batches, and refuses a batch whose partition it does not have.
     """
     if answers.workers == 1 or not is_shared(slot):
         return True

@@ -25,8 +25,8 @@ DUPLICATE = -1
 class Appended(NamedTuple):
     """The outcome of an append.
 
-    `failure`: a permanent errno, which takes the log directory offline. `no_room`: a temporary errno: the
-    disk is full, or file descriptors run out. Each is 0 if there is no such error.
+    `failure`: a permanent errno, which takes the log directory offline. `no_room`: a temporary errno, of a
+    full disk or a lack of file descriptors. Each is 0 if there is no such error.
     """
 
     error: int
@@ -144,7 +144,7 @@ def _write(
 
 
 def _cut_back(log: PartitionLog, error: OSError) -> Appended:
-    """Cut off the bytes of a failed write. Return its error, or the truncation's error if that fails, too."""
+    """Cut off the bytes of a failed write. Return its refusal, or the truncation's if that fails, too."""
     try:
         log.state.cut_back()
     except OSError as worse:

@@ -80,7 +80,7 @@ cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
 
 
 cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogil:
-    """List the partition for publication at the end of this round.
+    """List the partition for publication at the end of the log worker's round.
 
     `wakes`: whether the handlers that wait for the partition are woken then.
     """
@@ -309,7 +309,7 @@ cdef void note_errors(
 
 
 cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitEntry *entry) noexcept nogil:
-    """Note that the partition's round is done."""
+    """Note that the commit round is done for one partition, and raise its high watermark."""
     cdef PartitionCore *core = entry.core
     cdef int dir = core.slot.log_dir
     core.in_flight -= 1
@@ -418,7 +418,7 @@ cdef void finish_background(CommitRef *commit, AnswersRef *answers) noexcept nog
 
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
-    """Return whether one of the two threads has finished a round that `finish_rounds` has not seen."""
+    """Return whether the flusher or the background thread has done a round unknown to `finish_rounds`."""
     return (load_done(&commit.flusher) != commit.finished
             or load_done(&commit.background) != commit.background_finished)
 

@@ -56,8 +56,9 @@ cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
 
 
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """Return whether the round writes to the journal: a record, or only a new head, after much of the ring
-    has become free.
+    """Return whether the round writes to the journal.
+
+    It writes a record, or only the file's head, to note that much of the ring has become free.
     """
     cdef uint64_t free_up_to
     if not journal.ring_bytes:
@@ -107,7 +108,7 @@ cdef void journal_behind(JournalRef *journal, const JournalWrite *write, Partiti
 
 
 cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil:
-    """Remove the partition from the list: its segment is synced, or will be."""
+    """Remove the partition from the list of `journal_behind`, since its segment is synced or will be."""
     if not core.is_behind:
         return
     core.is_behind = 0

@@ -15,7 +15,7 @@ def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
     A job is paused if its partition is being moved, if it has used its share of Python's time, or if an
-    earlier job of its connection is paused, to keep their order. Raises MemoryError.
+    earlier job of its connection is paused, to keep the jobs' order. Raises MemoryError.
     """
     cdef PausedJob *grown
     if turn.paused.count == turn.paused.room:
@@ -35,7 +35,7 @@ def resume_jobs(AppendTurn turn) -> int:
     """Retry the paused jobs before any new job, in the order of their arrival, one in each round. Return
     their number.
 
-    Jobs that were retried and paused again are older than those that are still to be retried.
+    Jobs that were retried and paused again are older than jobs still to be retried, so they go first.
     """
     cdef PausedJob first
     cdef int32_t _

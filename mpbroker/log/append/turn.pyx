@@ -571,7 +571,7 @@ cdef class AppendTurn:
         return [self.inbox[i].tail[0] if self.inbox[i] != NULL else 0 for i in range(PROCESS_COUNT)]
 
     def consumed(self, tails: list[int]) -> bool:
-        """Return whether everything published up to `tails` is appended or refused."""
+        """Return whether all jobs published up to `tails` are appended or refused."""
         cdef uint64_t tail
         if self.job_count or self.paused.count:
             return False
@@ -582,7 +582,7 @@ cdef class AppendTurn:
         return True
 
     def has_answered(self, tails: list[int]) -> bool:
-        """Return whether everything published up to `tails` is answered or timed out.
+        """Return whether all jobs published up to `tails` are answered or timed out.
 
         The answers may still wait to be sent.
         """
@@ -616,7 +616,8 @@ cdef class AppendTurn:
             raise MemoryError("no memory for a file to sync")
 
     def flush(self, PartitionState state) -> None:
-        """Sync the partition's segment itself with the next commit round, not by way of the journal."""
+        """Sync the partition's segment itself with the next commit round, even if the journal has its bytes.
+        """
         if state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
             sync_itself(&self.commit, &state.core)
 

@@ -13,7 +13,7 @@ def use_journal(
 ) -> None:
     """Write commit rounds to this journal from now on, after its last record, which ends at `end`.
 
-    A file that gets `direct_bytes` or more in a round is synced itself.
+    A segment that gets `direct_bytes` or more in a round is synced itself instead.
     """
     cdef JournalRef ref
     memset(&ref, 0, sizeof(ref))

@@ -161,7 +161,7 @@ cdef bint map_stream(
 
 
 cdef class Filter:
-    """A filter that writes the retained batches and records of a segment into a buffer, for `take`.
+    """A filter that writes the retained batches and records of a segment into a buffer, which `take` empties.
 
     `end`: the end offset of the cleaned part. `producers`: the active producers, with the last batch of each.
     """
@@ -324,7 +324,7 @@ cdef class Filter:
     cdef bint judge(
         self, BatchWalk walk, const uint8_t *at, const uint8_t *end, bint discards
     ) noexcept nogil:
-        """Set `judged` to the number and timestamps of the kept records. Return False if one is malformed."""
+        """Set `judged`, by the records that are kept. Return False if a record is malformed."""
         cdef c.RecordView record
         cdef int64_t timestamp
         cdef int32_t _
@@ -365,7 +365,7 @@ cdef class Filter:
     cdef int rewrite(
         self, BatchWalk walk, const uint8_t *at, const uint8_t *end, int64_t base_timestamp
     ) except -1:
-        """Write the records that are kept, without a header."""
+        """Write the records that are kept, without the batch's header."""
         cdef c.RecordView record
         cdef const uint8_t *start
         cdef uint8_t head[32]

@@ -1,7 +1,7 @@
 """The outcomes of transactions in a walk over a log: batches to discard, markers without batches. No I/O.
 
 (Kafka: CleanedTransactionMetadata; KIP-98, KIP-534.) A cleaning walks twice over the log: over the dirty part
-for the offset map, then from the first segment on for the new segments. Both follow these rules:
+for the offset map, then from the first segment on for the new segments. Both walks follow these rules:
 
 * A data batch is aborted if it lies within an aborted transaction of its producer: from its first offset to
   its marker. Neither earlier transactions nor the start of the walk matter, so a walk may start anywhere,
@@ -10,8 +10,8 @@ for the offset map, then from the first segment on for the new segments. Both fo
   stable offset. Its marker may lie in any later segment, also in the active one, and its entry in that
   segment's transaction index. So the indexes of later segments are read, too, up to the first entry whose
   last stable offset is not below the end of the cleaned part.
-* Aborted batches are neither in the offset map nor in the new segments. If one has the last sequence number
-  of its producer, its header stays, without records.
+* Aborted batches are neither in the offset map nor in the new segments. If an aborted batch has the last
+  sequence number of its producer, its header stays, without records.
 * A marker stays as long as its transaction has a batch in the log, if only its header. The first walk that
   finds none sets the marker's delete horizon, and the first walk after that removes the marker. Each walk
   reads all files from the first segment on, so it does not matter whether the cleaning before was killed.

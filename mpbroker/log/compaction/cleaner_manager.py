@@ -83,10 +83,10 @@ class Compaction:
     # ---- what next ----
 
     def choosing(self) -> Generator[None, None, calls.Message]:
-        """Choose the dirtiest partition that is due, and grant it to the cleaner.
+        """Choose the dirtiest partition that is due. Return its task for the cleaner, or NothingToClean.
 
-        A choice for a dead cleaner ends when its successor asks, so that it does not overwrite the
-        successor's grant.
+        A choice for a dead cleaner ends when its successor asks, so that the choice does not overwrite the
+        successor's task.
         """
         self._grant = None
         self._asked += 1
@@ -175,7 +175,7 @@ class Compaction:
     # ---- the swap ----
 
     def swapping(self, new: calls.SwapSegments) -> Generator[None, None, calls.Message]:
-        """Put a new segment in place. Answer whether that succeeded."""
+        """Put a new segment in place. Return a Swapped, which says whether that succeeded."""
         grant = self._grant
         if grant is None or grant.ticket != new.ticket or not self._may_replace(grant.log, new.bases):
             return calls.Swapped(False)

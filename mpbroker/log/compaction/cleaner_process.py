@@ -59,7 +59,7 @@ class Abandoned(Exception):
 
 
 class LogWorkerClient:
-    """A client of one log worker, for one question at a time. `lender`: lends the cleaner's arena blocks."""
+    """A client of a log worker, for one question at a time. `lender` lends blocks of the cleaner's arena."""
 
     def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
         role = log_worker(worker)
@@ -147,7 +147,7 @@ class CleanerProcess:
             )
 
     def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
-        """Wait for another thread's result; return it. With `gives_way`, an order raises Abandoned."""
+        """Wait for another thread's result and return it. An order raises Abandoned if `gives_way`."""
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
             if gives_way:

@@ -125,7 +125,7 @@ class DirJournal:
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """Sync the segments of the inherited records. Runs in the I/O thread; `must_sync` is for failures."""
+        """Sync the segments of the inherited records, in the I/O thread. On failure `must_sync` is True."""
         try:
             sync_named(self._inherited, partitions())
         finally:

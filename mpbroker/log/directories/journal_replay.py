@@ -47,8 +47,8 @@ _log = logging.getLogger("mpbroker.log")
 class Replayed(NamedTuple):
     """The outcome of a replay.
 
-    `ends`: by partition, the end offset of the journal's last bytes for it whose round was finished. All
-    records below that offset are in its segments now.
+    `ends`: the end offset of each partition's last bytes in the journal whose commit round was finished. All
+    records below that offset are in segments now.
     """
 
     restored_bytes: int
@@ -292,8 +292,8 @@ class _Segments:
     def sync(self, *, is_final: bool = False, synced: FileSystem | None = None) -> None:
         """Sync the segments touched, also complete ones, whose bytes may be in the page cache alone.
 
-        `synced`: a file system whose segments are synced already. By a link or a mount, a partition may lie
-        on another one. Raises OSError; with `is_final` always as EIO.
+        `synced`: a file system that is synced already. By a link or a mount, a partition may lie on another
+        file system. Raises OSError; with `is_final` always as EIO.
         """
         for path in self._touched:
             if synced is not None and _is_on(synced, path):

@@ -33,7 +33,7 @@ def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
 class Journals:
     """The commit journals of all log directories.
 
-    `awaited`: some are being made, or a predecessor's segments are being synced.
+    `awaited`: some journals are being made, or a predecessor's segments are being synced.
     """
 
     def __init__(

@@ -375,12 +375,13 @@ class LogDirectory:
 
 
 class StartupState:
-    """Results of the first log worker's take-over, for the others and for successors.
+    """Results of the first log worker's take-over, for the other workers and for successors.
 
     The first worker alone recovers the state of the last run (`LogDirectory.take_over`); the others begin
-    after that. `words`, the shared `taken_over`, outlive the first worker's process, but not the broker. So a
-    worker that finds them set is a successor, or began after a complete take-over. If the first worker is
-    killed before it has set them, its successor repeats the take-over: no append was possible until then.
+    after that. `words`, the shared words `taken_over`, outlive the first worker's process, but not the
+    broker. So a worker that finds them set is a successor, or began after a complete take-over. If the first
+    worker is killed before it has set them, its successor repeats the take-over: no append was possible
+    until then.
     """
 
     def __init__(self, words: Words) -> None:

@@ -52,7 +52,10 @@ class IoThread:
             yield
 
     def failures(self) -> list[tuple[int, OSError]]:
-        """List (log directory, error) of jobs failed since the last call. Raises RuntimeError after a bug."""
+        """List (log directory, error) of jobs failed since the last call.
+
+        Raises RuntimeError if another exception than OSError has ended the thread.
+        """
         if self._broken_by is not None:
             raise RuntimeError("a job ended the log helper") from self._broken_by
         return [self._failed.get() for _ in range(self._failed.qsize())]

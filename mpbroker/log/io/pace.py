@@ -42,7 +42,7 @@ class Pace:
             return self._taken
 
     def left_s(self, mark: float) -> float:
-        """Return the seconds until all bytes up to a mark are allowed, under the current settings."""
+        """Return the seconds until all bytes up to a mark are allowed by the current settings; <= 0: now."""
         with self._lock:
             rate = self._allow()
             return (mark - self._allowed) / rate
@@ -113,7 +113,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 class Stints:
-    """A thread's stints: times of work on its CPU, each followed by a rest. The first call rests at once."""
+    """A thread's stints on its CPU, each followed by a rest. The first call of `rest_if_due` rests."""
 
     def __init__(self) -> None:
         self._begun_ns = -STINT_NS

@@ -1,4 +1,4 @@
-"""Whole writes of scattered pieces, and the meaning of their errors."""
+"""Write scattered pieces of memory to a file completely, and tell a full disk from other errors."""
 from libc.errno cimport EDQUOT, EFBIG, EINTR, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t
 from posix.uio cimport iovec, pwritev

@@ -162,7 +162,7 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write both text files again: after a failed fsync the next writes nothing. Raises OSError."""
+    """Write both text files again: after a failed fsync the next fsync writes nothing. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 
@@ -186,7 +186,7 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
 
 
 def _sync_files(directory: str) -> None:
-    """Sync the text files and the directory. Ignore a partition that was removed meanwhile."""
+    """Sync a partition's text files and directory. Ignore a partition that was removed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         for name in (*_TEXTS, ""):
             with opened(f"{directory}/{name}") as fd:

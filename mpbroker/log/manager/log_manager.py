@@ -322,7 +322,7 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """Show a partition that cannot be opened as offline in the table, unless it is open already."""
+        """Return the log of a partition that cannot be opened, and show it as offline unless it is open."""
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             return self.logs[slot]

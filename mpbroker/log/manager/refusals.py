@@ -1,4 +1,4 @@
-"""Reports of refused produces and unopened partitions while a disk is full or descriptors run out.
+"""Reports of refused produce requests and unopened partitions while a disk is full or descriptors run out.
 
 The log has a line when refusals begin, one when they end, and some in between. Producers retry all
 the time and a topic may have thousands of partitions, so single refusals are not logged.
@@ -49,7 +49,7 @@ def without_room(log_dirs: Iterable[Path]) -> list[Path]:
 
 
 class RefusedProduces:
-    """The state of refusals of produces: on or off. Times are monotonic, in s."""
+    """Whether produce requests are being refused (`is_on`). Times are of the monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._log_at = 0.0

@@ -78,7 +78,7 @@ class _Topic:
     """An unreachable topic whose files are to be removed.
 
     `logs`: its open partitions. `earlier`: its partitions that only the predecessor had opened.
-    `before_renames`: steps that end before the first directory is renamed. `number`: counts removals.
+    `before_renames`: steps that end before the first directory is renamed. `number`: the removal's number.
     """
 
     name: str
@@ -152,7 +152,10 @@ class Removal:
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal to its end, together with any other callers. Raises OSError at the end."""
+        """Advance a removal to its end, step by step. At its end it may raise OSError.
+
+        Several callers may advance the same removal.
+        """
         while (topic := self._under_way.get(topic_id)) is not None:
             try:
                 next(topic.steps)

@@ -2,8 +2,8 @@
 
 A topic may have thousands of partitions, and a client may name a thousand topics. The log worker therefore
 works on them for a while, in the order of the calls, and then appends. Openings and removals take turns, so
-that a deletion does not wait for a large creation. A topic may wait for another one of the same name that is
-being removed, and for nothing else (`LogManager`).
+that a deletion does not wait for a large creation. A topic may wait for another topic of the same name that
+is being removed, and for nothing else (`LogManager`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def stored_epochs(directory: str) -> Epochs | None:
 
 
 def settled(directory: str, bases: Sequence[int], stored: Epochs | None, seen: Seen, durable: int) -> Epochs:
-    """Return the epochs of a log, given the checkpoint's (`stored`) and the checked batches' (`seen`).
+    """Return the epochs of a log, given those of the checkpoint (`stored`) and of checked batches (`seen`).
 
     The epochs of batches that begin below `durable` were recorded. Raises WrongEpoch, OSError.
     """
@@ -99,7 +99,7 @@ def _is_ascending(epochs: Epochs) -> bool:
 
 
 def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
-    """Return (epochs, odd): `stored` and what batches add, and the first batch that contradicts, or None."""
+    """Return (`stored` with the epochs that batches add, the first batch that contradicts them or None)."""
     epochs = list(stored)
     for epoch, offset in seen:
         wanted = epoch_of(epochs, offset)

@@ -296,7 +296,7 @@ class PartitionLog:
         return active.stat().st_mtime_ns // 1_000_000
 
     def move_start(self, offset: int) -> None:
-        """Move the log start; once it is published nothing below can be read."""
+        """Move the log start. Once the new start is published, nothing below it can be read."""
         self.log_start = self.state.log_start = offset
         self.state.raise_stable(offset)
         self.epochs = trimmed(self.epochs, offset, self.state.log_end)

@@ -1,4 +1,5 @@
-"""A partition's state, as Python opens, rolls and configures the partition; `state.pxd` has the fields."""
+"""A partition's state for Python, which opens, rolls and configures partitions. `state.pxd` has the fields.
+"""
 cimport cython
 import os
 
@@ -42,7 +43,7 @@ cdef class PartitionState:
         self, int64_t segment_bytes, int64_t segment_ms, int64_t index_interval_bytes, int64_t index_bytes,
         bint append_time, int64_t flush_messages=INT64_MAX, int64_t flush_ms=INT64_MAX,
     ) -> None:
-        """Set the topic's settings; `index_bytes` holds from the next segment on.
+        """Set the topic's settings; `index_bytes` takes effect with the next segment.
 
         The jitter is already subtracted from `segment_ms`.
         """
@@ -179,7 +180,7 @@ cdef class PartitionState:
     def take_refused(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Return (refused, entries, last offset) of `.index` and of `.timeindex`.
 
-        Refused entries were not above the last one; they are counted since the last call.
+        `refused` counts the entries refused since the last call because they were not above the last entry.
         """
         cdef PartitionCore *core = &self.core
         taken = (
@@ -380,7 +381,7 @@ cdef class PartitionState:
         return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
-        """Truncate the segment to its size before a failed write; it is to be synced next. Raises OSError."""
+        """Truncate the segment to its size before a failed write, to be synced next. Raises OSError."""
         cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)

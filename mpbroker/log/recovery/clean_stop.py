@@ -76,7 +76,7 @@ def _closed_together(
 def _each(
     log_dir: LogDirectory, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
 ) -> list[PartitionLog]:
-    """Take the step with each partition; return those that succeeded."""
+    """Do `step` with each partition; return the partitions for which it succeeded."""
     done = []
     for log in logs:
         try:

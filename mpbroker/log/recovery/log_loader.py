@@ -157,7 +157,7 @@ def _refuse_old_message(fd: int, path: str, position: int) -> None:
 
 
 def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> None:
-    """Drop epochs that begin outside of the log, and write the checkpoint if the rest is not `stored`."""
+    """Drop epochs that begin outside of the log; write the checkpoint if the others are not `stored`."""
     inside = trimmed(epochs, log.log_start, log.state.log_end)
     if inside != stored:
         write_epochs(log.directory, inside)
@@ -496,7 +496,7 @@ class _Loader:
             reread(fd, first.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
-        """Rewrite the segment's `.txnindex`: the entries `found`, after those from before the snapshot.
+        """Rewrite the segment's `.txnindex`: the entries from before the snapshot, then the entries `found`.
 
         Do not call it for a trusted segment without an index: its producers may not have been replayed.
         """
@@ -510,7 +510,7 @@ class _Loader:
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
     ) -> tuple[int, int]:
-        """Return position and offset of the last batch up to which the indexes are trusted.
+        """Return (position, offset) of the last batch up to which the indexes are trusted.
 
         Later entries are cut off, except a single later time entry, which is decided on after the check.
         """
@@ -575,7 +575,7 @@ class _Loader:
 
 
 def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
-    """Return the batches from the index's last entry on, or all if those do not reach the file's end."""
+    """Return the batches from the index's last entry on, or all batches if the file goes on after them."""
     at = scan.batches(fd, max(position, 0), size)
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)

@@ -169,7 +169,7 @@ class RecoveryScheduler:
             self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
-        """Return a worker's result or raise its error. Return None if the log process is to open it."""
+        """Return a worker's result or raise its error. Return None if no worker opens the partition."""
         self._begin_some(key)
         number = self._recovery.log_dir_of(key)
         if number is None:

@@ -178,7 +178,7 @@ class RecoveryPool:
 
     @property
     def checked_bytes(self) -> int:
-        """The bytes checked by all of its workers, also dead ones."""
+        """The bytes checked by all workers of the pool, also by dead ones."""
         if self.checked is None:
             return 0
         return sum(self.checked.load(number) for number in range(self.forked))
@@ -395,7 +395,7 @@ class Recovery:
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:
-        """Submit the job unless the result of an equal one is still to be taken. `hand_out` sends it."""
+        """Submit the job unless its partition has one whose result was not taken. `hand_out` sends it."""
         key = job.key
         if key not in self._given:
             self._given[key] = number

@@ -4,9 +4,9 @@
 copies up to the end that the log worker names: bytes below it are final. Every batch is checked, so that
 damage is not copied. When a pass ends, its bytes are on disk.
 
-A pass continues a copy that an earlier process began: equal bytes are not written again. They are
-read from the device, because after a failed write the page cache still has bytes that the disk lacks. Reads
-and writes leave the page cache unchanged, as far as possible.
+A pass continues a copy that an earlier process began: equal bytes are not written again. For the comparison
+the copy is read from the device, because after a failed write the page cache still has bytes that the disk
+lacks. Reads and writes leave the page cache unchanged, as far as possible.
 """
 
 from __future__ import annotations

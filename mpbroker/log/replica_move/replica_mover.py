@@ -382,8 +382,8 @@ class ReplicaMover:
     def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
         """Mark the copy late if the log grew at least half as fast as the pass copied.
 
-        `begun_at`: the copy's end offset when the pass began; `end`: the log's. A late copy stays late: if it
-        rested for others again, its lag would grow again.
+        `begun_at` is the copy's end offset when the pass began, `end` the log's end offset then. A late copy
+        stays late: if it rested for others again, its lag would grow again.
         """
         if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
             move.copy.is_late = True
@@ -478,7 +478,7 @@ class ReplicaMover:
             resume_jobs(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
-        """Copy the rest while produces wait. Return whether the replicas are equal within PAUSED_MOST_S."""
+        """Copy the rest while produce requests wait. Return whether it was done within PAUSED_MOST_S."""
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)

@@ -117,7 +117,7 @@ class Deletion:
     # ---- files ----
 
     def _delete(self, found: Iterable[tuple[PartitionLog, list[Doomed]]]) -> None:
-        """Delete these segments. Write one checkpoint with all new log starts before the first rename."""
+        """Delete the segments `found`. Checkpoint all new log starts at once, before the first rename."""
         jobs = []
         for log, going in found:
             if not going:
@@ -144,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Return `going`. If the active segment is in it, roll first; if that fails, leave it out."""
+        """Return `going`. If the active segment is in it, roll the log, or leave it out if that fails."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:

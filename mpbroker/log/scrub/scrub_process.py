@@ -175,7 +175,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Begin requested passes. Return the directory to scrub now, or None, and publish whether one is."""
+        """Begin requested passes. Return the directory to scrub now, or None, and publish if there is one."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0

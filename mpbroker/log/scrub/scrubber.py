@@ -133,7 +133,10 @@ class SegmentScrub:
         return self._walk.batches
 
     def run(self) -> Iterator[int]:
-        """Scrub the rest; yield the number of bytes read in each step. Raises SegmentReplaced, OSError."""
+        """Scrub the rest of the segment, and yield the number of bytes read in each step.
+
+        Raises SegmentReplaced, OSError.
+        """
         walk = self._walk
         while True:
             before = walk.position
@@ -281,8 +284,8 @@ class SegmentScrub:
     def _has_neighbour(self) -> bool:
         """Return whether the next segment exists and will stay. Raises SegmentReplaced, OSError.
 
-        Compaction may have merged both into this one. Until the swap is finished this file also has its
-        `.swap` name (`mpbroker.log.partition.segment_swap`).
+        Compaction may have merged both segments into this file. Until the swap is finished the file also has
+        its `.swap` name (`mpbroker.log.partition.segment_swap`).
         """
         self._check_place()
         path = self._file.path
