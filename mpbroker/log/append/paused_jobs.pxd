@@ -20,10 +20,7 @@ cdef struct PausedJobs:
     int32_t retrying            # how many of the first ones are retried, one a round
 
 cdef inline int32_t take_paused(PausedJobs *paused, Slot *jobs, uint32_t *batch) noexcept nogil:
-    """Move the first paused job to `jobs`, and the batch at which it resumes to `batch`.
-
-    Return 1, the number of jobs: because it resumes at a batch, the job gets a round of its own.
-    """
+    """Move the first paused job to `jobs`, and its next batch to `batch`. Return 1, the number of jobs."""
     jobs[0], batch[0] = paused.jobs[0].slot, paused.jobs[0].batch
     paused.retrying -= 1
     paused.count -= 1

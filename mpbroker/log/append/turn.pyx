@@ -616,8 +616,7 @@ cdef class AppendTurn:
             raise MemoryError("no memory for a file to sync")
 
     def flush(self, PartitionState state) -> None:
-        """Sync the partition's segment itself with the next commit round, even if the journal has its bytes.
-        """
+        """Sync the partition's segment itself with the next commit round, whatever the journal has."""
         if state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
             sync_itself(&self.commit, &state.core)
 

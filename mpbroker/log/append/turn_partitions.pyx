@@ -26,8 +26,7 @@ def give_back_memory() -> None:
 
 
 def attach(AppendTurn turn, PartitionState state, str topic) -> None:
-    """Add the partition to the turn and to the partition table, as offline if its log directory has failed.
-    """
+    """Add the partition to the turn and the partition table, as offline if its log directory has failed."""
     cdef PartitionCore *core = &state.core
     turn.meters.name_topic(core.table_slot, core.slot.generation, (<uint8_t *>core.slot.topic_id)[:16], topic)
     turn.states[core.table_slot] = state

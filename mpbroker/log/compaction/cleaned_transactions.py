@@ -71,10 +71,7 @@ class CleanedTransactions:
         return False
 
     def marks_nothing(self, batch: Batch) -> bool:
-        """Return whether the marker's transaction has no batch in the log.
-
-        Raises TransactionIndexCorrupt if the marker and the transaction indexes contradict each other.
-        """
+        """Return whether the marker's transaction has no batch in the log. Raises TransactionIndexCorrupt."""
         marker = marker_of(batch.bytes)
         if marker is None:
             # An emptied batch, kept for its producer's last sequence number, marks nothing.

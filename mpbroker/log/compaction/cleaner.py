@@ -282,10 +282,7 @@ class Cleaner:
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """Call `do` with a walk over each piece of the segment until it returns FULL. Return FULL or END.
-
-        Raises CleaningFailed, OSError.
-        """
+        """Call `do` for each piece of a segment until it returns FULL. Raises CleaningFailed, OSError."""
         path = self._path(base)
         with opened(path) as fd:
             no_read_ahead(fd)

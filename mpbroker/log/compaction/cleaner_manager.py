@@ -213,10 +213,7 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Write the recovery point to disk unless it is there. Return whether it is at least `end` then.
-
-        No journal is replayed below the recovery point.
-        """
+        """Write the recovery point to disk if necessary. Return whether it is at least `end` there."""
         log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True

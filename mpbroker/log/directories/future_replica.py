@@ -52,10 +52,7 @@ def place(future: Path, current: Path) -> None:
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename the old replica (step 4) or an abandoned future replica to `...-delete`; return the new path.
-
-    Raises OSError.
-    """
+    """Rename an old (step 4) or abandoned replica to `...-delete`; return its new path. Raises OSError."""
     parsed = names.parse_partition(directory.name)
     renamed = names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, names.DELETE_SUFFIX)
     return _rename(directory, directory.with_name(renamed))

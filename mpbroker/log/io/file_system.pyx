@@ -72,8 +72,7 @@ cdef class FileSystem:
         return os.stat(path).st_dev == self.device
 
     def sync(self) -> None:
-        """Sync the file system. If `is_synced_at_once`, all earlier writes are then on disk. Raises OSError.
-        """
+        """Sync the file system, with all earlier writes if `is_synced_at_once`. Raises OSError."""
         cdef int failed
         with nogil:
             failed = syncfs(self.fd)

@@ -152,10 +152,7 @@ class Removal:
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal to its end, step by step. At its end it may raise OSError.
-
-        Several callers may advance the same removal.
-        """
+        """Advance a removal, which may have several callers, to its end. Raises OSError at the end."""
         while (topic := self._under_way.get(topic_id)) is not None:
             try:
                 next(topic.steps)

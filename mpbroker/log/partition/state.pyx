@@ -1,5 +1,4 @@
-"""A partition's state for Python, which opens, rolls and configures partitions. `state.pxd` has the fields.
-"""
+"""State of a partition for Python, which opens, rolls and configures it; the fields are in `state.pxd`."""
 cimport cython
 import os
 

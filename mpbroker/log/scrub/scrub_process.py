@@ -2,7 +2,6 @@
 
 It reads with the lowest priority, and writes one file in each log directory (`mpbroker.storage.damage`), with
 its findings and its position, from which a pass continues after a restart. No process waits for the scrubber.
-
 There is a word of damage for each slot of the partition table, which only the scrubber writes. A handler that
 finds the word set reads the damaged ranges from the file. The file is written before the word. A successor
 writes all words again.

@@ -133,10 +133,7 @@ class SegmentScrub:
         return self._walk.batches
 
     def run(self) -> Iterator[int]:
-        """Scrub the rest of the segment, and yield the number of bytes read in each step.
-
-        Raises SegmentReplaced, OSError.
-        """
+        """Scrub the rest of the segment; yield the size of each read. Raises SegmentReplaced, OSError."""
         walk = self._walk
         while True:
             before = walk.position
