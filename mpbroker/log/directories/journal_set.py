@@ -33,7 +33,7 @@ def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
 class Journals:
     """The commit journals of all log directories.
 
-    `awaited`: some are being made, or a predecessor's segments are being synced.
+    `awaited`: some journals are being made, or a predecessor's segments are being synced.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Journals:
                 self._prepare(log_dir)
 
     def empty(self, log_dir: LogDirectory) -> None:
-        """Empty the journal before a clean stop is marked: the next broker may not know of journals."""
+        """Empty the journal before a clean stop is marked, since the next broker may be Apache Kafka."""
         if log_dir.failed:
             return
         try:

@@ -67,12 +67,12 @@ cdef class FileSystem:
     def has(self, path: Path | str | int) -> bool:
         """Return whether a path or descriptor lies on this file system. Raises OSError.
 
-        A link or a mount may lead to another one.
+        A link or a mount may lead to another file system.
         """
         return os.stat(path).st_dev == self.device
 
     def sync(self) -> None:
-        """Put all earlier writes on disk, if `is_synced_at_once`. Raises OSError."""
+        """Sync the file system, with all earlier writes if `is_synced_at_once`. Raises OSError."""
         cdef int failed
         with nogil:
             failed = syncfs(self.fd)

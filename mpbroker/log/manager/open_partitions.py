@@ -57,7 +57,7 @@ class OpenPartitions:
         return len(self._logs)
 
     def prepare_segments(self) -> None:
-        """Have the next segment prepared for partitions that fill theirs."""
+        """Have the next segment prepared for partitions whose active segment fills up."""
         self.segment_preparation.check(self._logs)
 
     def begin(self, log: PartitionLog) -> None:
@@ -105,8 +105,8 @@ class OpenPartitions:
         """Have segments with records unsynced for `flush.ms` synced with the next round.
 
         (Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made
-        its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`:
-        monotonic, s.
+        its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`: the
+        monotonic clock in seconds.
         """
         if now < self._next_flush_check:
             return

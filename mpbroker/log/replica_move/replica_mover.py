@@ -1,16 +1,16 @@
 """Moves of partitions between log directories while they are served: the log worker's part.
 
 (Kafka: ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread; KIP-113.) A thread copies in passes
-(`replica_copier`), each up to the log end at its beginning. When few bytes remain the partition's produces
-wait; they are not refused, and other partitions' produces do not wait. The rest is copied, the future replica
-replaces the current one (`future_replica` has the steps), the table names the other directory, and the
-waiting produces are appended there. Readers continue in the files they have open, and find new ones through
-the table.
+(`replica_copier`), each up to the log end at its beginning. When few bytes remain the partition's produce
+requests wait; they are not refused, and other partitions' requests do not wait. The rest is copied, the
+future replica replaces the current one (`future_replica` has the steps), the table names the other directory,
+and the waiting batches are appended there. Readers continue in the files they have open, and find new files
+through the table.
 
-A move can be abandoned at any moment before it is decided: the current replica is unchanged until then. It
-ends when the partition is deleted, its source or target directory fails, the source cannot be read or is
-damaged, or an order keeps the partition in place. On a full disk it waits and reports that. A start resumes
-unfinished moves.
+A move can be abandoned at any moment before it is decided: the current replica is unchanged until then. A
+move is abandoned if the partition is deleted, its source or target directory fails, the source cannot be read
+or is damaged, or a client orders the partition back. On a full disk the move waits, and reports that. A start
+resumes unfinished moves.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Move:
 class ReplicaMover:
     """The moves of one log worker's partitions.
 
-    `wake`: called in a thread when a copy's step ends, to wake the loop. `counters`: those of all log
-    workers.
+    `wake` is called in a thread when a copy's step ends, to wake the loop. `counters`: the counter pages of
+    all log workers.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class ReplicaMover:
         self._count()
 
     def _count(self) -> None:
-        """Publish the number of moves. The first call overwrites a predecessor's."""
+        """Publish the number of moves. The first call overwrites the number that a predecessor published."""
         self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
 
     def _bytes_per_s(self) -> float:
-        """Return this worker's share of the limit, among the log workers with moves. Runs in a thread."""
+        """Return this worker's share of the limit for all log workers with moves. Runs in a thread."""
         moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
         return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
 
@@ -266,7 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the renames for the topic have ended. The topic must already be unreachable."""
+        """Yield until the renames under way have ended. The topic must already be unreachable."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
@@ -277,7 +277,7 @@ class ReplicaMover:
         return not self._running and not self._queue
 
     def stop(self) -> None:
-        """Finish decided moves and stop the others. The next start resumes them."""
+        """Finish decided moves and stop all others, which the next start resumes."""
         self._is_stopping = True
         self._queue.clear()
         for move in self._moves.values():
@@ -332,7 +332,7 @@ class ReplicaMover:
             raise _Over
 
     def _tried(self, move: Move) -> Generator[None, None, bool]:
-        """Copy until the partition has arrived. Return False if the move must wait and be tried again."""
+        """Copy until the partition is in the target. Return False if the move must be tried again later."""
         while True:
             written = move.copy.bytes_written
             try:
@@ -382,8 +382,8 @@ class ReplicaMover:
     def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
         """Mark the copy late if the log grew at least half as fast as the pass copied.
 
-        `begun_at`: the copy's end when the pass began, `end`: the log's. A late copy stays late: with rests
-        for the disk its lag would grow again.
+        `begun_at` is the copy's end offset when the pass began, `end` the log's end offset then. A late copy
+        stays late: if it rested for others again, its lag would grow again.
         """
         if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
             move.copy.is_late = True
@@ -478,7 +478,7 @@ class ReplicaMover:
             resume_jobs(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
-        """Copy the rest while produces wait. Return whether the replicas are equal within PAUSED_MOST_S."""
+        """Copy the rest while produce requests wait. Return whether it was done within PAUSED_MOST_S."""
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
@@ -594,7 +594,7 @@ def _places(move: Move) -> tuple[Path, Path]:
 
 
 def give_way_to_all() -> None:
-    """Raise the calling thread's niceness to NICENESS, or keep a higher one of the broker."""
+    """Raise the calling thread's niceness to NICENESS, unless it is higher already."""
     thread = threading.get_native_id()
     niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
     os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -1,10 +1,10 @@
 """The scrubber process: reads all sealed segments from time to time, and finds damaged ones.
 
 It reads with the lowest priority, and writes one file in each log directory (`mpbroker.storage.damage`), with
-its findings and its position: a pass continues there after a restart. No process waits for the scrubber.
-There is a word of damage for each slot of the partition table, which only the scrubber writes: a handler that
-sees one set reads the damaged ranges from the file. The file is written before the word. A successor writes
-all words again.
+its findings and its position, from which a pass continues after a restart. No process waits for the scrubber.
+There is a word of damage for each slot of the partition table, which only the scrubber writes. A handler that
+finds the word set reads the damaged ranges from the file. The file is written before the word. A successor
+writes all words again.
 
 (Kafka has no scrubber: consumers find damage, and followers copy it.)
 """
@@ -72,7 +72,7 @@ class ScrubbedDir:
         self.problem = ""
 
     def load(self) -> str:
-        """Read the file. Return the error for which earlier findings are lost, "" if they are not."""
+        """Read the file. Return the error by which earlier findings are lost, or "" if the file was read."""
         try:
             self.known = read_scrubbed(self.path)
         except (CheckpointCorrupt, OSError) as error:
@@ -85,7 +85,7 @@ class ScrubbedDir:
         write_scrubbed(self.path, self.known)
 
     def partitions(self) -> dict[str, PartitionName]:
-        """Map directory names of live partitions to their parts, in the order of a pass. Raises OSError."""
+        """Map the directory names of partitions to parsed names, in the order of a pass. Raises OSError."""
         found = {}
         for entry in sorted(os.scandir(self.path), key=lambda one: one.name):
             try:
@@ -97,7 +97,7 @@ class ScrubbedDir:
         return found
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Return whether a pass is under way or due. A clock that was set back makes one due."""
+        """Return whether a pass is under way or due. If the clock was set back, a pass is due."""
         known = self.known
         if known.current is not None or known.last is None:
             return True
@@ -174,7 +174,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Return the directory to scrub now, or None, and publish that. Begin requested passes."""
+        """Begin requested passes. Return the directory to scrub now, or None, and publish if there is one."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage. Clear none while a directory cannot be read."""
+        """Write the words of damage. Clear no word while a partition's directory cannot be read."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -256,7 +256,7 @@ class ScrubProcess:
             self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
 
     def _place_of(self, directory: Path) -> tuple[int, Partition] | None:
-        """Return slot and entry of a live partition in the table. Raises CheckpointCorrupt, OSError."""
+        """Return (slot, table entry) of a live partition, or None. Raises CheckpointCorrupt, OSError."""
         now = time.monotonic()
         if now >= self._places_until:
             self._places_until = now + TEND_EVERY_S
