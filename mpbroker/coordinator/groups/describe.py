@@ -28,7 +28,7 @@ class DescribeGroups:
         self._manager = manager
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Describe as many groups as fit into one response. The handler process asks for the others."""
+        """Describe the first groups, as many as fit into a response. The handler asks again for the rest."""
         described: list[DescribeGroupsResponse.DescribedGroup] = []
         size = 0
         for name in request.groups:
