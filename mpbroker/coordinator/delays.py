@@ -1,7 +1,7 @@
 """Log each delayed change once, with the process it waits for.
 
 The coordinator itself waits for nothing. Its callers wait for other processes, for instance for a log worker
-with a slow disk or a process that does not read its bulletin. The log lines distinguish a slow disk from a hung
+with a slow disk, or for a process that does not read its bulletin. The log lines tell a slow disk from a hung
 broker. (Kafka: EventPerformanceMonitor logs slow events of the controller.)
 """
 
@@ -46,8 +46,8 @@ class _Wait:
 class Progress:
     """The calls under way.
 
-    `written`: the names of the calls whose records are being written to the metadata log. `undecided`: how many
-    calls are not decided yet. `away`: why no call can be decided now, or None.
+    `written`: the names of the calls whose records are being written to the metadata log.
+    `undecided`: how many calls are not decided yet. `away`: why no call can be decided now, or None.
     """
 
     topics: Mapping[bytes, Topic]

@@ -3,8 +3,8 @@
 The bulletin has the usable topics with their slots in the partition table, all quotas and all access control
 entries. A word in shared memory shows the processors whether any quota on request time exists.
 
-A change is announced when it is durable and the log workers have opened the topic. `then` queues an action for
-the time after the announcement.
+A change is announced when it is durable and the log workers have opened the topic. `then` queues an action to
+run after the announcement.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ class Group:
             raise
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
-        """Return the member with that id. Raises ApiError if the member is unknown or the client is fenced."""
+        """Return the member with that id. Raises ApiError if it is unknown or the client is fenced."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:

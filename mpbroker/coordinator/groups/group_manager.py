@@ -57,7 +57,7 @@ class GroupMetadataManager:
         return group
 
     def existing(self, group_id: str) -> Group:
-        """Return a group; its id may be empty. Raises ApiError if the group is missing, dead or not loaded."""
+        """Return a group; its id may be empty. Raises ApiError if it is missing, dead or not loaded."""
         group = self._find_loaded(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)

@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete. (Kafka: OffsetMetadataManager, and KafkaApis for the topics.)
 
-An OffsetCommit is answered when its records are durable. Keys of records have topic names. Requests of version
-10 or later have topic ids, which this module translates.
+An OffsetCommit is answered when its records are durable. Keys of records have topic names. Requests of
+version 10 or later have topic ids, which this module translates.
 """
 
 from __future__ import annotations

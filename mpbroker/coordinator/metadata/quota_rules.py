@@ -15,12 +15,12 @@ from mpbroker.quotas.entities import Entity, InvalidQuota, QuotaTable, check_quo
 
 
 def entity_in(record: ClientQuotaRecord) -> Entity:
-    """Return the record's entity."""
+    """Return the entity of a record: (type, name) pairs sorted by type."""
     return tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]))
 
 
 def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuotas, list[ClientQuotaRecord]]:
-    """Return the answer and the records for it. Changes nothing. `room`: bytes left in the bulletin."""
+    """Return the answer and the records to write. Changes nothing. `room`: bytes left in the bulletin."""
     times = Counter(tuple(sorted(a.entity, key=str)) for a in call.alterations)
     answer, records = AlteredQuotas([]), []
     for alteration in call.alterations:
@@ -68,7 +68,7 @@ def _check_names(entity: Entity) -> None:
 
 
 def _growth(quotas: QuotaTable, changes: list[ClientQuotaRecord]) -> int:
-    """Return by how many bytes the changes enlarge the bulletin; negative for removals."""
+    """Return by how many bytes one entity's changes enlarge the bulletin; negative if it gets smaller."""
     if not changes:
         return 0
     entity = entity_in(changes[0])

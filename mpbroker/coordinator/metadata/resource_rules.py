@@ -56,7 +56,7 @@ def _bytes_of(configs: Mapping[str, str]) -> int:
 
 
 def apply(settings: Settings, record: ConfigRecord) -> None:
-    """Apply a durable record. A resource without settings is dropped."""
+    """Apply a durable record to `settings`. A resource that no longer has settings is removed."""
     resource = record.resource_type, record.resource_name
     configs = {name: value for name, value in settings.get(resource, {}).items() if name != record.name}
     if record.value is not None:
@@ -67,6 +67,6 @@ def apply(settings: Settings, record: ConfigRecord) -> None:
 
 
 def read(settings: Settings, call: ReadSettings) -> SettingsRead:
-    """Return the settings of the named resources, or of all that have some."""
+    """Return the settings of the resources in `call`; if it names none, of all resources with settings."""
     resources = settings.keys() if call.resources is None else call.resources
     return SettingsRead([(kind, name, settings.get((kind, name), {})) for kind, name in resources])

@@ -32,7 +32,7 @@ from mpbroker.protocol.topic_names import GROUP_TOPIC, INTERNAL_TOPICS, TopicPar
 SPARE_BYTES: Final = 128
 
 Checked: TypeAlias = CheckedTransaction | ErrorCode
-"""The outcome of a check: an error for each partition, or one that keeps the whole transaction from it."""
+"""The outcome of a check: an error code for each partition, or one error for all of them."""
 TopicResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 PartitionResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
@@ -53,7 +53,7 @@ class AddPartitions:
     def add_partitions(
         self, context: RequestContext, request: messages.AddPartitionsToTxnRequest
     ) -> messages.AddPartitionsToTxnResponse | None:
-        """Serve versions up to 3, for one transaction of a TV1 client: add all partitions or none."""
+        """Serve AddPartitionsToTxn up to version 3: add all partitions to a client's transaction, or none."""
         wanted = [(t.name, index) for t in request.v3_and_below_topics for index in t.partitions]
         refused = {partition: error for partition in wanted if (error := self._problem_with(partition))}
         if refused:
@@ -69,7 +69,7 @@ class AddPartitions:
         return None
 
     def _problem_with(self, partition: TopicPartition) -> ErrorCode:
-        """Return the error of adding the partition, NONE if it can be added."""
+        """Return why the partition cannot be added to a transaction, NONE if it can."""
         topic, index = partition
         if topic in INTERNAL_TOPICS:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -77,7 +77,7 @@ class AddPartitions:
         return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def add_offsets(self, context: RequestContext, request: messages.AddOffsetsToTxnRequest) -> None:
-        """Add the group's partition of `__consumer_offsets`."""
+        """Add the group's partition of `__consumer_offsets` to the transaction."""
         count = self._host.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
         partition = GROUP_TOPIC, java_hash(request.group_id) % count
         producer = Producer(request.producer_id, request.producer_epoch)
@@ -117,7 +117,7 @@ class AddPartitions:
         return PendingStep(transactional_id, attempt, then, waiter)
 
     def _check_size(self, transactional_id: str, step: Step) -> None:
-        """Raise ApiError if the record of the transaction's end could become too large."""
+        """Raise ApiError if the record of the transaction's end could exceed message.max.bytes."""
         key, value = encode((transactional_id, step.value))
         assert value is not None
         size = len(key) + len(value) + SPARE_BYTES
@@ -134,7 +134,10 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended. If `then` returns False, the hold on the markers ends."""
+        """Pass to `then` whether batches may be appended, with a hold that delays the transaction's markers.
+
+        `then` returns False if the answer could not be sent; the hold then ends at once.
+        """
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
@@ -204,7 +207,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error per partition, None if a step under way decides it. Raises ApiError if all fail."""
+        """Return an error code per partition, None if a step under way must end first. Raises ApiError."""
         transaction, value = self._state.existing(transactional_id)
         steps.check_producer(value, producer)
         if transaction.is_ending:

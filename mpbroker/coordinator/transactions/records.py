@@ -85,14 +85,14 @@ ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: _OVER,
 }
-"""The states from which each state can be entered."""
+"""For each state, the states that may precede it."""
 
 
 class TransactionValue(NamedTuple):
     """The record of a transactional id. `start_ms` is NO_TIME before the first transaction.
 
-    `next_producer_id`: the client's next id while the markers of the old one are being written.
-    `client_version`: TV2 if each transaction of the client bumps its epoch.
+    `next_producer_id`: the new producer id that the client uses after its transaction, if its epochs are used
+    up; set while the markers are being written. `client_version`: TV2 if each transaction bumps the epoch.
     """
 
     producer_id: int
@@ -112,7 +112,7 @@ Entry: TypeAlias = tuple[str, TransactionValue | None]
 
 
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
-    """Return key and value of the record."""
+    """Return the encoded key and value of the record. The value of a tombstone is None."""
     transactional_id, value = entry
     key = encode_key(KEY, TransactionLogKey(transactional_id))
     if value is None:

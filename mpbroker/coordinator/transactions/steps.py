@@ -61,7 +61,7 @@ class PendingStep:
 class Step(NamedTuple):
     """The next value of a transactional id. (Kafka: TxnTransitMetadata.)
 
-    `last_epoch`: the epoch of a client that retries because it lost the last answer. Not in records.
+    `last_epoch`: the epoch before the step. A client that lost the last answer retries with it. Not written.
     """
 
     value: TransactionValue
@@ -72,13 +72,13 @@ class Step(NamedTuple):
 class TransactionMetadata:
     """A transactional id. `value` is durable, None before the first record.
 
-    `pending_state`: the state that the step under way will enter.
+    `pending_state`: the state after the step under way; None if no step is under way.
     `takes_id`: a producer id for the next step is being allocated.
-    `is_held`: its markers wait for batches.
-    `bumps`: its producer is known to end transactions as TV2 does.
-    `is_epoch_verified`: handlers accept batches of this epoch without asking, so only another epoch keeps
-    them out of the next transaction.
-    `pending_steps`: steps that wait for the one under way.
+    `is_held`: the markers wait until batches in flight are in the log.
+    `bumps`: the producer is known to bump its epoch at each end of a transaction (TV2).
+    `is_epoch_verified`: handlers accept batches of this epoch without asking the coordinator, so the next
+    transaction needs another epoch.
+    `pending_steps`: steps that wait until the step under way has ended.
     """
 
     transactional_id: str
@@ -93,17 +93,17 @@ class TransactionMetadata:
 
     @property
     def is_changing(self) -> bool:
-        """True if a step is under way: `value` may be replaced soon."""
+        """True if a step is under way, which may replace `value`."""
         return self.pending_state is not None or self.takes_id
 
     @property
     def is_busy(self) -> bool:
-        """True if the next step has to wait."""
+        """True if the next step has to wait: a step is under way, or markers are being written."""
         return self.is_changing or (self.value is not None and self.value.state.is_preparing)
 
     @property
     def is_ending(self) -> bool:
-        """True if its end is decided, or is being decided."""
+        """True if the end of the transaction is being decided, or is decided and not complete."""
         if self.pending_state is not None and self.pending_state.is_preparing:
             return True
         return self.value is not None and self.value.state.is_preparing
@@ -137,9 +137,9 @@ def is_exhausted(epoch: int) -> bool:
 
 
 def check_producer(value: TransactionValue, producer: Producer) -> None:
-    """Raise ApiError unless this is the id's producer with its current epoch.
+    """Raise ApiError unless `producer` is the transactional id's producer with its current epoch.
 
-    A client whose epochs are used up has its next id while the markers of the old one are being written.
+    If the epochs are used up, the client may use `next_producer_id` already while markers are being written.
     """
     if value.next_producer_id != NO_PRODUCER_ID and producer == (value.next_producer_id, 0):
         return
@@ -153,7 +153,7 @@ def check_producer(value: TransactionValue, producer: Producer) -> None:
 
 
 class Bump(Enum):
-    """A way to change the epoch at InitProducerId."""
+    """What InitProducerId does with the epoch: increase it, keep it, or start again with a new id."""
 
     NEXT = 0
     SAME = 1  # The answer to an earlier request was lost.
@@ -187,10 +187,10 @@ def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None
 
 
 def check_may_abort(transaction: TransactionMetadata, expected: Producer | None, now_ms: int) -> None:
-    """Raise ApiError if InitProducerId would be refused even after the abort of the open transaction.
+    """Raise ApiError if InitProducerId would be refused even after the open transaction was aborted.
 
-    (Kafka aborts it before it checks the epoch: a late copy of a request then ends the transaction of the
-    next producer.)
+    (Kafka aborts the transaction before it checks the epoch, so that a late copy of a request aborts the
+    transaction of the next producer.)
     """
     aborted = prepare(transaction, False, TV2, now_ms, NO_PRODUCER_ID)
     bump_for(aborted.value, aborted.last_epoch, expected)
@@ -199,7 +199,10 @@ def check_may_abort(transaction: TransactionMetadata, expected: Producer | None,
 def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Return the step that bumps the epoch and keeps the producer id. Raises ApiError."""
+    """Return the step of an InitProducerId that keeps the producer id. Raises ApiError.
+
+    The step bumps the epoch, unless the request is a retry.
+    """
     value = transaction.value
     assert value is not None
     is_retry = bump_for(value, transaction.last_epoch, expected) is Bump.SAME
@@ -211,7 +214,7 @@ def begin_next_epoch(
 def rotate(
     value: TransactionValue, producer_id: int, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Return the step that replaces the producer id, whose epochs are used up."""
+    """Return the step of an InitProducerId that replaces the producer id, because its epochs are used up."""
     emptied = _emptied(value, timeout_ms, now_ms)
     return Step(
         emptied._replace(producer_id=producer_id, producer_epoch=0),
@@ -257,7 +260,7 @@ def add(
 
 
 class Verdict(Enum):
-    """An answer to an EndTxn."""
+    """What to do with an EndTxn request."""
 
     END = 0
     WAIT = 1
@@ -265,7 +268,7 @@ class Verdict(Enum):
 
 
 def judge_end(value: TransactionValue, producer: Producer, is_commit: bool, client_version: int) -> Verdict:
-    """Return the verdict on an EndTxn. Raises ApiError if it must be refused."""
+    """Return what to do with an EndTxn. Raises ApiError if the request must be refused."""
     return (_judge_end_v2 if client_version == TV2 else _judge_end_v1)(value, producer, is_commit)
 
 
@@ -299,7 +302,7 @@ def _judge_retry(value: TransactionValue, is_commit: bool) -> Verdict:
 
 
 def _has_bumped_epoch(value: TransactionValue, producer: Producer) -> bool:
-    """Return whether the producer missed the last bump: its answer was lost, or it timed out."""
+    """Return whether `producer` has the epoch before the last bump: it lost an answer, or timed out."""
     if producer == (value.producer_id, value.producer_epoch - 1):
         return True
     return value.producer_epoch == 0 and producer == (value.previous_producer_id, EXHAUSTED_FROM)
@@ -332,7 +335,7 @@ def prepare(
 
 
 def complete(transaction: TransactionMetadata, now_ms: int) -> Step:
-    """Return the step that ends the transaction, after all markers are durable."""
+    """Return the step that completes the transaction, after all markers are durable."""
     value = transaction.value
     assert value is not None
     assert value.state.is_preparing
