@@ -54,7 +54,7 @@ class Rebalances:
         return len(self._waiting)
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for other members."""
+        """Return the JoinGroup and SyncGroup requests that wait for other members."""
         return list(self._waiting)
 
     def wait_for_join(self, group: Group, member: Member, waiter: Waiter) -> None:

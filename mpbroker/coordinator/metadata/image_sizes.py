@@ -1,7 +1,7 @@
-"""Upper bounds of the bytes that each thing takes in a base, so that a base always fits into its bulletin.
+"""Upper bounds of the bytes that topics, settings, quotas and ACLs take in a base of the bulletin.
 
-A larger base could not be announced. In MessagePack the header of an array, a string or a map has at most
-five bytes, a number nine; `mpbroker/ipc/metadata.py` defines the encoded structs.
+A change is refused if the base could become too large to announce. In MessagePack the header of an array, a
+string or a map has at most five bytes, and a number at most nine. `mpbroker/ipc/metadata.py` has the structs.
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ class Timers:
         return actions
 
     def run(self, now_ms: int, noun: str, on_fault: Callable[[str], None]) -> None:
-        """Run the actions of expired timers. A fault in one must not affect the others.
+        """Run the actions of expired timers. An exception in one action does not affect the others.
 
-        A timer's name is a kind, or a tuple of a kind and the name of its object, a `noun` in log messages.
-        `on_fault` is called with that name if the action raised.
+        A timer's name is a kind, or a tuple of a kind and an object's name, such as a group id. Log messages
+        call the object a `noun`. If the action raises, `on_fault` is called with the object's name.
         """
         if not self._heap or self._heap[0][0] > now_ms:
             return

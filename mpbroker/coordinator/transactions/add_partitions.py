@@ -1,7 +1,7 @@
 """The partitions of a transaction: AddPartitionsToTxn, AddOffsetsToTxn, and checks before an append.
 
-(Kafka: TransactionCoordinator.handleAddPartitionsToTransaction, -VerifyPartitionsInTransaction.) A partition
-outside the transaction gets no marker: a batch appended to it would stay open.
+Markers are written only to partitions of the transaction: a batch in another partition would stay open.
+(Kafka: TransactionCoordinator.handleAddPartitionsToTransaction and handleVerifyPartitionsInTransaction.)
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AddPartitions:
         then: Then,
         waiter: Waiter | None,
     ) -> PendingStep:
-        """Return the step that adds partitions durably; `then` is called with NONE or an error."""
+        """Return the step that adds partitions. It calls `then` with NONE when durable, or with an error."""
         wanted = frozenset(partitions)
 
         def attempt() -> Action | None:
@@ -187,11 +187,10 @@ class AddPartitions:
     def check_offsets(
         self, transactional_id: str, producer: Producer, partition: int, adds: bool, then: Then
     ) -> None:
-        """Check whether offsets may be appended to that partition of `__consumer_offsets` in the transaction.
+        """Call `then` with NONE as soon as offsets may be appended to `__consumer_offsets`, or with an error.
 
-        `then` is called with NONE as soon as they may; an append by `then` precedes the marker. No hold is
-        needed, since this process appends the marker to the same queue. `adds`: add the partition if the
-        transaction lacks it.
+        Records that `then` appends precede the marker. No hold is needed: this process appends the marker to
+        the same queue. `adds`: first add the partition to the transaction if it is missing.
         """
         wanted = [(GROUP_TOPIC, partition)]
         if adds:

@@ -1,8 +1,8 @@
 """The transaction coordinator: the methods that serve requests, and periodic work.
 
-It gets decoded requests, a clock and the records of its topic, answers through `answers`, writes through
-`queue` and appends markers through `markers`. A decision is answered when its record is durable. (Kafka:
-TransactionCoordinator.)
+The coordinator gets decoded requests, a clock and the records of its topic. It answers through `answers`,
+writes through `queue` and appends markers through `markers`. A request is answered when the record of its
+decision is durable. (Kafka: TransactionCoordinator.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The end of a transaction, from the decision to the record that all its markers are written.
 
-A client ends its transaction with EndTxn; the coordinator aborts one that is open for too long, or whose
-producer id gets another producer. The client is answered when the decision is durable. The markers follow,
-and the id's next transaction waits until all are durable. (Kafka: TransactionCoordinator.endTransaction,
-TransactionMarkerChannelManager.)
+A client ends its transaction with EndTxn. The coordinator aborts a transaction that is open for too long, or
+whose transactional id gets a new producer. The client is answered when the decision is durable. Then markers
+are written, and the id's next transaction waits until all markers are durable. (Kafka:
+TransactionCoordinator.endTransaction, TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class EndTxn:
     def fence(self, transaction: TransactionMetadata, report: Then) -> None:
         """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
-        The record is that of an EndTxn v5. A producer whose transaction has timed out may still send EndTxn
-        with its old epoch, and gets the new epoch, as after a lost answer.
+        The record is the same as after an EndTxn v5. A producer whose transaction has timed out may still
+        send EndTxn with its old epoch. It then gets the new epoch, as if it had lost an answer.
         """
 
         def report_and_send_markers(error: ErrorCode) -> None:

@@ -113,7 +113,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Match some ids, at least one. Return whether all ids have been matched."""
+        """Compare some ids with the request: about `steps` steps, at least one id. Return True at the end."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:

@@ -1,9 +1,10 @@
 """Holds delay a transaction's markers until its batches in flight are in the log.
 
-A client of TV1 has the same epoch in its next transaction, so only the order in the log assigns a batch to a
-transaction. A handler that may append therefore holds the markers back until it has appended. This includes
-producers that append as TV2 does but have not ended a transaction that way: they may end it as TV1 does. A
-hold belongs to a request, not to its transactional id, so it outlives a reload of the log.
+A client of transaction version 1 (TV1) keeps its epoch in its next transaction, so only the order in the log
+assigns a batch to a transaction. When the coordinator allows a handler to append a batch, it opens a hold,
+which delays the markers until the handler has appended. A producer that appends as in TV2 but has not ended a
+transaction as in TV2 needs holds, too: it may still end this one as in TV1. A hold belongs to a request, not
+to a transactional id, so the hold remains if the log is loaded again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Markers to be appended to the partitions of transactions whose end was decided.
 
-One round is under way at a time; later markers go into the next, so that the markers of many ends cost one
-append. A transaction is complete when each of its partitions has its marker or is deleted. A marker that
-cannot be appended, with an offline log directory or a full disk, is retried: readers of committed records
-wait for it. (Kafka: TransactionMarkerChannelManager.)
+One round is under way at a time. Later markers go into the next round, so the markers of many transactions
+cost one append. A transaction is complete when each of its partitions has the marker or is deleted. A marker
+that cannot be appended, for instance because the disk is full, is retried: readers of committed records wait
+for it. (Kafka: TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations

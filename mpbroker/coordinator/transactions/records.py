@@ -1,8 +1,8 @@
 """The records of `__transaction_state` in Kafka's format (TransactionLogKey, TransactionLogValue).
 
-A key of version 0 is a transactional id; records with keys of other versions are skipped, as Kafka does. A
-null value is a tombstone. Values are written in version 1, the flexible one, as a Kafka with
-transaction.version 1 or 2 does; version 0 is read as well.
+A key of version 0 is a transactional id; records with keys of other versions are skipped, as in Kafka. A null
+value is a tombstone. Values are written in the flexible version 1, as Kafka with transaction.version 1 or 2
+does. Version 0 is read as well.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class TransactionState(Enum):
           │          │
           └──────────┴──────► PrepareAbort ───► CompleteAbort
 
-    CompleteCommit and CompleteAbort lead to the same states as Empty. Dead, before the deletion, is not
-    written, nor is PrepareEpochFence, in which Kafka bumps the epoch of an Ongoing transaction before it
-    aborts that: here both are one step.
+    CompleteCommit and CompleteAbort lead to the same states as Empty. Two states are never written: Dead,
+    while a transactional id is being deleted, and PrepareEpochFence, in which Kafka bumps the epoch of an
+    Ongoing transaction before it aborts the transaction. (This broker does both in one step.)
     """
 
     EMPTY = "Empty", 0

@@ -60,7 +60,7 @@ class TransactionStateManager:
         return transaction, transaction.value
 
     def is_current(self, transaction: TransactionMetadata) -> bool:
-        """Return whether the transaction was neither dropped nor reloaded."""
+        """Return whether this object is still the state of its id. Returns False after a drop or a reload."""
         return self._transactions.get(transaction.transactional_id) is transaction
 
     def put(self, transaction: TransactionMetadata) -> None:
@@ -220,7 +220,7 @@ class TransactionStateManager:
     def load(
         self, partition: int, values: dict[str, TransactionValue | None], coordinator_epoch: int
     ) -> list[TransactionMetadata]:
-        """Add the transactions of a partition: `values` has each id's last value. Returns them."""
+        """Add and return the transactions of a partition. `values`: the last value by transactional id."""
         self._unload_partition(partition)
         found = [TransactionMetadata(name, value) for name, value in values.items() if value is not None]
         for transaction in found:

@@ -1,12 +1,12 @@
 """The state of a transactional id, and its steps. No clock, no I/O.
 
-(Kafka: TransactionMetadata, and the rules of TransactionCoordinator that need nothing else.) A step is the
-content of the next record; it counts when that record is durable. One step is under way at a time.
+A step is the content of the next record. It is applied when the record is durable. One step is under way at a
+time. (Kafka: TransactionMetadata, and those rules of TransactionCoordinator that need no other state.)
 
-A producer is identified by (producer id, epoch). With TV1, InitProducerId bumps the epoch. With TV2 (KIP-890)
-each end of a transaction bumps it as well, in the record that decides the end, so that a late batch has an
-old epoch. An abort that the producer did not request always bumps it, as in TV2. No producer gets the epoch
-32767, which fences a producer's last epoch.
+A producer is identified by (producer id, epoch). In transaction version 1 (TV1) only InitProducerId bumps the
+epoch. In TV2 (KIP-890) each end of a transaction also bumps it, in the record that decides the end, so that a
+late batch has an old epoch. An abort that the producer did not request bumps the epoch in TV1, too. The epoch
+32767 is given to no producer: it fences the producer with the epoch before it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ Action: TypeAlias = Callable[[], None]
 class PendingStep:
     """A request's step that may have to wait for the transactional id's step under way.
 
-    Kafka answers CONCURRENT_TRANSACTIONS at once and its clients retry after 20 to 100 ms. A step takes less
-    than that, so here requests wait for it, in their order, and are refused only when it takes longer.
+    Kafka answers CONCURRENT_TRANSACTIONS at once, and its clients retry after 20 to 100 ms. A step usually
+    takes less time, so here requests wait in their order, and are refused after PATIENCE_MS.
 
-    `attempt` returns the action, None if the step has to wait, or raises ApiError, which is passed to
-    `refuse`. One of the two answers the request. `waiter` is None for a step of the coordinator's own.
+    `attempt` returns the action that serves the request, or None if the step has to wait. If it raises,
+    `refuse` is called. Either the action or `refuse` answers the request. `waiter` is None for a step that
+    serves no client.
     """
 
     transactional_id: str
@@ -109,7 +110,7 @@ class TransactionMetadata:
         return self.value is not None and self.value.state.is_preparing
 
     def assume_verified(self) -> None:
-        """Assume that handlers have verified the epoch, unless the record excludes that."""
+        """Set `is_epoch_verified` after loading: True if handlers may have verified the epoch already."""
         value = self.value
         assert value is not None
         self.is_epoch_verified = value.state is TransactionState.ONGOING and value.client_version == TV2
@@ -174,7 +175,7 @@ def new_producer(producer_id: int, timeout_ms: int, now_ms: int) -> Step:
 
 
 def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None) -> Bump:
-    """Return what InitProducerId does without an open transaction. Raises ApiError for another producer."""
+    """Return what InitProducerId does with the epoch. Raises ApiError if `expected` is an old producer."""
     epoch = value.producer_epoch
     if expected is not None:
         is_ours = expected.producer_id == value.producer_id
@@ -282,7 +283,7 @@ def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
-    """Judge the EndTxn of a TV2 client, which may abort an empty transaction: its records may be lost."""
+    """Judge a TV2 client's EndTxn. It may abort a transaction without partitions, if batches were lost."""
     if value.state.is_preparing:
         return Verdict.WAIT
     if _has_bumped_epoch(value, producer):
@@ -315,7 +316,7 @@ def needs_next_id(value: TransactionValue, client_version: int) -> bool:
 def prepare(
     transaction: TransactionMetadata, is_commit: bool, client_version: int, now_ms: int, next_producer_id: int
 ) -> Step:
-    """Return the step that decides the end. `next_producer_id` is used if no epochs remain."""
+    """Return the step that decides the end. `next_producer_id`: the client's next id, if one is needed."""
     value = transaction.value
     assert value is not None
     is_open = value.state is TransactionState.ONGOING
