@@ -1,8 +1,8 @@
 """Log each delayed change once, with the process it waits for.
 
 The coordinator itself waits for nothing. Its callers wait for other processes, for instance for a log worker
-with a slow disk, or for a process that does not read its bulletin. The log lines tell a slow disk from a hung
-broker. (Kafka: EventPerformanceMonitor logs slow events of the controller.)
+with a slow disk, or for a process that does not read its bulletin. The log lines distinguish a slow disk from
+a hung broker. (Kafka: EventPerformanceMonitor logs slow events of the controller.)
 """
 
 from __future__ import annotations

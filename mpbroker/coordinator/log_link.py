@@ -135,7 +135,7 @@ class LogLink:
             rings.flush()
 
     def greet(self) -> None:
-        """Ask the worker of the metadata log to open it. Calls `log_answers` when the worker has."""
+        """Ask the worker of the metadata log to open the log. Calls `log_answers` after its answer."""
         self._ask({0: EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])}, Kind.GREETING)
 
     def open(self, topic: Topic, new_from: int | None = None) -> None:
@@ -216,7 +216,7 @@ class LogLink:
             self._send_on()
 
     def peer_down(self, worker: int) -> None:
-        """Disconnect from a dead worker. Drop all questions, and the appends that it may affect."""
+        """Disconnect from a dead worker. Drop all questions, and the appends whose outcome is unknown."""
         self._rings[worker].drop()
         self._up.discard(worker)
         self._bound = self._rings_of_those_up()
@@ -253,13 +253,13 @@ class LogLink:
     def _ask(
         self, messages: Mapping[int, Message], kind: Kind, topic_id: bytes = b"", topic: Topic | None = None
     ) -> None:
-        """Ask one question, with an own message for each worker."""
+        """Ask a question: send each worker its own message."""
         asked = _Asked(kind, topic_id, topic, len(messages))
         self._unasked.extend((asked, worker, message) for worker, message in messages.items())
         self._send_on()
 
     def _ask_on(self) -> None:
-        """Send the waiting questions in order, until QUESTIONS_UNDER_WAY are sent. Raises ArenaFull."""
+        """Send waiting questions in order, at most QUESTIONS_UNDER_WAY at a time. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked[0]
             self._clients[worker].call(message, partial(self._answered, asked, worker))

@@ -95,7 +95,7 @@ class Round:
     decided: list[tuple[Caller, Message, Decision]] = field(default_factory=list)
 
     def refund(self) -> None:
-        """Give back the tokens that the round took from the clients' quotas. Called when it is dropped."""
+        """Give back the tokens that a dropped round took from the clients' mutation quotas."""
         for _, _, decision in self.decided:
             if decision.mutation:
                 decision.mutation.refund()
@@ -106,7 +106,7 @@ class TokenSweep:
     """Removes expired delegation tokens (Kafka: QuorumController.sweepExpiredDelegationTokens).
 
     The sweep runs at the start, every `interval_ms`, and again at once while expired tokens remain.
-    `ask(call, then)` makes the metadata controller decide a call; it passes the answer to `then`.
+    `ask(call, then)` makes the metadata controller decide a call and pass the answer to `then`.
     """
 
     interval_ms: int
@@ -313,7 +313,7 @@ class MetadataController:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """Find out from the end of the log, as read, whether an interrupted round was appended."""
+        """Set the state as read from the log. Find out whether an interrupted round was appended."""
         self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:
@@ -483,7 +483,7 @@ class MetadataController:
         self._settle_announced()
 
     def _note_new(self, done: Round, state: MetadataState) -> None:
-        """Note which partitions the round has created: they are empty. Call it before `state` is set."""
+        """Note the partitions that the round creates: they are empty. Call this before `state` is set."""
         made = [topic_id for _, _, decision in done.decided for topic_id in decision.awaits]
         changed = [change.topic_id for _, _, decision in done.decided for change in decision.changes]
         for topic_id in (*made, *changed):
@@ -571,7 +571,7 @@ def _encoded(records: Sequence[MetadataRecord]) -> Generator[None, None, list[by
 
 
 def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -> Iterator[str]:
-    """Yield a log line for each topic that records change; `before` has the topics before the change."""
+    """Yield a log line for each topic that is created, extended or deleted. `before`: the old topics."""
     made: dict[bytes, str] = {}
     added: Counts[bytes] = Counts()
     removed: dict[bytes, None] = {}

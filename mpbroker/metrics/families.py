@@ -55,9 +55,9 @@ class View:
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return which part (0 to 1) of a process's time a counter of ns has, between the snapshots.
+        """Return a process's counter of ns as a fraction (0 to 1) of the time between the snapshots.
 
-        Without an earlier snapshot the time begins at the start of the process.
+        Without an earlier snapshot, return the fraction of the time since the start of the process.
         """
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:

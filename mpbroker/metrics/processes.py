@@ -1,7 +1,7 @@
 """CPU time and memory of the broker's processes, from the kernel.
 
 The kernel walks the page tables of a process to compute its proportional set size (PSS). So the PSS is read
-at most every MEMORY_EVERY_S, even if metrics are scraped more often.
+at most once per MEMORY_EVERY_S, even if metrics are scraped more often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MEMORY_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """Resources that a process uses. `pss_bytes`: resident memory; a page of n processes counts 1/n."""
+    """Resources of a process. `pss_bytes`: resident memory; a page that n processes share counts 1/n."""
 
     cpu_s: float
     threads: int

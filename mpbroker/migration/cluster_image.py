@@ -1,7 +1,7 @@
 """The state that the records of a metadata log describe: Apache Kafka's log or ours (Kafka: MetadataImage).
 
 Unlike the coordinator's state, the image keeps records, so that they can be written for the other kind of
-broker. It also understands records that only a cluster of several nodes has. No I/O.
+broker. The image also accepts records that only a cluster of several nodes has. No I/O.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class ClusterRecord(IntEnum):
 
 @dataclass
 class ClusterImage:
-    """The state of a cluster. `next_offset` is one above the last record; `epoch` is the last batch's.
+    """The state of a cluster. `epoch` is the leader epoch of the last batch.
 
-    `configs` has settings by type and name of their resource. `brokers` has the ids of registered brokers.
-    `unknown` counts records of types that this program does not know.
+    `next_offset` is one above the offset of the last record. `configs` has settings by type and name of their
+    resource. `brokers` has the ids of registered brokers. `unknown` counts records of unknown types, by type.
     """
 
     topics: dict[bytes, str] = field(default_factory=dict)

@@ -133,9 +133,9 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
 
 
 def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_strays_aside: bool) -> None:
-    """Raise CannotMove if partitions are of topics that the metadata do not know.
+    """Raise CannotMove if partitions are of unknown topics, unless `sets_strays_aside`.
 
-    The metadata may be an incomplete copy.
+    If the metadata know no topic of a partition, they may be an incomplete copy.
     """
     strays = strays_in(image, there)
     if not strays or (sets_strays_aside and image.topics):
@@ -231,7 +231,7 @@ def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator
 def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecord]:
     """Yield the altered settings of brokers, groups and subscriptions to client metrics.
 
-    Name settings that cannot be altered here in `left`, without their values, which may be passwords.
+    Add to `left` the names of other settings, without their values, which may be passwords.
     """
     for (kind, resource), configs in sorted(image.configs.items()):
         if kind == ConfigResourceType.TOPIC:

@@ -38,7 +38,7 @@ class LogDirs:
 
 @contextmanager
 def held(paths: Sequence[Path], *, is_dry: bool) -> Iterator[LogDirs]:
-    """Check that these are all log directories of a cleanly stopped node, and lock them for the block.
+    """Check that these are all log directories of a cleanly stopped node, and lock them in the `with` block.
 
     A dry run takes no locks, because this could create files. Raises CannotMove, FatalError, OSError.
     """
@@ -127,7 +127,7 @@ def _check_stopped_in_order(found: LogDirs) -> None:
 
 
 def replicas_in(found: LogDirs, image: ClusterImage) -> Replicas:
-    """Return the directory of each partition. Raises CannotMove if one is missing or wrong; OSError."""
+    """Return each partition's directory. Raises CannotMove if a directory is missing or wrong, OSError."""
     there: dict[tuple[str, int], Path] = {}
     for home in found.paths:
         for name in directories_in(home):

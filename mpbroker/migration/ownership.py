@@ -1,4 +1,4 @@
-"""Finds out whose a metadata log is: mpbroker's or Apache Kafka's. Changes nothing.
+"""Finds out whether a metadata log is mpbroker's or Apache Kafka's. Changes nothing.
 
 Kafka keeps topics in `__cluster_metadata-0`, too. Its controller begins with an election, and adds records
 that a single broker does not have. This module reads only the types and versions of records; the coordinator

@@ -1,9 +1,9 @@
-"""`mpbroker export`: makes the log directories of a stopped broker ones that Apache Kafka 4.3 starts on.
+"""`mpbroker export`: prepares the log directories of a stopped broker for a start of Apache Kafka 4.3.
 
 Partitions, checkpoints, groups, transactions and the metadata log have Kafka's formats already. Kafka also
 needs a snapshot with feature levels, the quorum's only voter, and the directory of each partition. The export
 puts this snapshot next to the log, by one rename, and removes earlier snapshots. Nothing else changes, so
-mpbroker can also be started on the directories, until Kafka was. A start of mpbroker removes the snapshot.
+mpbroker can still be started on them, until Kafka has been started. A start of mpbroker removes the snapshot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The entities of quotas, the quotas that each may have, and the choice of the quota that limits a client.
+"""The entities of quotas, the quotas that an entity may have, and which quota limits a client.
 
 An entity is a set of (type, name) pairs: a user, a client id, both, or an address. The name None stands for
 all names without a quota of their own. (Kafka: ClientQuotaEntity, QuotaConfigs, ClientQuotaControlManager,

@@ -29,7 +29,7 @@ class MutationMeters:
         self._secret = secret
 
     def took(self, limit: Limit, count: float, left: float, burst: float) -> None:
-        """Record that `count` tokens were taken from a bucket, which has `left` now. Negative: a refund."""
+        """Record that `count` tokens were taken (negative: refunded) from a bucket, which has `left` now."""
         key, now_ms = key_of(self._secret, CONTROLLER_MUTATION_RATE, limit), monotonic_ms()
         self._meters.name_quota(QuotaKind.QUOTA_MUTATION, key, limit.user, limit.client_id, now_ms)
         self._meters.quota_used(QuotaKind.QUOTA_MUTATION, key, round(count), now_ms)

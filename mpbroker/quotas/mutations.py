@@ -57,7 +57,7 @@ class Mutations:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def begin(self, quotas: QuotaTable, user: str, client_id: str, *, strict: bool) -> Mutation:
-        """Return an object for one request. `strict`: refuse mutations if the budget is exhausted."""
+        """Return the Mutation of one request. `strict`: refuse mutations if the budget is exhausted."""
         return Mutation(self, quotas.limit(CONTROLLER_MUTATION_RATE, user, client_id), strict)
 
     def now_ms(self) -> int:
@@ -94,7 +94,7 @@ class Mutation:
         self._throttled_at_ms = 0
 
     def allows(self, partitions: int) -> bool:
-        """Take a token per partition of a topic. Return False, and take none, if it must be refused."""
+        """Take a token per partition of a topic. Return False, and take none, if the topic is refused."""
         if self._limit is None:
             return True
         if self._strict and self._exhausted(self._mutations.take(self._limit, 0)):

@@ -25,8 +25,8 @@ from shm.word import Words
 class Announcer(BulletinWriter):
     """The writer of the handlers' bulletin.
 
-    All three dicts are keyed by topic id. `slots` and `topics`: every topic that the log workers have opened,
-    as of its opening. `announced`: every topic in the last bulletin, as the handlers know it.
+    `slots` and `topics` have the topics that the log workers have opened, as they were opened. `announced`
+    has the topics of the bulletin, as handlers know them. These dicts are by topic id.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ CredentialKey: TypeAlias = tuple[str, int] | str
 
 
 class NewsAnnouncer(BulletinWriter, Generic[K]):
-    """The writer of one of these bulletins.
+    """The writer of a bulletin that is not for handlers.
 
     `everything(state)` makes a base, `some(state, keys)` makes a delta with the changed keys.
     """

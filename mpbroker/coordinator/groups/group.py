@@ -116,7 +116,7 @@ class Group:
     `static_members`: member ids by instance id.
     `pending_joins`: member ids that clients received with MEMBER_ID_REQUIRED and have not used to join yet.
     `pending_syncs`: ids of members that have not sent SyncGroup in this generation yet.
-    `failed_writes`: how many assignments could not be written since the last one that was.
+    `failed_writes`: how many writes of assignments have failed since the last success.
     `subscribed`: the topics of all members, None if their subscriptions cannot be read.
     """
 
@@ -272,7 +272,7 @@ class Group:
         self._supported = +self._supported
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """Do the same as `member`, and log the error if the client is fenced."""
+        """Return the member as `member` does, and log the error if the client is fenced. Raises ApiError."""
         try:
             return self.member(member_id, instance_id)
         except ApiError as error:
@@ -307,7 +307,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_leader_who_joined(self) -> bool:
-        """Replace the leader by a member that has rejoined, if needed. Return False if no member has."""
+        """Replace a leader that did not rejoin by a member that did. Return False if no member rejoined."""
         if self.leader is None:
             return False
         if self.members[self.leader].awaits_join is not None:
@@ -322,14 +322,14 @@ class Group:
     # --- protocols
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a client can join: all members must support at least one protocol in `names`."""
+        """Return whether a client can join: all members must support a common protocol in `names`."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         count = len(self.members)
         return self.protocol_type == protocol_type and any(self._supported[name] == count for name in names)
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes. Each member votes for its first one that all support."""
+        """Return the protocol with most votes. A member votes for its first protocol that all support."""
         count = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -402,7 +402,7 @@ def names_in(subscription: bytes) -> int:
 
 
 def shown(names: Sequence[str]) -> str:
-    """Join names for a log message, cut to a bounded text: clients choose their number and length."""
+    """Return names as a text for a log, shortened, because clients choose their number and length."""
     text = ", ".join(f"{name:.{NAME_SHOWN_MAX}}" for name in names[:NAMES_SHOWN_MAX])
     more = len(names) - NAMES_SHOWN_MAX
     return f"{text} and {more} more" if more > 0 else text

@@ -135,7 +135,7 @@ class JoinGroup:
         return member is not None or len(group.members) < most
 
     def _has_memory(self, group: Group, join: Join) -> bool:
-        """Return whether the member fits into group.max.members.bytes; a rejoin with no more bytes does."""
+        """Return whether the member fits into the memory bound. A rejoin that adds no bytes always fits."""
         instance_id = join.request.group_instance_id
         member_id = group.static_members.get(instance_id or "", join.request.member_id)
         known = group.members.get(member_id)

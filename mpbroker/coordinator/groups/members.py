@@ -95,7 +95,7 @@ class Members:
         return HeartbeatResponse()
 
     def leave(self, _context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Remove members. The response has an error code for each. Raises ApiError if all fail."""
+        """Remove members. The response has an error per member. Raises ApiError if the request fails."""
         # Each once: a request may name the same member very often.
         asked = list({(m.member_id, m.group_instance_id): m for m in request.members}.values())
         results = [LeaveGroupResponse.MemberResponse(m.member_id, m.group_instance_id) for m in asked]

@@ -71,7 +71,7 @@ class OffsetMetadataManager:
     def commit(
         self, context: RequestContext, request: messages.OffsetCommitRequest
     ) -> messages.OffsetCommitResponse | None:
-        """Commit offsets. The response has an error code for each partition. Raises ApiError if all fail."""
+        """Commit offsets. The response has an error per partition. Raises ApiError if the request fails."""
         self._manager.partitions.check_loaded(request.group_id)
         group = self._group_for(request, context.version)
         self._manager.add(group)
@@ -110,7 +110,7 @@ class OffsetMetadataManager:
         return None
 
     def _group_for(self, request: messages.OffsetCommitRequest, version: int) -> Group:
-        """Return the group. Make one if none exists and the client is not a member. Raises ApiError."""
+        """Return the group; make a missing group if the client names no generation. Raises ApiError."""
         group = self._manager.find(request.group_id)
         if group is not None:
             self._check_commit(group, request)
@@ -121,7 +121,7 @@ class OffsetMetadataManager:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if knows_it else ErrorCode.ILLEGAL_GENERATION)
 
     def _check_commit(self, group: Group, request: messages.OffsetCommitRequest) -> None:
-        """Raise ApiError if the client may not commit offsets of the group now; else extend its session."""
+        """Raise ApiError if the client may not commit now; otherwise extend the member's session."""
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         if group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -146,7 +146,7 @@ class OffsetMetadataManager:
         return ErrorCode.NONE
 
     def _resolve(self, name: str, topic_id: bytes) -> tuple[str, bytes, ErrorCode]:
-        """Return name, id and NONE for a topic named by id or, with ZERO_UUID, by name; else an error."""
+        """Return (name, id, error) of a topic, named by its id or, if the id is ZERO_UUID, by its name."""
         if topic_id != messages.ZERO_UUID:
             found = self._host.name_of(topic_id)
             return found or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID if found is None else ErrorCode.NONE
@@ -233,7 +233,7 @@ class OffsetMetadataManager:
     def delete(
         self, context: RequestContext, request: messages.OffsetDeleteRequest
     ) -> messages.OffsetDeleteResponse | None:
-        """Delete offsets, except offsets of topics that members subscribe to. Raises ApiError if all fail."""
+        """Delete offsets, except those of subscribed topics. Raises ApiError if the whole request fails."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)

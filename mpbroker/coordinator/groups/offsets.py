@@ -41,7 +41,7 @@ class _OpenTransaction:
 
 @dataclass(eq=False)
 class _KeyState:
-    """The open transactions of a key. Its records with an order below `overtaken_before` do not count."""
+    """The open transactions of a key. The key's offsets with `order` below `overtaken_before` are void."""
 
     transactions: set[TransactionKey] = field(default_factory=set)
     overtaken_before: int = 0
@@ -63,7 +63,7 @@ class PendingOffsets:
         self._next_order = 0
 
     def add(self, transaction: TransactionKey, key: OffsetKey, value: OffsetValue) -> None:
-        """Add an offset of a transaction, whose record is durable."""
+        """Add an offset of an open transaction. The record of the offset is durable."""
         one = self._open.setdefault(transaction, _OpenTransaction())
         one.offsets[key] = _Pending(self._next_order, value)
         one.groups.add(key.group)
@@ -72,7 +72,7 @@ class PendingOffsets:
         self._of_key.setdefault(key, _KeyState()).transactions.add(transaction)
 
     def overtake(self, key: OffsetKey, before: int | None = None) -> None:
-        """Make the key's pending offsets with an order below `before` (by default all) not count."""
+        """Void the key's pending offsets whose order is below `before`; if it is None, all of them."""
         if (found := self._of_key.get(key)) is not None:
             before = self._next_order if before is None else before
             found.overtaken_before = max(found.overtaken_before, before)

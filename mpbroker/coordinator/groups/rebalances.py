@@ -119,7 +119,7 @@ class Rebalances:
             self.keep_alive(group, member)
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """Answer all waiting requests of the group with an error that clients retry. Restart a join phase."""
+        """Answer all waiting requests of the group with a retriable error. Restart the join timeout."""
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)

@@ -142,7 +142,7 @@ class TxnOffsetCommit:
             self._answers.fail(commit.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _check_again(self, commit: _Commit) -> Group:
-        """Check the group and the partitions again, since they may have changed. Return the group."""
+        """Check the request again, because the group may have changed. Return the group. Raises ApiError."""
         group = self._group_for(commit.request)
         commit.check(self._offset_manager, self._clock.wall_ms())
         return group

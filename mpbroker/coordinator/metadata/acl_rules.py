@@ -67,7 +67,7 @@ def create(
 
 
 def _check_lengths(acl: Acl) -> None:
-    """Check the lengths of the entry's principal and host. Raises BadAcl."""
+    """Raise BadAcl if the entry's principal or host has more than NAME_BYTES_MAX bytes."""
     for what, text in (("principal", acl.principal), ("host", acl.host)):
         if len(text.encode()) > NAME_BYTES_MAX:
             raise BadAcl(f"The {what} of an access control entry may have at most {NAME_BYTES_MAX} bytes")

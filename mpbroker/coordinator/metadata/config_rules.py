@@ -62,7 +62,7 @@ def growth(before: Configs, after: Configs) -> int:
 def _value(
     configs: Configs, change: ConfigChange, keys: Mapping[str, Key], beneath: Callable[[Key], str]
 ) -> str | None:
-    """Return the value after one change. Raises Refused if it is a list operation on another type."""
+    """Return a setting's value after one change. Raises Refused for a list operation on a non-list."""
     if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         return change.value
     key = keys.get(change.name)

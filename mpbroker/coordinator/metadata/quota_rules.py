@@ -61,7 +61,7 @@ def _changes(quotas: QuotaTable, alteration: QuotaAlteration) -> list[ClientQuot
 
 
 def _check_names(entity: Entity) -> None:
-    """Check the lengths of the entity's names. Raises InvalidQuota."""
+    """Raise InvalidQuota if a name in the entity has more than NAME_BYTES_MAX bytes."""
     for kind, name in entity:
         if name is not None and len(name.encode()) > NAME_BYTES_MAX:
             raise InvalidQuota(f"The name of a {kind} may have at most {NAME_BYTES_MAX} bytes")

@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Note one alteration of the user, to be refused if `why` is given or it is the user's second."""
+        """Refuse all alterations of the user if `why` is given or there are two. Otherwise accept them."""
         if user in accepted:
             accepted.remove(user)
             why = (

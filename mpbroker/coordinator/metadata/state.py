@@ -475,7 +475,7 @@ class Decider:
                 return topic_id
 
     def _alter(self, draft: MetadataState, call: calls.AlterSettings) -> Decision:
-        """Decide alterations of settings. Each is applied to `draft`, so that later alterations see it."""
+        """Decide AlterSettings. Each alteration is applied to `draft`, so that later alterations see it."""
         decision = Decision(answers := calls.AlteredResources([]))
         for alteration in call.alterations:
             try:

@@ -20,7 +20,7 @@ class Caller:
     """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
 
     (A frozen dataclass takes several times as long to construct, and each request needs a Caller.) `api_key`
-    and `version`: those of a forwarded request, also for the response; -1 for other calls.
+    and `version` are set for a forwarded request, and used for its response; they are -1 for other calls.
     """
 
     handler: int

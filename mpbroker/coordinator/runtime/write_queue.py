@@ -161,7 +161,7 @@ class WriteQueue(Generic[EntryT]):
         return batches
 
     def _take_some(self, partition: int, batches: list[PartitionBatch]) -> int:
-        """Add to `batches` those of one partition, up to BATCH_BYTES. Return how many bytes were added."""
+        """Add a partition's next batches to `batches`, up to BATCH_BYTES. Return the number of bytes."""
         queue = self._waiting[partition]
         size = 0
         while queue and size < BATCH_BYTES:

@@ -136,7 +136,7 @@ class TransactionCoordinator:
         self.listing.withdraw(waiter)
 
     def refuse_waiters(self, transactional_id: str, waiter: Waiter | None = None) -> None:
-        """Answer `waiter` with an internal error; if it is None, all waiting requests of the id."""
+        """Answer `waiter`, or all waiting requests of the id if it is None, after an internal error."""
         transaction = self.state.find(transactional_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)

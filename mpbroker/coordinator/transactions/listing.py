@@ -113,7 +113,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Compare some ids with the request: about `steps` steps, at least one id. Return True at the end."""
+        """Compare ids with the request, up to `steps` steps of work. Return True if all ids are compared."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:

@@ -1,4 +1,4 @@
-"""Markers to be appended to the partitions of transactions whose end was decided.
+"""Appends markers to the partitions of transactions whose end is decided.
 
 One round is under way at a time. Later markers go into the next round, so the markers of many transactions
 cost one append. A transaction is complete when each of its partitions has the marker or is deleted. A marker

@@ -25,7 +25,7 @@ KEY: Final = 0
 VALUE_VERSION: Final = 1
 NO_TIME: Final = -1
 TV1: Final = 0
-"""A client of the generation before KIP-890's second part; Kafka writes 0 for it, too."""
+"""A client that does not bump its epoch at the end of each transaction. (Kafka writes 0 for it, too.)"""
 TV2: Final = 2
 
 

@@ -5,8 +5,8 @@ time. (Kafka: TransactionMetadata, and those rules of TransactionCoordinator tha
 
 A producer is identified by (producer id, epoch). In transaction version 1 (TV1) only InitProducerId bumps the
 epoch. In TV2 (KIP-890) each end of a transaction also bumps it, in the record that decides the end, so that a
-late batch has an old epoch. An abort that the producer did not request bumps the epoch in TV1, too. The epoch
-32767 is given to no producer: it fences the producer with the epoch before it.
+late batch has an old epoch. An abort that the producer did not request bumps the epoch in TV1, too. No
+producer gets the epoch 32767, which only fences the epoch 32766.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Action: TypeAlias = Callable[[], None]
 
 @dataclass(eq=False)
 class PendingStep:
-    """A request's step that may have to wait for the transactional id's step under way.
+    """A request's step, which may have to wait until the step under way of its id has ended.
 
     Kafka answers CONCURRENT_TRANSACTIONS at once, and its clients retry after 20 to 100 ms. A step usually
     takes less time, so here requests wait in their order, and are refused after PATIENCE_MS.
@@ -62,7 +62,7 @@ class PendingStep:
 class Step(NamedTuple):
     """The next value of a transactional id. (Kafka: TxnTransitMetadata.)
 
-    `last_epoch`: the epoch before the step. A client that lost the last answer retries with it. Not written.
+    `last_epoch`: the previous epoch, with which a client that lost the last answer retries. Not in records.
     """
 
     value: TransactionValue
@@ -283,7 +283,7 @@ def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
-    """Judge a TV2 client's EndTxn. It may abort a transaction without partitions, if batches were lost."""
+    """Judge a TV2 client's EndTxn. The client may send an abort even if no transaction is open."""
     if value.state.is_preparing:
         return Verdict.WAIT
     if _has_bumped_epoch(value, producer):
