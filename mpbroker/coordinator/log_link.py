@@ -174,7 +174,7 @@ class LogLink:
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
         """Append batches to several partitions. Calls `done` when each is durable or refused.
 
-        `done` is never called if a log worker dies before that. (For the metadata log: if its worker dies.)
+        `done` is never called if a log worker dies first. (For the metadata log: if the log's worker dies.)
         """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
         changes = self._changes

@@ -69,7 +69,7 @@ _log = logging.getLogger("mpbroker.coordinator")
 
 
 class Phase(Enum):
-    """What the coordinator waits for before it serves, after a start or after a log worker died."""
+    """The coordinator's progress from its start, or from the death of a log worker, until it serves."""
 
     LOG_AWAY = 0  # at least one log worker is not there
     GREETING = 1
@@ -199,7 +199,7 @@ class MetadataController:
         self._calls.append((caller, call))
 
     def ask(self, call: Message, then: Callable[[Message], None]) -> None:
-        """Queue a call of another coordinator in this process. `then` receives the answer."""
+        """Queue a call from within this process. The answer is passed to `then`."""
         caller = Caller(COORDINATOR, 0, next(self._our_numbers))
         self._our_calls[caller] = then
         self._calls.append((caller, call))

@@ -87,7 +87,7 @@ class Coordinator:
             rings.flush()
 
     def something_waits(self) -> bool:
-        """Return whether work is pending; the loop checks it last before it sleeps."""
+        """Return whether work is pending. The loop calls this method last before it sleeps."""
         if self._context.pending_order() is not None or self.metadata.has_work:
             return True
         return self.metadata.link.waiting() or any_waits(self._bound_handlers())

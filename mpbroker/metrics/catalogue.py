@@ -32,10 +32,7 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a name matches any pattern. Without patterns all names match.
-
-    A pattern without *, ? or [ matches names that contain it.
-    """
+    """Return a test whether a name contains or matches (*, ?) any pattern. Without patterns all pass."""
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 

@@ -55,10 +55,7 @@ class View:
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return a process's counter of ns as a fraction (0 to 1) of the time between the snapshots.
-
-        Without an earlier snapshot, return the fraction of the time since the start of the process.
-        """
+        """Return a counter of ns as a fraction of the time between the snapshots or since the start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)

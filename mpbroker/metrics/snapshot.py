@@ -178,8 +178,7 @@ class Snapshot:
 def attach(runtime_file: Path) -> Region:
     """Map a broker's public region.
 
-    Raises RegionUnavailable if the file cannot be opened, LayoutMismatch if its version differs or it is
-    damaged.
+    Raises RegionUnavailable if the file cannot be opened, LayoutMismatch if its version or content is wrong.
     """
     return Region.attach(runtime_file, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
 

@@ -200,10 +200,7 @@ def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str
 def _records(
     image: ClusterImage, found: LogDirs, there: Replicas, left: list[str]
 ) -> Iterator[MetadataRecord]:
-    """Yield the records of our log. Add to `left` a text for each setting that is not taken over.
-
-    Raises CannotMove, OSError.
-    """
+    """Yield the records of our log. List settings not taken over in `left`. Raises CannotMove, OSError."""
     yield from feature_records()
     for topic_id, name in image.topics.items():
         yield TopicRecord(name=name, topic_id=topic_id)

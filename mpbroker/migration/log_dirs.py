@@ -177,9 +177,6 @@ def leader_epoch_in(path: Path) -> int:
 
 
 def strays_in(image: ClusterImage, there: Replicas) -> list[str]:
-    """Return the directories of partitions that the metadata do not know, sorted.
-
-    Both kinds of broker rename such directories at a start.
-    """
+    """Return the directories of partitions that the metadata do not know. A broker's start renames them."""
     known = {(topic, record.partition_id) for topic, _, record in image.all_partitions()}
     return sorted(str(path) for key, path in there.items() if key not in known)

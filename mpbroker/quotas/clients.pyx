@@ -40,10 +40,7 @@ cdef Client *client_of(
 cdef int64_t charge(
     ClientsRef *clients, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms
 ) noexcept nogil:
-    """Record usage. Return how long the client must pause, in ms (Kafka: QuotaUtils.throttleTime).
-
-    `kind` is a QuotaKind, `value` the usage in the unit of `bound`: bytes or ns.
-    """
+    """Record `value` bytes or ns. Return the client's pause in ms (Kafka: QuotaUtils.throttleTime)."""
     cdef Measured measured
     cdef double rate, pause_ms
     note_used(clients.meters, kind, key, value, now_ms)

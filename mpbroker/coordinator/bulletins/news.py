@@ -119,7 +119,7 @@ def limit_news(publisher: BulletinPublisher) -> NewsAnnouncer[Entity]:
 
 
 def limited(entities: Iterable[Entity]) -> list[Entity]:
-    """Return those entities that are addresses: acceptors enforce their quotas."""
+    """Return the entities that are addresses. Acceptors enforce the quotas of addresses."""
     return [entity for entity in entities if entity[0][0] == IP]
 
 

@@ -64,7 +64,7 @@ class DeleteGroups:
         return None if doomed else DeleteGroupsResponse(results=results)
 
     def _bury(self, group: Group, then: Then, waiter: Waiter | None = None) -> None:
-        """Delete the group with its offsets. The group is Dead, and refuses joins, until this is durable."""
+        """Delete the group with its offsets. It is Dead, and refuses joins, until the deletion is durable."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self._rebalances.end_group(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         group.expect_no_joins()

@@ -46,7 +46,7 @@ NAME_BYTES: Final = 100
 class MemberMemory:
     """An estimate of the bytes that all groups together keep for their members.
 
-    Joins are refused above group.max.members.bytes. (Kafka has no such bound: its heap can be filled.)
+    Joins are refused above group.max.members.bytes. (Kafka has no such bound, so clients can fill its heap.)
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ REBALANCES_FROM: Final = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, Gro
 class Member:
     """A member of a group.
 
-    `is_new`: the member's first JoinGroup request has not been answered yet.
+    `is_new`: no join phase has been completed since the client joined the group.
     `knows_its_id`: the client had received its member id before it joined (KIP-394).
     """
 

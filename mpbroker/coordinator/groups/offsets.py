@@ -72,7 +72,7 @@ class PendingOffsets:
         self._of_key.setdefault(key, _KeyState()).transactions.add(transaction)
 
     def overtake(self, key: OffsetKey, before: int | None = None) -> None:
-        """Void the key's pending offsets whose order is below `before`; if it is None, all of them."""
+        """Void the key's pending offsets whose order is below `before` (None: all pending offsets)."""
         if (found := self._of_key.get(key)) is not None:
             before = self._next_order if before is None else before
             found.overtaken_before = max(found.overtaken_before, before)

@@ -89,8 +89,8 @@ class Rebalances:
     def abandon(self, waiter: Waiter) -> None:
         """End the wait of a request whose connection is closed. The member may return within its session.
 
-        A member without an id cannot return and is removed at once, or the others would wait for it. (Kafka
-        does not notice closed connections and keeps such members for five minutes.)
+        A client that does not know its member id cannot return. Its member is removed at once, so that other
+        members do not wait. (Kafka keeps such members for five minutes.)
         """
         found = self._waiting.get(waiter)
         if found is None:
@@ -178,7 +178,7 @@ class Rebalances:
             self.complete_join_if_all_are_there(group)
 
     def remove(self, group: Group, member: Member) -> None:
-        """Remove a member. Its waiting requests get UNKNOWN_MEMBER_ID, so that it rejoins."""
+        """Remove a member. Its waiting requests get UNKNOWN_MEMBER_ID, so that the client rejoins."""
         self.end_join(member, refused_join(NO_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID))
         self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         self.expect_no_more(group, member.member_id)
@@ -193,7 +193,7 @@ class Rebalances:
             self.complete_join_phase_if_due(group)
 
     def prepare(self, group: Group, reason: str) -> None:
-        """Begin a rebalance: heartbeats ask all members to rejoin."""
+        """Begin a rebalance. The answers to heartbeats then ask all members to rejoin."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()

@@ -105,7 +105,7 @@ def encode(entry: Entry) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
-    """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
+    """Return the decoded record, None if its kind is not known. Raises UnreadableRecord."""
     found = decode_record(key, value, _KINDS)
     if found is None:
         return None

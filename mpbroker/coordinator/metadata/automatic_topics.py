@@ -1,8 +1,8 @@
 """Limits of partitions in topics that are created automatically, by Metadata requests.
 
-A client creates topics by just naming them (auto.create.topics.enable). It must not use up all partitions of
+A client creates topics by just naming them (auto.create.topics.enable), but must not use up all partitions of
 the broker. CreateTopics and CreatePartitions are bounded only by the broker's partitions and by quotas
-(controller_mutation_rate). (Kafka has no such limits.)
+(controller_mutation_rate). (Kafka does not limit automatic creation.)
 """
 
 from __future__ import annotations

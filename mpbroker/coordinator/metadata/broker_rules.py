@@ -33,10 +33,7 @@ BROKERS_BYTES_MAX: Final = 2 * sum(
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
-    """Return the records of an alteration. Raises Refused if the result is invalid or too large.
-
-    `now`: the broker's current configuration.
-    """
+    """Return the records of an alteration of the current configuration `now`. Raises Refused."""
     name = alteration.name
     before = brokers.get(name, {})
     wanted = [one.name for one in alteration.changes if one.operation != ConfigOperation.DELETE]

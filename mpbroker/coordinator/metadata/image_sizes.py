@@ -37,7 +37,7 @@ def brokers_bytes(brokers: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def quota_bytes(entity: Iterable[tuple[str, str | None]], values: Mapping[str, float]) -> int:
-    """Return the bytes of an entity with its quotas; 0 without quotas, since it is not announced."""
+    """Return the bytes of an entity with its quotas; 0 if the entity has no quotas."""
     if not values:
         return 0
     names = sum(1 + _text_bytes(kind) + _text_bytes(name or "") for kind, name in entity)

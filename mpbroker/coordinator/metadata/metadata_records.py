@@ -117,7 +117,7 @@ def is_known(kind: int) -> bool:
 
 
 def check_version(value: Buffer) -> None:
-    """Raise UnreadableMetadata if the record's type is known and its version is not."""
+    """Raise UnreadableMetadata if the record is malformed, or its type is known but its version is not."""
     try:
         api_key, version, _ = read_frame(value)
     except MalformedMessage as error:

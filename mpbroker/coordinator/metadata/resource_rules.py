@@ -67,6 +67,6 @@ def apply(settings: Settings, record: ConfigRecord) -> None:
 
 
 def read(settings: Settings, call: ReadSettings) -> SettingsRead:
-    """Return the settings of the resources in `call`; if it names none, of all resources with settings."""
+    """Return the settings of the resources that `call` names, by default of all that have settings."""
     resources = settings.keys() if call.resources is None else call.resources
     return SettingsRead([(kind, name, settings.get((kind, name), {})) for kind, name in resources])

@@ -134,10 +134,7 @@ def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord
 
 
 def describe(tokens: TokenTable, call: calls.DescribeTokens, macs: TokenMacs | None) -> calls.DescribedTokens:
-    """Return the next tokens after the id `call.after`, as many as fit into an answer.
-
-    If `call.owners` is given, return only tokens that one of these users owns, requested or may renew.
-    """
+    """Return tokens after the id `call.after` that concern a user in `call.owners` (None: all tokens)."""
     if macs is None:
         return calls.DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners = None if call.owners is None else frozenset(call.owners)

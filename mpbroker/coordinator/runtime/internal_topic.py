@@ -35,9 +35,9 @@ log = logging.getLogger("mpbroker.coordinator")
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How a topic is created, and its names in messages to operators.
+    """How a coordinator's topic is created, and how messages to operators name its contents and users.
 
-    `held`: the contents, which are lost if the topic is deleted. `kept_by`: the clients that need the topic.
+    `held`: the contents, such as "transactional ids". `kept_by`: the clients that need the topic.
     """
 
     name: str

@@ -44,7 +44,7 @@ class Timers:
         return name in self._live
 
     def count(self, kind: str) -> int:
-        """Return how many timers are set whose name is this kind, or a tuple that begins with it."""
+        """Return how many timers are set whose name is this kind or a tuple that begins with the kind."""
         return self._kinds[kind]
 
     def set(self, name: Hashable, deadline_ms: int, action: Action) -> None:

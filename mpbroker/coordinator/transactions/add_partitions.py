@@ -134,10 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Pass to `then` whether batches may be appended, with a hold that delays the transaction's markers.
-
-        `then` returns False if the answer could not be sent; the hold then ends at once.
-        """
+        """Call `then` with the outcome of the check. If `then` returns False, end the hold on the markers."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

@@ -61,7 +61,7 @@ class TransactionState(Enum):
 
     @property
     def is_over(self) -> bool:
-        """True if no transaction is open."""
+        """True if no transaction is open, and the last one, if any, is complete."""
         return self in _OVER
 
     @property
@@ -142,7 +142,7 @@ def _by_topic(value: TransactionValue) -> list[TransactionLogValue.PartitionsSch
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
-    """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
+    """Return the decoded record, None if its kind is not known. Raises UnreadableRecord."""
     found = decode_record(key, value, {KEY: KEY})
     if found is None:
         return None
