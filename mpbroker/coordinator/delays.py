@@ -23,7 +23,7 @@ from mpbroker.protocol.uuids import uuid_text
 
 CHECK_EVERY_S: Final = 1.0
 LOG_AFTER_S: Final = 5.0
-# Further kinds of waits, besides callers whose change is durable.
+# The kinds of waits of callers whose change is not durable yet.
 ROUND, CALLS = "round", "calls"
 # The kinds of announcements, in an operator's words.
 _NEWS = {

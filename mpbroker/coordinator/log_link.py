@@ -36,7 +36,7 @@ from shm.arena import ArenaFull
 
 # Rounds that can be under way at once: of metadata, of groups, of transactions, of markers.
 ROUNDS = 4
-# Credits. Even with all rounds under way there is room for the answers, and for returning them.
+# The most questions under way: with all rounds under way, the rings still have room for the answers.
 QUESTIONS_UNDER_WAY = (CALL_RING_SLOTS - ROUNDS) // 2
 
 

@@ -282,7 +282,7 @@ def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) ->
         _leave_own_files(found)
         exchange(kept, found.metadata)
     except BaseException:
-        # Kafka's have the name if the step was done, and only its sync failed.
+        # If the exchange was done and only its sync failed, Kafka's directory has this name now.
         if making.stat().st_ino == ours:
             shutil.rmtree(making, ignore_errors=True)
         raise

@@ -88,7 +88,7 @@ def _check_used(found: LogDirs) -> None:
     segments = [found.metadata / names.segment_name(base) for base in segments_of(found.metadata)]
     is_empty = bool(segments) and not any(path.stat().st_size for path in segments)
     inside = (name for home in found.paths for name in directories_in(home) if name != METADATA_DIRECTORY)
-    # Where there are partitions, metadata have been lost.
+    # If there are partitions, the metadata log is empty because metadata have been lost.
     if is_empty and not any(map(names.is_live_partition, inside)):
         raise CannotMove(
             f"{found.home} has no topics, users or settings yet, so there is nothing to export: start Kafka "

@@ -1,7 +1,7 @@
 """The entities of quotas, the quotas that an entity may have, and which quota limits a client.
 
-An entity is a set of (type, name) pairs: a user, a client id, both, or an address. The name None stands for
-all names without a quota of their own. (Kafka: ClientQuotaEntity, QuotaConfigs, ClientQuotaControlManager,
+An entity is a set of (type, name) pairs: a user, a client id, both, or an address. The name None means all
+names without a quota of their own. (Kafka: ClientQuotaEntity, QuotaConfigs, ClientQuotaControlManager,
 and ClientQuotaManager.DefaultQuotaCallback for the precedence.)
 """
 

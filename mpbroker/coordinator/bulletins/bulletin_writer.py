@@ -83,7 +83,7 @@ class Bulletins:
         self.topics = self._publisher("bulletin", "bulletin_acks", HANDLERS)
         self.credentials = self._publisher("credentials", "credential_acks", PROCESSORS)
         self.limits = self._publisher("limits", "limit_acks", ACCEPTORS)
-        # The supervisor always counts as alive: without it no process is.
+        # The supervisor always counts as alive: no other process runs without it.
         self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
 
     def lagging(self) -> list[int]:

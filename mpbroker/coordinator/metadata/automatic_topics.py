@@ -64,7 +64,7 @@ class AutomaticTopics:
     def created(self, user: str, topic_id: bytes, topics: Mapping[bytes, _Topic], share: int) -> None:
         """Note that a topic is created for `user`."""
         ids = self._ids.setdefault(user, [])
-        # Deleted topics stay here until there are twice as many as the principal may have.
+        # Ids of deleted topics stay in the list until it has twice as many ids as `share`.
         if len(ids) > 2 * share:
             ids[:] = [one for one in ids if one in topics]
         ids.append(topic_id)

@@ -36,7 +36,7 @@ def altered(settings: Settings, alteration: ConfigAlteration, broker: BrokerConf
     if not name:
         raise Refused(ErrorCode.INVALID_REQUEST, _UNNAMED[kind])
     before = settings.get((kind, name), {})
-    # Kafka knows lists of topics and brokers alone, so it appends to none of these.
+    # As in Kafka, only settings of topics and brokers can be lists: there are no list operations here.
     after = {key: text or "" for key, text in config_rules.after(before, alteration, {}, str).items()}
     check_lengths(after, ErrorCode.INVALID_CONFIG)
     try:

@@ -111,7 +111,7 @@ class EndTxn:
         """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
         The record is the same as after an EndTxn v5. A producer whose transaction has timed out may still
-        send EndTxn with its old epoch. It then gets the new epoch, as if it had lost an answer.
+        send EndTxn with its old epoch. It then gets the new epoch, like a producer that lost an answer.
         """
 
         def report_and_send_markers(error: ErrorCode) -> None:
