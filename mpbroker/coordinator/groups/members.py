@@ -33,7 +33,7 @@ class Members:
     _rebalances: Rebalances
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | None:
-        """Return the member's assignment, None if the answer must wait for the leader. Raises ApiError."""
+        """Return the member's assignment, None if the answer is sent later. Raises ApiError."""
         group = self._manager.live(request.group_id)
         if group.state is GroupState.EMPTY:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)

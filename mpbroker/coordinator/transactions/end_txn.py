@@ -66,7 +66,7 @@ class EndTxn:
             return None
         if verdict is Verdict.RETRY:
             return partial(self._answer, context.waiter, transaction, client_version)
-        # A client that returns to TV1 has to start again; readers of its records do not.
+        # A verified epoch must be bumped, even if this fences a client that ends its transaction as in TV1.
         ends_as = TV2 if transaction.is_epoch_verified else client_version
         send_markers = partial(self._send_markers_and_answer, context.waiter, transaction, client_version)
         return partial(self._decide, transaction, request.committed, ends_as, send_markers, context.waiter)
