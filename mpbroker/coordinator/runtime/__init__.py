@@ -1,4 +1,5 @@
-"""The parts that coordinators share: requests, a topic of their own, a queue of writes, a loader, timers.
+"""The parts that the group and the transaction coordinator share: requests, their topic, its writes, timers.
 
-The coordinators are state machines; these parts connect them with the log. (Kafka: CoordinatorRuntime.)
+The coordinators are state machines without I/O. These parts connect them with the log. (Kafka:
+CoordinatorRuntime.)
 """
