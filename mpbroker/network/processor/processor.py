@@ -283,8 +283,9 @@ class Processor:
             self.credentials.follow()
 
     def _take_connections(self) -> bool:
-        """Take over new sockets, first the one that the turn has left to Python. Return whether further sockets
-        may be waiting.
+        """Take over new sockets, first the one that the turn has left to Python.
+
+        Return whether further sockets may be waiting.
         """
         more = True
         for _ in range(NEW_CONNECTIONS_MAX):
@@ -365,7 +366,7 @@ class Processor:
         return channel
 
     def _secure(self, number: int, listener: Listener) -> TlsSaslChannels | None:
-        """Return the object that serves a TLS or SASL listener, or None if its settings cannot be used (logged).
+        """Return the object that serves a TLS or SASL listener; None (logged) if its settings cannot be used.
 
         A listener added after this process began is set up by its first connection.
         """
