@@ -1,10 +1,10 @@
 """Decides which HTTP requests are refused, by Host, Origin and token, without I/O.
 
 A page of another site may make a browser on this host send requests to the broker. Such a request has the
-Host of the other site if its name was pointed at the broker's address (DNS rebinding), otherwise its Origin.
-Both are refused. A Host that is an address is allowed, since DNS rebinding needs a name. Ports in Host are
-not compared, since tunnels and containers map them. User-Agent proves nothing. Browsers send Sec-Fetch-Site
-over plain HTTP only to loopback addresses.
+other site's Host if that name was pointed at the broker's address (DNS rebinding), otherwise the other site's
+Origin. Both are refused. A Host that is an address is allowed, since DNS rebinding needs a name. Ports in
+Host are not compared, since tunnels and containers map them. User-Agent proves nothing. Browsers send
+Sec-Fetch-Site over plain HTTP only to loopback addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the value of the first header with this name, which must be in lower case; None without one."""
+    """Return the value of the first header `name` (in lower case), or None if the request has none."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 

@@ -369,7 +369,7 @@ class _Connection:
             await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     def _begin_stream(self) -> None:
-        """Remove the deadline of a response without a length. The application has to bound their number."""
+        """Remove the deadline of a response without a length. The application has to bound such responses."""
         self.streams = True
         if self._limit is not None and self._client_gone_at == math.inf:
             self._limit.reschedule(None)
@@ -426,7 +426,7 @@ def _network_of(peer: tuple[Any, ...] | None) -> bytes:
 
 
 def _check(request: h11.Request) -> None:
-    """Raise RemoteProtocolError unless it is HTTP/1 of unambiguous length (RFC 9112, 2.3, 6.1)."""
+    """Raise RemoteProtocolError unless a request is HTTP/1 of unambiguous length (RFC 9112, 2.3, 6.1)."""
     if not request.http_version.startswith(b"1."):
         raise h11.RemoteProtocolError("only HTTP/1.0 and HTTP/1.1", error_status_hint=505)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:

@@ -1,6 +1,7 @@
 """The message that hands a connection from an acceptor to a processor, with its socket (SCM_RIGHTS).
 
-handover.pxd has the native side. Python uses this module for marks and for connections that it decides about.
+handover.pxd has the native side, and explains marks. Python uses this module for marks and for connections
+about which the native turns cannot decide.
 """
 
 from __future__ import annotations

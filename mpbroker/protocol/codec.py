@@ -71,7 +71,7 @@ def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
 
 
 def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
-    """Return the encoder of a message. Its caller passes a first segment, to which it appends.
+    """Return the encoder of a message. The encoder appends to a first segment, which its caller passes.
 
     Raises UnsupportedVersion.
     """
@@ -108,7 +108,7 @@ def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) ->
 def decode_request_in_pieces(
     api_key: int, api_version: int, buf: Buffer, pos: int = 0
 ) -> Generator[None, None, tuple[Any, int]]:
-    """Decode a request in a generator, which pauses after each piece and returns as `decode_request` does.
+    """Decode a request in a generator that pauses between pieces and returns what `decode_request` returns.
 
     `buf` must not change until the generator ends.
     """

@@ -111,7 +111,7 @@ class _DecoderWriter(FunctionWriter):
         return x
 
     def struct(self, struct: StructType) -> str:
-        """Write the lines that decode a struct. Return its expression, which is valid after a `flush`."""
+        """Write the lines that decode a struct. Return the expression that builds it after a `flush`."""
         plain, tagged = struct.at(self.version)
         got = {f: self.field(f) for f in plain}
         if self.flexible:

@@ -10,7 +10,7 @@ table of numbers that `element_program.py` makes from the schema. Only these two
     INT_SIZED                       int32 length, negative for null, then that many bytes
     COMPACT_SIZED                   unsigned varint of length + 1, 0 for null, then that many bytes
     NUMBERS, bytes                  int32 count, then values of `bytes` bytes each
-    COMPACT_NUMBERS, bytes          unsigned varint of count + 1, then the same
+    COMPACT_NUMBERS, bytes          unsigned varint of count + 1, then values of `bytes` bytes each
     ARRAY, skip, …, END             int32 count; `skip` leads past the END
     COMPACT_ARRAY, skip, …, END     unsigned varint of count + 1
     NULLABLE, skip, …, END          int8, negative for null

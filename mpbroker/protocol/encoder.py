@@ -121,7 +121,7 @@ class _EncoderWriter(FunctionWriter):
         self.put("else: w.append(0)")
 
     def differs(self, f: Field, x: str) -> str:
-        """Return the condition under which the tagged field `x` is written: it is not the default value."""
+        """Return the condition under which the tagged field `x` is written: it differs from its default."""
         if f.is_null_default():
             return f"{x} is not None"
         if f.is_array:

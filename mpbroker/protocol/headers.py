@@ -127,7 +127,7 @@ def throttle_time_at(api_key: int, api_version: int) -> int | None:
 def frame_response(
     api_key: int, api_version: int, correlation_id: int, body: bytes, throttle_time_ms: int = 0
 ) -> bytearray:
-    """Return a frame of size, header and encoded `body`. Set `throttle_time_ms` in the body if it is not 0."""
+    """Return a frame of size, header and encoded `body`; set a non-zero `throttle_time_ms` in the body."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     frame = bytearray(header.pack(correlation_id)) + body
     if throttle_time_ms and (at := throttle_time_at(api_key, api_version)) is not None:

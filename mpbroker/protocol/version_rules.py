@@ -1,4 +1,4 @@
-"""Differences between versions of a message other than its fields.
+"""Differences between versions of a message that do not show in its fields.
 
 Coordinators and handlers use only the form of the latest version of a request or response. Kafka has these
 rules in the constructors of its requests and responses (JoinGroupResponse, LeaveGroupRequest,

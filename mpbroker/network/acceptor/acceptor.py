@@ -225,7 +225,7 @@ class Acceptor:
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait, so that a processor that gets room rings. Then try them again."""
+        """Publish whether connections wait, for which processors then ring. Check again after it."""
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -246,8 +246,8 @@ class Acceptor:
     def _look_at_processors(self) -> None:
         """Find the running processors, and send a mark (a message without a connection) to each new one.
 
-        A processor that takes the mark has opened or refused all connections that were sent before. Others
-        that a killed acceptor had noted in the ledger are then known to be lost.
+        A processor that takes the mark has opened or refused all connections sent before. Connections that
+        a killed acceptor has noted in the ledger, but not sent, are then known to be lost.
         """
         for role in topology.PROCESSORS:
             life = self.context.incarnation_of(role)
@@ -284,7 +284,7 @@ class Acceptor:
         return True
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close connections beyond max.connections, except `owed` ones asked for before."""
+        """Ask processors to close connections beyond max.connections. `owed` were asked for before."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return

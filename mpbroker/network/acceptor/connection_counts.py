@@ -52,7 +52,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """Count a processor's rows again once it has taken `ticket`. Older connections then have a row."""
+        """Count a processor's rows again once it has taken `ticket`, and so all older connections."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

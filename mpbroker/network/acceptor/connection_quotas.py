@@ -104,7 +104,7 @@ class ConnectionQuotas:
         self._listeners[listener].rate.bound = limits.per_second
 
     def change_ip_rates(self, rates: Mapping[bytes | None, float | None], *, replace: bool = False) -> None:
-        """Change the rates of addresses, in connections a second; the key None is the default of addresses.
+        """Change the rates of addresses, in connections a second. The key None sets the default rate.
 
         The value None removes a rate. With `replace`, all rates that are not in `rates` are removed.
         """
@@ -158,7 +158,7 @@ class ConnectionQuotas:
         self.add(listener, address)
 
     def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
-        """Return the limit, in connections a second, that delays, and whether it is the listener's own."""
+        """Return the rate limit (per second) that delays a connection, and whether it is the listener's."""
         own = self._listeners[listener].rate
         if self.is_protected(listener) or own.throttle_ms(now_ms) >= self._broker_rate.throttle_ms(now_ms):
             return own.bound, True
@@ -210,7 +210,7 @@ class ConnectionQuotas:
         return throttle_ms
 
     def _forget_old_rates(self, now_ms: float) -> None:
-        """Drop the measured rates of addresses that connected in no window. (Kafka: after an hour.)"""
+        """Drop rates of addresses that have no connection in any window. (Kafka does so after an hour.)"""
         for _ in range(FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._ip_rates))
             if not self._ip_rates[oldest].is_over(now_ms):

@@ -373,7 +373,7 @@ cdef class AcceptorTurn:
             s[0] = self.t.served[self.t.served_count]
 
     def allow(self, int fd, uint64_t count) -> None:
-        """Let the turn accept `count` connections, from now on, of a listener without asking Python."""
+        """Let the turn accept up to `count` connections of a listener from now on without asking Python."""
         cdef Served *s = served_by(&self.t, fd)
         if s != NULL:
             s.allowed = count
@@ -385,7 +385,7 @@ cdef class AcceptorTurn:
     def hand_over(self, int fd, int listener, const unsigned char[::1] address) -> tuple[int, int] | None:
         """Hand a connection to the next processor that has room.
 
-        Return (role, ticket), or None if no processor has room. Raise OSError if sending fails otherwise.
+        Return (role, ticket), or None if no processor has room. Raise OSError if sending fails for good.
         """
         cdef const uint8_t *bytes = &address[0] if address.shape[0] else <const uint8_t *>b""
         cdef Processor *p

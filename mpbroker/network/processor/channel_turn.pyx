@@ -31,7 +31,7 @@ cdef ChannelTurn *empty_turn() except NULL:
     return t
 
 cdef allocate_places(ChannelTurn *t, uint32_t channel_places):
-    """Allocate the arrays for at most `channel_places` channels. Channels get the lowest unused place."""
+    """Allocate the arrays for `channel_places` channels. Places that are never used cost no memory."""
     t.channel_places = channel_places
     t.channels = <Channel *>allocated(channel_places, sizeof(Channel))
     t.activity.links = <Links *>allocated(channel_places + 1, sizeof(Links))

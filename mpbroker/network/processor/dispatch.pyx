@@ -198,11 +198,11 @@ cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil
     return True
 
 cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept nogil:
-    """Give a window's request to the handler that has others of the window, or to `peer` if none has any.
+    """Give a window's request to the handler that has other requests of the window, or else to `peer`.
 
-    If that handler takes nothing now, this request and the later ones wait until it has answered all that it
-    has, since another handler could overtake it. They also wait if an answer closes the connection. Return 0
-    if the handler has no room, otherwise 1.
+    If the window's handler takes nothing now, this and later requests wait until that handler has answered
+    the window's requests, since another handler could overtake it. They also wait if an answer closes the
+    connection. Return 0 if `peer` has no room, otherwise 1.
     """
     cdef Channel *c = &t.channels[e.channel]
     cdef Peer *keeper

@@ -1,6 +1,6 @@
 """Takes new connections from the acceptor and gives each a channel.
 
-The turn serves new connections of the PLAINTEXT listeners that Python has told it (`serve_plain`). Python
+The turn serves new connections of PLAINTEXT listeners for which Python has called `serve_plain`. Python
 decides about connections of other listeners, when a limit is reached, and after every error.
 """
 from libc.stdint cimport uint8_t, uint32_t

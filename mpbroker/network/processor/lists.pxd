@@ -63,7 +63,7 @@ cdef inline void enter(Lists *l, Channel *c, int which) noexcept nogil:
     l.entries[c.state] |= 1 << which
 
 cdef inline void defer(Lists *l, Channel *c, bint soon) noexcept nogil:
-    """Serve the channel again in the next turn. With `soon`, the next turn does not sleep before."""
+    """Serve the channel again in the next turn. If `soon`, the next turn does not sleep first."""
     l.soon = l.soon or soon
     if not c.deferred:
         enter(l, c, ChannelList.LIST_DEFERRED)

@@ -1,8 +1,8 @@
 """Pauses before logins of addresses and users that have failed often, to slow down guessing of passwords.
 
-A login is answered after its pause, whether the password is right or not, so a guess takes as long as a right
-password, which takes the longest pause at most. Failures of an address or a user do not delay logins of other
-addresses and users. (Kafka delays only failures, each by the same time; OpenSSH has PerSourcePenalties.)
+Right and wrong passwords are answered after the same pause, so that a client that guesses learns nothing
+earlier. The right password waits for the longest pause at most. Failures of an address or a user do not delay
+others. (Kafka delays only failures, each by the same time; OpenSSH has PerSourcePenalties.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USER_FREE: Final = 5
 USER_FORGET_NS: Final = 10_000_000_000
 """How many failures of an address or a user cause no pause, and the time in which one is forgotten."""
 NETWORK_BYTES: Final = 8
-"""The bytes of an IPv6 address that count: a customer of a provider has a /64 at least."""
+"""How many bytes of an IPv6 address are its key, since a customer of a provider has a /64 at least."""
 DOUBLINGS_MAX: Final = 16
 """How many failures count beyond the free ones at most, so that all are forgotten in bounded time."""
 
@@ -65,8 +65,8 @@ class FailureTable:
 class LoginPauses:
     """Computes the pauses of one processor's logins.
 
-    A pause is `first_ns` * 2 ** (failures beyond the free ones), and `longest_ns` at most. There are none if
-    `longest_ns` is not above `first_ns`. An address may have many clients, so it has more free failures.
+    A pause is `first_ns` * 2 ** (failures beyond the free ones), `longest_ns` at most. There are no pauses if
+    `longest_ns` <= `first_ns`. An address may have many clients, so it has more free failures than a user.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ cdef void leave_arena(Memory *m, Channel *c) noexcept nogil:
     """Free the block of a parked request, whose answer comes after a long wait in its handler.
 
     If another handler may repeat the request, keep a copy of its frame outside the arena until the answer.
-    Without a copy (the frame is too large, or all copies are), the request is lost if its handler dies.
+    A request without a copy (it is too large, or all copies together are) is lost if its handler dies.
     """
     if c.stash:
         shrink_stash(m, c)

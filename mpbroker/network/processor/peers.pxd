@@ -69,7 +69,7 @@ cdef Peer *least_loaded(Peers *p) noexcept nogil
 cdef bint replies_are_out(Peers *p) noexcept nogil
 
 cdef inline bint stage(Peers *p, Peer *peer, const Slot *slot) noexcept nogil:
-    """Put a descriptor into the handler's ring, for `publish`. Return False if the ring is full.
+    """Put a descriptor into the handler's ring, but do not publish it yet. Return False if the ring is full.
 
     A request counts as untaken until the handler takes it.
     """

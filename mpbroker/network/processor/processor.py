@@ -241,7 +241,7 @@ class Processor:
         self.context.acknowledge_order()
 
     def _follow_settings(self) -> None:
-        """Apply changed settings. Open connections keep their TLS and SASL settings, new ones get the new."""
+        """Apply changed settings. New TLS and SASL settings apply only to new connections."""
         config, served = self.context.config, self.secure.listeners if self.secure is not None else ()
         listeners = {number: self.context.listener(number).listener for number in served}
         before = {number: settings_of(listener, config) for number, listener in listeners.items()}
@@ -310,7 +310,7 @@ class Processor:
         return more
 
     def _add_connection(self, fd: int, number: int) -> int | None:
-        """Serve a new socket; return its channel, or None if it had to be closed."""
+        """Serve a new socket. Return its channel, or None if the socket had to be closed."""
         if number in self.removed_listeners:
             os.close(fd)
             return None

@@ -30,7 +30,7 @@ cdef inline void enqueue(Queue *q, Channel *c) noexcept nogil:
     q.fifo_tail += 1
 
 cdef inline void enqueue_entry(Queue *q, Channel *c) noexcept nogil:
-    """Add the channel's window to the FIFO. Its oldest request not handed over is dispatched from there."""
+    """Queue a request of the channel's window. Dispatch takes the oldest one that was not handed over."""
     q.fifo[q.fifo_tail & (FIFO_PLACES - 1)] = <uint32_t>ENTRY_TAG | c.index
     q.fifo_tail += 1
 

@@ -54,7 +54,7 @@ cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
         count_client(&t.metering, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
-    """Return the block size for a frame of `claimed` bytes: small for a large one until bytes arrive."""
+    """Return the block size for a frame of `claimed` bytes: small for a large frame until bytes arrive."""
     if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
@@ -163,7 +163,7 @@ cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept n
     return True
 
 cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Move the next frame, or its beginning, from the stash to a block. Return as `frame_received` does."""
+    """Move the next frame, or a part of it, out of the stash. Return what `frame_received` returns."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint32_t taken = left
     cdef const uint8_t *frame = t.memory.arena.base + c.stash + c.stash_at
@@ -230,7 +230,7 @@ cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
     return frame_whole(t, c)
 
 cdef int find_block(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Find a block for the bytes of the stash or the socket. Return as `frame_received` does."""
+    """Find a block for the bytes of the stash or the socket. Return what `frame_received` returns."""
     cdef uint64_t asked
     cdef int framed
     if c.stash:
@@ -291,8 +291,8 @@ cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Process the bytes received before, first a request that waited until the window was empty. Return as
-    `frame_received` does.
+    """Process the bytes received before, first a request that waited until the window was empty. Return what
+    `frame_received` returns.
     """
     if not c.barred:
         return find_block(t, c)

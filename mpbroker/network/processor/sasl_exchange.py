@@ -30,7 +30,7 @@ DISCARD_BYTES = 16 << 10
 
 
 class SaslExchanges:
-    """SASL exchanges, and their answers that are held back. `offers` is by number of a listener."""
+    """SASL exchanges, and their answers that are held back. `offers` is keyed by a listener's number."""
 
     def __init__(self, channels: SecureChannels, wall_ms: Callable[[], int]) -> None:
         self.offers: dict[int, Offer] = {}
@@ -55,7 +55,7 @@ class SaslExchanges:
     # ---- frames
 
     def talk(self, peer: TlsSaslChannel) -> None:
-        """Read and answer a few frames, each after the answer to the frame before it is written."""
+        """Read and answer a few frames. The next frame is read when the answer to the last one is written."""
         channels = self._channels
         channels.native.active(peer.channel)
         answered = 0

@@ -23,7 +23,7 @@ from shm.counters cimport counter_add
 cdef int send_bytes(
     ChannelTurn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
 ) noexcept nogil:
-    """Write `bytes` from position `c.part_sent` on, at most `budget` bytes, which is then reduced.
+    """Write the rest of `bytes` after `c.part_sent`, at most `budget` bytes, and reduce the budget.
 
     Return 1 if all is written, 0 if the socket is full, 2 if the budget is used up, -1 on error (errno).
     """
@@ -78,7 +78,7 @@ cdef int send_file(ChannelTurn *t, Channel *c, Part *part, uint64_t *budget) noe
     return 1
 
 cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Write the channel's answer, or a part of it. Return as `send_bytes` does."""
+    """Write the channel's answer, or a part of it. Return what `send_bytes` returns."""
     cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     cdef uint8_t *base = answer_base(&t.peers, a)

@@ -108,9 +108,8 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel has held memory for `stall_ns` that has only bytes pipelined after a parked
-    (waiting) request or during a throttle. Such a channel waits for the broker, so callers close it only if
-    another channel needs the memory.
+    """Return whether a channel has held, for `stall_ns`, only bytes pipelined after a parked request or in a
+    throttle. Such a channel waits for the broker: close it only if another channel needs its memory.
     """
     if c.last_active_ns + t.memory.stall_ns >= t.now_ns:
         return False
@@ -119,7 +118,7 @@ cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
     return c.state == ChannelState.CHANNEL_THROTTLED and (c.stash != 0 or c.request.block != 0)
 
 cdef void close_stalled(ChannelTurn *t) noexcept nogil:
-    """Ten times a second, close the channels that hold memory or files others need, and make no progress."""
+    """Ten times a second, close channels that make no progress with memory or files that others need."""
     cdef uint32_t place = t.activity.links[t.channel_places].after
     cdef bint memory = t.memory.dry_since_ns or t.lists.starved_count or replies_are_out(&t.peers)
     cdef Channel *c

@@ -18,7 +18,7 @@ own struct, and those of the parts below it:
     take_connections, socket_event              intake, events, starvation
     take_all_answers, dispatch, publish         dispatch, window_answers, api_versions; peer_failure
     reading and writing a channel               sending, throttling, receiving
-    closing it                                  closing
+    closing a channel                           closing
     parts that all of these use                 window_entries, answers, lists, memory, muting, queue, peers,
                                                 metering, files, activity, reports, acceptors
 """
@@ -331,7 +331,7 @@ cdef class ProcessorTurn:
         self, int fd, int listener, int protocol=0, bint privileged=False,
     ) -> tuple[int, int] | None:
         """Serve a connected non-blocking socket. Return (channel, connection id), or None if all channels are
-        used. Raise OSError if the socket cannot be watched. In the latter cases the caller keeps the socket.
+        used. Raise OSError if the socket cannot be watched. After None or an error the caller keeps it.
         """
         cdef int channel
         self.t.now_ns = self.t.metering.clock_ns = monotonic_ns()
@@ -502,13 +502,13 @@ cdef class ProcessorTurn:
         self.t.peers.log_answers[number], self.t.peers.log_bells[number] = answers.ref, bell.ref
 
     def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
-        """Change the limits. The new limit of frames does not apply to frames whose size was read already."""
+        """Change the limits. A frame whose size was read already may exceed the new `frame_bytes_max`."""
         self.t.frame_bytes_max, self.t.queue.queued_requests_max, self.t.activity.idle_ns = (
             frame_bytes_max, queued_requests_max, idle_ns)
         self.t.lists.soon = True          # channels that wait for room in the queue may go on
 
     def set_window(self, uint32_t requests) -> None:
-        """Allow `requests` requests of a connection at a time. Raise ValueError if not 1 to WINDOW_MOST."""
+        """Serve `requests` requests of a connection at a time, 1 to WINDOW_MOST. Raise ValueError."""
         cdef uint32_t before = self.t.window.window_most, i
         cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
@@ -543,7 +543,7 @@ cdef class ProcessorTurn:
         publish(self.t)
 
     def close_least_recently_active(self, listeners: Container[int] | None = None) -> int | None:
-        """Close the least recently active connection, if given of `listeners`, to make room for another one.
+        """Close the least recently active connection (of `listeners`, if given) to make room for another one.
 
         Return the id of the closed connection, or None. (Kafka: Processor.closeExcessConnections.)
         """

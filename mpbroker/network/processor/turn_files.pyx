@@ -113,7 +113,7 @@ cdef class TurnFiles:
         return forget_files(&self.t.files)
 
     def wait(self, uint32_t channel) -> None:
-        """Let the channel wait for room in the table or a descriptor, at most until the next second."""
+        """Let the channel wait for room in the table or a descriptor, for a second at most."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return
@@ -133,7 +133,7 @@ cdef class TurnFiles:
         publish(self.t)
 
     def ask_again(self, uint32_t channel) -> None:
-        """Give a request whose segment file was replaced to a handler again. Close at the third time."""
+        """Give a request whose segment file was replaced to a handler again; close the third time."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return

@@ -86,7 +86,7 @@ cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t roo
     return copied
 
 cdef uint64_t copy_window(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy at most `room` unwritten bytes of the window's answers that are next. Return how many."""
+    """Copy at most `room` unwritten bytes of the answers to the window's oldest requests. Return how many."""
     cdef uint64_t copied = 0, want
     cdef uint32_t i
     cdef WindowEntry *e

@@ -65,7 +65,7 @@ cdef void park_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogil:
         cancel(&t.peers, c, r)
 
 cdef int send_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Write the answers to the oldest requests, with one system call. Return as `send_bytes` does."""
+    """Write the answers to the oldest requests, with one system call. Return what `send_bytes` returns."""
     cdef iovec pieces[WINDOW_MOST]
     cdef msghdr message
     cdef WindowEntry *e

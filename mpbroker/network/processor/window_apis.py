@@ -1,4 +1,4 @@
-"""The APIs whose requests may be served while other requests of their connection are, each with the reason.
+"""The APIs whose requests may be served together with others of their connection, each with the reason.
 
 A connection has a window of requests (max.in.flight.requests.per.connection), which only requests of these
 APIs enter. A request of another API waits until the window is empty, and the next request is read after its

@@ -103,13 +103,13 @@ class StructType(msgspec.Struct, frozen=True, eq=False):
         return plain, sorted((f for f in live if version in f.tagged), key=lambda f: f.tag)
 
     def minimal_size(self, version: int, flexible: bool) -> int:
-        """Return the least bytes that the struct can take. The counts of arrays are checked with it."""
+        """Return the minimal size of the struct in bytes, with which the counts of arrays are checked."""
         plain, _ = self.at(version)
         return sum(minimal_size(f, version, flexible) for f in plain) + flexible
 
 
 def element_size(field: Field, version: int, flexible: bool) -> int:
-    """Return the least bytes that one value of the field, or one element of its array, can take."""
+    """Return the minimal size in bytes of one value of the field, or of one element of its array."""
     if field.fixed_format is not None:
         return FIXED_SIZE[field.fixed_format]
     if field.struct is not None:
