@@ -38,15 +38,15 @@ NETWORK_BYTES = 8
 # known five rounds later, before newcomers need its room. The kernel keeps more.
 ACCEPTED_AT_ONCE = 8
 BACKLOG = 1024
-# A connection without a request is not idle for so long: its request may be on its way.
+# A connection without a request does not count as idle for this time: its request may be on its way.
 FRESH_S = 1.0
 HEAD_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 1 << 20
 # A request, with its body, has to be whole this long after its connection was opened or its first byte came.
 REQUEST_TIMEOUT_S = 10.0
-# The next request of a connection that is kept, which scrapers send once a minute or more often.
+# How long a connection waits for its next request. Scrapers send one once a minute or more often.
 IDLE_TIMEOUT_S = 75.0
-# A client has to take each piece of an answer in the first time, and all of it in the second.
+# A client has to take each piece of an answer in SEND_TIMEOUT_S, and the whole answer in ANSWER_TIMEOUT_S.
 SEND_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
 # A client that has closed its side may have disconnected; it gets responses within this time.

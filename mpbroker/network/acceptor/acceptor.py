@@ -151,7 +151,7 @@ class Acceptor:
         """React to everything that has changed while this process slept."""
         self._look_at_processors()
         self._publish_waiting()
-        # Read it first: then the ledgers' changes include the connections that were closed for it.
+        # Read `owed` before the ledgers' changes, which then include all connections closed on request.
         owed = sum(ledger.evictions_owed() for ledger in self.ledgers.values())
         self.counts.catch_up()
         now_ms = time.monotonic() * 1000
@@ -220,7 +220,7 @@ class Acceptor:
             if there.held is not None and not there.held.counted:
                 due.append(there.held.ready_at_ms)
         now_ms = time.monotonic() * 1000
-        # A connection that is due and still here waits for something else, which rings.
+        # A connection that is due and still held waits for a slot or a processor, and a processor rings.
         soon = [at_ms - now_ms for at_ms in due if at_ms > now_ms]
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 

@@ -146,7 +146,7 @@ class ConnectionQuotas:
             return 0
         free = there.limits.connections - self.by_listener[listener]
         if not self.is_protected(listener):
-            # What all of them together may take is divided: none knows of the others meanwhile.
+            # The listeners share what the broker may still take, since the turn does not count their total.
             free = min(free, (self.broker.connections - self.total) // len(self._listeners))
         return max(0, free)
 

@@ -86,7 +86,7 @@ cdef enum:
     SERVED_MOST = 256           # mpbroker.config.listeners.MAX_LISTENERS
     PROCESSORS_MOST = 32
     WORDS_MOST = 4
-    TOLD_MOST = 1024            # connections handed over before Python must hear of them
+    TOLD_MOST = 1024            # connections handed over before the turn returns to Python
     TOLD_MS = 100
     NS_PER_MS = 1000000
     ACCEPTS_PER_WAKEUP = 256
