@@ -243,7 +243,7 @@ class Lines:
         )
 
     def append(self, lines: list[bytes]) -> None:
-        """Send lines as one batch per partition. At a wrong line, send the lines before it and raise CliError.
+        """Send lines as one batch per partition. At a wrong line, send those before it and raise CliError.
 
         A line goes to the partition of -p, else to the one it names, else to its key's. Without a key, a few
         lines go to one partition, and others to the next (Kafka: the sticky partitioner, KIP-480).

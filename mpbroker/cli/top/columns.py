@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class Column(NamedTuple):
-    """A column for terminals at least `from_columns` wide. `is_wide`: the column takes the remaining width."""
+    """A column for terminals at least `from_columns` wide. `is_wide`: it takes the remaining width."""
 
     key: str
     title: str
