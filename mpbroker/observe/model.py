@@ -1,7 +1,7 @@
 """Rows about a broker, made of samples. Without I/O: `add` and `add_groups` take samples.
 
-Rates are between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds: between
-two samples they would vary too much, and since the start too little.
+Rates are between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds.
+Between two samples they would vary too much, and since the start too little.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class OffsetFollower:
         return True
 
     async def _read_on(self) -> None:
-        """Continue to read for a while after the last call, which may not have had time to read all commits."""
+        """Read for a while after the last call, which may not have had time to read all commits."""
         try:
             while time.monotonic() < self._asked_at + READ_ON_FOR_S:
                 async with self.reading:
