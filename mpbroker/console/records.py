@@ -107,9 +107,9 @@ class Reader:
     ) -> Generator[Step, None, None]:
         """Yield the offset after each record from `position` on, and the record if it is wanted, else None.
 
-        Ends soon after the scan is over. At unreadable bytes, yields the reason in place of a record, and ends.
-        The offset is then that of the next batch, or, if it is unknown, the next offset. Close the generator
-        unless it is exhausted: it may hold the lock of all decoding.
+        Ends soon after the scan is over. At unreadable bytes, yields the reason in place of a record, with the
+        offset of the next batch (if unknown, the next offset), and ends. Close the generator unless it is
+        exhausted: it may hold the lock of all decoding.
         """
         if fetched.error_code:
             why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify finds the place"
@@ -149,7 +149,7 @@ class Reader:
     def _of_batch(
         self, partition: int, batch: Batch, position: int, scan: Scan, stop: int | None
     ) -> Generator[Step, None, bool]:
-        """Yield a batch's records in [position, stop); return False if the scan ended. Raises CorruptBatch."""
+        """Yield records in [position, stop). Return False if the scan ended earlier. Raises CorruptBatch."""
         with _DECODES:
             stream = batch.stream(DECODED_BYTES_MAX)
             scan.bytes_left -= memoryview(stream).nbytes
