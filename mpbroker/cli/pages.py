@@ -124,7 +124,7 @@ def section(text: str, anchor: str, name: str) -> str:
 
 
 class _Place(NamedTuple):
-    """A target of links: a heading, or a paragraph with an anchor, whose level is below all headings'."""
+    """A target of links: a heading, or a paragraph with an anchor, which has the deepest level."""
 
     line: int
     level: int

@@ -70,8 +70,8 @@ def listener_of(config: BrokerConfig) -> BrokerListener:
 def needs_token(config: BrokerConfig) -> bool:
     """Return whether a request must have the console's token to read through the broker.
 
-    It need not if every visitor has the console's rights anyway: the page is on loopback, and the console
-    connects to a port without a login. Otherwise the console would give visitors rights that they lack.
+    No token is needed if every visitor has the console's rights anyway: the page is on loopback, and the
+    console connects to a port without a login. Otherwise the console would give visitors its own rights.
     """
     address = parse_http_listener(config.http_listener)
     if address is None or not is_loopback(address.host) or config.http_console_client_config:

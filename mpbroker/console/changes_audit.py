@@ -1,7 +1,6 @@
 """Writes the console's changes, refused changes and refused tokens to the audit log.
 
-The broker's own lines about these changes have the console as the client. The lines here have the browser's
-address.
+The broker's own lines about these changes name the console; the lines here have the browser's address.
 """
 
 from __future__ import annotations

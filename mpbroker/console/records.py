@@ -107,8 +107,8 @@ class Reader:
     ) -> Generator[Step, None, None]:
         """Yield the offset after each record from `position` on, and the record if it is wanted, else None.
 
-        Ends soon after the scan is over. At unreadable bytes, yields the reason in place of a record, with the
-        offset of the next batch (if unknown, the next offset), and ends. Close the generator unless it is
+        Ends soon after the scan is over. At unreadable bytes, yields the reason in place of a record, and the
+        offset of the next batch (if unknown, the next offset); then ends. Close the generator unless it is
         exhausted: it may hold the lock of all decoding.
         """
         if fetched.error_code:

@@ -1,6 +1,6 @@
 """The HTTP status for each kind of failure of a request.
 
-502 means that the broker does not answer, and has no other meaning.
+502 means only that the broker does not answer.
 """
 
 from __future__ import annotations

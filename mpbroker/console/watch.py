@@ -312,7 +312,7 @@ def ends_of(now: Snapshot) -> Ends:
 
 
 def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:
-    """Return a row about a partition of a group. `end` is at least `committed`, which may be newer."""
+    """Return a row about a partition of a group. Its `end` is at least `committed`, which may be newer."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
         row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}

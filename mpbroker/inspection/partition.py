@@ -21,7 +21,7 @@ from mpbroker.storage.strict_stat import is_there
 class Partition:
     """A partition and its findings.
 
-    `durable`: the offset below which all were on disk; None if the checkpoints do not name the partition.
+    `durable`: records below this offset were on disk; None if the checkpoints do not name the partition.
     `log_start`: the checkpointed log start offset, by default 0.
     """
 

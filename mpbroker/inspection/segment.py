@@ -153,7 +153,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
     """Read a whole segment and its indexes, and return the segment with its findings.
 
     `is_last`: the segment is the partition's last one. `seen`: called with the bytes passed since its last
-    call. `epochs`: the partition's leader epochs. Raises OSError, and ValueError for another file.
+    call. `epochs`: the partition's leader epochs. Raises OSError; ValueError for another kind of file.
     """
     base = parse_segment(path.name)
     if base is None:

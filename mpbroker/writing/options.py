@@ -1,8 +1,8 @@
 """Parses the options of the sink; names, defaults and errors are those of Spark's Kafka sink.
 
-mpbroker adds the options exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-case keys. Those
-that begin with `kafka.` are for the client; `kafka.linger.ms` has no effect, because a task has its next rows
-at once. (Spark: KafkaSourceProvider, KafkaWriter.)
+mpbroker adds the options exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-case keys.
+Options that begin with `kafka.` are for the client. `kafka.linger.ms` has no effect, because rows come
+without pauses. (Spark: KafkaSourceProvider, KafkaWriter.)
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Target:
 
 
 class Topics:
-    """Numbers topics, and numbers their partitions across all topics, for the encoder."""
+    """Gives numbers to topics, and to their partitions across all topics, for the encoder."""
 
     def __init__(self, cluster: Cluster, start: int) -> None:
         self.targets: list[Target] = []

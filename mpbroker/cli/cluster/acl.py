@@ -269,7 +269,7 @@ def _check_any(found: Iterable[Acl]) -> None:
 def _filters(
     resources: Resources, whom: Principals, what: AclOperations, *, are_prefixes: bool
 ) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
-    """Return filters for the ACLs of the flags: of any principal if none is named. Raises CliError."""
+    """Return filters that match the flags' ACLs, of any principal if no flag names one. Raises CliError."""
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
         return [filter_of(acl) for acl in _entries(resources, whom, what, are_prefixes=are_prefixes)]

@@ -192,7 +192,7 @@ def _resource(client: Admin, target: ConfigTarget) -> Resource:
 
 
 def _broker(client: Admin, wanted: int | None) -> int:
-    """Return the id of the wanted broker, or without a wish of the only broker. Raises CliError."""
+    """Return the id of the wanted broker; if `wanted` is None, of the only broker. Raises CliError."""
     ids = client.broker_ids()
     if wanted is None and len(ids) == 1:
         return ids[0]

@@ -199,7 +199,7 @@ def _ends(
 def _row(
     place: TopicPartition, committed: int | None, end: int | None, owner: Member | None
 ) -> dict[str, Any]:
-    """Return a row about a partition. A value that needs a missing offset or owner is None."""
+    """Return a row about a partition. Values that depend on a missing offset or owner are None."""
     return {
         "topic": place[0],
         "partition": place[1],

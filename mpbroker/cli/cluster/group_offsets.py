@@ -153,7 +153,8 @@ def _reset(
 ) -> None:
     """Print the new offsets of groups (`names` None: of all groups) and, unless `is_dry`, commit them.
 
-    Errors of single groups are raised after all groups are done."""
+    Errors of single groups are raised after all groups are done.
+    """
     failed: list[ClientError] = []
     rows: list[dict[str, Any]] = []
     with open_admin(where) as client:

@@ -147,7 +147,7 @@ def _begin(client: Admin, broker: int, topic: Topic, partitions: list[int], to: 
 def _follow(
     client: Admin, topic: Topic, partitions: list[int], to: str, wait_s: float | None
 ) -> list[dict[str, Any]]:
-    """Return a row for each move; unless `wait_s` is None, wait for the end of all. Raises CliError."""
+    """Return a row for each move. Unless `wait_s` is None, wait until all have ended. Raises CliError."""
     deadline = time.monotonic() + (wait_s or 0)
     with progress_bar(0) as update:
         while True:

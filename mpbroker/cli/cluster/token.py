@@ -1,8 +1,7 @@
 """`mpbroker token`: delegation tokens (KIP-48).
 
-Commands name a token by its id. Requests need the token's HMAC, a password, which commands get from the
-broker. The HMAC is printed only when a token is created. It is never an argument, because all users of the
-host can read command lines.
+Commands name a token by its id, and get the HMAC that requests need from the broker. The HMAC is a password:
+it is printed only when a token is created, and it is never an argument, which all users of the host can read.
 """
 
 from __future__ import annotations

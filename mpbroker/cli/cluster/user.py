@@ -1,7 +1,7 @@
 """`mpbroker user`: SCRAM users of a broker, by DescribeUserScramCredentials and AlterUserScramCredentials.
 
 A password comes from a prompt, standard input or a file, never from the command line, which everybody on the
-host can read. It is sent salted and hashed (KIP-554).
+host can read. The password is sent salted and hashed (KIP-554).
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def file_system(path: Path, kind: str) -> Check:
 
 
 def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> Check:
-    """Check that the disk has space for a start's journals and reserve, and is not almost full."""
+    """Check that the disk has room for journals and log.reserve.bytes, and is not almost full."""
     system = os.statvfs(there)
     free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
     journals = config.log_journal_bytes * config.log_workers if config.log_flush_policy == "group" else 0

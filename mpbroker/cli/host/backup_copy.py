@@ -238,8 +238,8 @@ class Incoming:
     def copy(self, seen: Callable[[int], None], *, at_rest: bool = False) -> int:
         """Copy new and changed files in one pass; return the number of bytes copied. Raises OSError.
 
-        `seen` is called with the size of each file. `at_rest`: the originals do not change, so none may be
-        missing.
+        `seen` is called with the size of each file. `at_rest`: the originals do not change, so a
+        missing file is an error.
         """
         self.files, copied = {}, 0
         for number, log_dir in enumerate(self.log_dirs):
@@ -461,7 +461,7 @@ def _agreement(source: int, to: Path, size: int) -> int:
 
 
 def _copy_bytes(source: int, to: int, begin: int, end: int) -> None:
-    """Copy the bytes [begin, end) in the kernel, which only shares the blocks where the file system can."""
+    """Copy the bytes [begin, end) in the kernel, which shares blocks instead if the file system can."""
     while begin < end:
         try:
             count = os.copy_file_range(source, to, min(end - begin, 1 << 30), begin, begin)

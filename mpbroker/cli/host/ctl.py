@@ -40,7 +40,7 @@ def _ctl(
 
 
 def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults by command (Click's default_map), so that all commands of a group have `given`."""
+    """Return the defaults by command (Click's default_map), with which commands inherit `given`."""
     return {
         name: _defaults(command, given) if isinstance(command, TyperGroup) else given
         for name, command in group.commands.items()

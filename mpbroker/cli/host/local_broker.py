@@ -37,8 +37,8 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without a flag the environment names it: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without
-    these variables the data directory is ./data. If ./data does not exist, it is the broker that
-    listens on 127.0.0.1:9092.
+    these variables the data directory is ./data. If ./data does not exist, the broker is the one on
+    127.0.0.1:9092.
     """
 
     log_dirs: LogDirs = None
@@ -164,7 +164,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
-    """Return a client of MPBROKER_RUNTIME_DIR's broker or the first log directory's. Raises CliError."""
+    """Return a client of the broker in MPBROKER_RUNTIME_DIR, else on the first directory. Raises CliError."""
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())

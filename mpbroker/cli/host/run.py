@@ -82,10 +82,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 def _run(program: str, command: Sequence[str], broker: Broker) -> int:
-    """Run the command, then stop the broker; return the exit code of the command.
-
-    Raises BrokerFailed if the command succeeded and the broker did not.
-    """
+    """Run the command, then stop the broker. Return the command's exit code. Raises BrokerFailed."""
     address = broker.bootstrap_servers
     environment = {**os.environ, BOOTSTRAP_SERVER: address, KAFKA_BOOTSTRAP_SERVERS: address}
     code = _exit_code(program, command, environment)

@@ -285,7 +285,7 @@ def own_command() -> list[str]:
 
 
 def hidden_from_service(command: Sequence[str]) -> str | None:
-    """Return why the user of the service could not run the command, None if it can."""
+    """Return why the service's user could not run the command; None if the user can run it."""
     for path in (Path(command[0]), Path(sys.executable).resolve(), shipped.PACKAGE):
         closed = [one for one in path.parents if not one.stat().st_mode & 0o001]
         closed += [one for one in path.parents if str(one) in _HIDDEN]
@@ -328,7 +328,7 @@ def _give(host: Host, path: Path) -> None:
 
 
 def _own(path: Path, uid: int | None = None) -> None:
-    """Give a path to the service's group and to `uid` (None: its user; -1: no change). Raises CliError."""
+    """Set a path's owner (`uid`; None: the service's user; -1: no change) and group. Raises CliError."""
     owner = account()
     if owner is None:
         raise CliError(

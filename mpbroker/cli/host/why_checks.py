@@ -27,7 +27,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
-    """An open transaction of a partition. `last_timestamp_ms`: of the last record of its producer."""
+    """An open transaction of a partition. `last_timestamp_ms`: when its producer wrote last."""
 
     producer_id: int
     first_offset: int
@@ -35,7 +35,7 @@ class OpenTransaction(msgspec.Struct, frozen=True):
 
 
 class PartitionFacts(msgspec.Struct, frozen=True):
-    """A partition. Offsets are -1 without a leader. Reads in read_uncommitted end at `high_watermark`."""
+    """A partition. Offsets are -1 without a leader. Reads with read_uncommitted end at `high_watermark`."""
 
     has_leader: bool = True
     log_start_offset: int = -1
@@ -71,9 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The facts to check. `before`: committed offsets that were read earlier than `committed`.
-
-    `unseen`: why facts are missing. `refused`: the error of a group's coordinator."""
+    """Facts. `before`: earlier `committed`. `unseen`: the unread facts. `refused`: a coordinator's error."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()

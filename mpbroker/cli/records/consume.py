@@ -32,7 +32,7 @@ COMMIT_MS = 5_000
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The parsed flags. `count` 0: no limit. `until_ms`: stop before the first record from then on."""
+    """The parsed flags. `count` 0: no limit. `until_ms`: stop at records of that time or later."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def consume(where: ClusterAddress, settings: Settings) -> None:
-    """Print records until the number, the end or the time at which the settings stop."""
+    """Print records until the count, end or time in the settings is reached."""
     render = json_lines.render if settings.as_json else compile_template(settings.template)
     with open_admin(where) as client:
         reader = Reader(client, settings)
@@ -99,7 +99,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Join the group and wait for partitions. Each begins at its committed offset, else at -o."""
+        """Join the group and wait for partitions. Each begins at its committed offset, else as -o says."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False
@@ -186,7 +186,7 @@ class Reader:
         return self._client.ends(self._topic, indexes, time_ms, self._settings.isolation)
 
     def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
-        """Yield (partition, records of a batch) until this reader is done, or `must_stop()`.
+        """Yield (partition, records of a batch) until this reader is done, or `must_stop` returns true.
 
         All small records of a fetch at once would fill the memory.
         """

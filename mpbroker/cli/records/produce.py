@@ -136,7 +136,7 @@ def _flush(producer: Producer, interrupt: Interrupt) -> None:
 
 
 def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
-    """Return the settings with the -X properties in place of their own. Raises CliError."""
+    """Return the settings, with values replaced by the -X properties. Raises CliError."""
     for text in properties:
         name, _equals, value = text.partition("=")
         if name not in PROPERTIES:

@@ -108,7 +108,7 @@ def _options(where: ClusterAddress, settings: Settings) -> dict[str, str]:
 
 
 def _ranges(given: Mapping[str, str], settings: Settings) -> dict[int, Range]:
-    """Return the present range from -o on by partition. Raises CliError, OptionError, SourceUnavailable."""
+    """Return the offsets to write, by partition. Raises CliError, OptionError, SourceUnavailable."""
     from mpbroker.reading.catalogs import open_catalog
     from mpbroker.reading.options import parse_options
     from mpbroker.reading.plan import selected

@@ -168,7 +168,7 @@ def _interrupt_start() -> NoReturn:
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Drop the root logger's records. Py4J logs the traceback of a call that a signal interrupted there."""
+    """Drop records of the root logger, to which Py4J logs tracebacks of interrupted calls."""
     root = logging.getLogger()
 
     def drop(_record: logging.LogRecord) -> bool:

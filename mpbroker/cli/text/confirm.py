@@ -14,7 +14,8 @@ from mpbroker.protocol.printable import printable
 def confirm(question: str, *, is_sure: bool, scripts_need_yes: bool = False) -> None:
     """Ask a question on the terminal, and raise CliError if the answer is not yes. `is_sure`: do not ask.
 
-    Without a terminal nothing is asked; then raise CliError only if `scripts_need_yes`."""
+    Without a terminal nothing is asked; then raise CliError only if `scripts_need_yes`.
+    """
     if is_sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -14,8 +14,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Interrupt:
     """While entered, Ctrl-C or SIGTERM sets `came`, so that the command finishes its current work and ends.
 
-    The first signal raises no exception, which could leave work half done. While `raises` is true, when no
-    work has begun, it does. A second signal ends the command at once.
+    The first signal raises no exception, which could leave work half done. While `raises` is true no work
+    has begun, and the first signal does raise one. A second signal ends the command at once.
     """
 
     def __init__(self, wakeup: Callable[[], None]) -> None:

@@ -34,7 +34,7 @@ def log_offsets(start: int, end: int) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table; on a terminal it fits the width, piped output is never folded."""
+    """Print a table. On a terminal it is fitted to the width; piped output is never folded."""
     is_terminal = sys.stdout.isatty()
     table = [list(row) for row in rows]
     right = {index for index, column in enumerate(zip(*table, strict=True)) if _is_numeric(column)}

@@ -49,7 +49,7 @@ class _Unbuffered(io.FileIO):
 
 
 def name_failures() -> None:
-    """Set a sys.stdout whose errors name standard output. Keep a sys.stdout that is not Python's own."""
+    """Replace Python's own sys.stdout by a stream whose errors name standard output."""
     before = sys.stdout
     if before is None or before is not sys.__stdout__ or not isinstance(before, io.TextIOWrapper):
         return

@@ -21,7 +21,7 @@ _HEALTH_COLOURS: Final = {Health.RUNNING: "success", Health.RECOVERING: "warning
 
 
 class Number(NamedTuple):
-    """A number on a card: its title, its field of `Summary`, its format, and the text beside the title."""
+    """A number on a card: its title, its field of `Summary`, its format, and the text after the title."""
 
     title: str
     name: str

@@ -44,7 +44,7 @@ class Table(DataTable[Text]):
         self._texts: list[list[str]] = []
 
     def show(self, view: View, rows: list[Row], sorted_by: str | None, *, is_reversed: bool) -> None:
-        """Show the first `ROWS_MAX` rows. The cursor stays on its row; it begins another view at the top."""
+        """Show the first `ROWS_MAX` rows. The cursor stays on its row; a new view begins at the top."""
         at = self.cursor_row
         if view is not self._view:
             self._view, self._widths, at = view, {}, 0
