@@ -1,4 +1,4 @@
-"""Ends a command: writes its output, prints a failure as one line, and exits with the code for its kind."""
+"""Ends a command: writes its output, prints a failure as one line, and exits with the failure's code."""
 
 from __future__ import annotations
 

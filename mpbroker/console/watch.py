@@ -307,7 +307,7 @@ def knows_topics(sample: Sample | None) -> bool:
 
 
 def ends_of(now: Snapshot) -> Ends:
-    """Return the high watermarks of partitions that can be used."""
+    """Return the high watermarks of all partitions that are not offline."""
     return Ends({(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable})
 
 

@@ -54,7 +54,7 @@ class _Reading:
             self.whole_at, self.goal_at, self.goal = self.goal_at, time.monotonic(), end
 
     def arrive(self) -> None:
-        """Note that all has been read up to `end`."""
+        """Note that all records up to `end` have been read."""
         self.whole_at = self.goal_at
 
 

@@ -1,6 +1,6 @@
 """Takes samples of a running broker: its supervisor's report, shared memory, the kernel's data of processes.
 
-This costs the data path nothing. Shared memory and the kernel are read even if the supervisor does not
+Samples cost the data path nothing. Shared memory and the kernel are read even if the supervisor does not
 answer.
 """
 

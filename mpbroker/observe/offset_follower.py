@@ -48,7 +48,7 @@ class OffsetFollower:
         self.committed.close()
 
     async def _follow(self, patience_s: float) -> bool:
-        """Read for up to `patience_s`. Return whether all has been read."""
+        """Read for up to `patience_s`. Return whether all commits have been read."""
         started = piece = time.monotonic()
         for _ in self.committed.follow(self._logs):
             clock = time.monotonic()

@@ -94,7 +94,7 @@ class Resources(NamedTuple):
 
 
 class Principals(NamedTuple):
-    """Principals to allow and to deny, and their hosts. No hosts means all hosts."""
+    """The flags that name principals to allow or deny, and hosts. No hosts means all hosts."""
 
     allowed: Annotated[
         list[str] | None, option("--allow-principal", "User:NAME", "User:* for all; repeatable.")

@@ -1,7 +1,7 @@
-"""Copies of log directories below a directory of backups: its layout, and how the next one is made.
+"""Copies of log directories below a directory of backups: the layout, and how the next copy is made.
 
     DIR/
-    ├── lock                    held while a backup is made
+    ├── lock                    locked while a backup is made
     ├── incoming/               the copy that is being made
     │   ├── copied-….jsonl      the copied files, one per line, for a run that continues the copy
     │   ├── 0/ 1/ …             each of log.dirs

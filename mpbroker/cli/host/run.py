@@ -96,10 +96,10 @@ def _run(program: str, command: Sequence[str], broker: Broker) -> int:
 
 
 def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program, forward signals to it, and return its exit code. It is killed when this process ends.
+    """Run a program, forward signals to it, and return its exit code.
 
-    The terminal sends a signal to its whole foreground group, so the program has got it already. A signal
-    from a process (`si_code` <= 0) reaches only this process, and is forwarded.
+    The program is killed when this process ends. A terminal sends signals to its whole foreground group, also
+    to the program. Only a signal from a process (`si_code` <= 0) is forwarded.
     """
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)

@@ -55,7 +55,7 @@ class DirectoryFacts(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Offsets from `first`, up to and without `end`, cannot be read."""
+    """A damage: the offsets [first, end) cannot be read."""
 
     first: int
     end: int

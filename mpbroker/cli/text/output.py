@@ -29,7 +29,7 @@ def print_json(value: Any) -> None:
 
 
 def log_offsets(start: int, end: int) -> str:
-    """Return text with both offsets by Kafka's names: a range would not show whether its end is included."""
+    """Return text that names both offsets, since a range would not show whether its end is included."""
     return f"log start offset {start:,}, log end offset {end:,}"
 
 
