@@ -34,7 +34,7 @@ SCAN_BYTES_MAX: Final = 64 << 20
 SCAN_S_MAX: Final = 3.0
 # The limit of one decompressed batch.
 DECODED_BYTES_MAX: Final = 64 << 20
-# Of one fetch; a single batch may have more.
+# The bytes of one fetch; a single batch may have more.
 FETCH_BYTES_MAX: Final = 4 << 20
 FETCH_WAIT_MS: Final = 100
 # Backwards, the first window of a partition has as many records as are wanted, and each next one more.
@@ -135,7 +135,7 @@ class Reader:
                 if scan.is_over:
                     return
         except CorruptBatch as error:
-            # It is shown at its first offset, wherever it was met.
+            # Show the damage at its first offset, wherever it was found.
             offsets = error.offsets
             if offsets is None or offsets.stop <= at:
                 offsets = range(at, at + 1)

@@ -50,7 +50,7 @@ def _row(config: BrokerConfig, entry: Entry) -> dict[str, Any]:
         "is_sensitive": entry.is_sensitive,
         "type": ConfigType(entry.type).name.lower(),
         "source": source,
-        # As mpbroker config get names it.
+        # The name of the source in mpbroker config get.
         "config_source": entry.source.name,
         "origin": origin,
         "default": default,

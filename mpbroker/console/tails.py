@@ -20,7 +20,7 @@ from mpbroker.console.records import Reader, RecordQuery, Scan, Shown
 from mpbroker.console.workers import Workers
 
 TAILS_MAX: Final = 4
-# Of one poll, which takes up to FETCH_WAIT_MS without records.
+# The records of one poll, which takes up to FETCH_WAIT_MS if no records come.
 RECORDS_MAX: Final = 100
 FETCH_WAIT_MS: Final = 500
 # An empty line shows whether the client is still connected.

@@ -124,7 +124,7 @@ class CommittedOffsets:
         bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
         directory = Path(self._log_dirs[end.log_dir]) / partition_name(GROUP_TOPIC, partition)
         if reading.reader.directory != directory:
-            # It was moved to another log directory.
+            # The partition was moved to another log directory.
             reading.reader.close()
             reading.reader = PartitionReader(directory)
         reading.next_offset = max(reading.next_offset, end.log_start_offset)

@@ -104,7 +104,7 @@ def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> 
     journals = config.log_journal_bytes * config.log_workers if config.log_flush_policy == "group" else 0
     needed = 0 if is_running else journals + config.log_reserve_bytes
     found = f"{binary_size(free)} of {binary_size(total)} free"
-    # With less no start succeeds, and a broker that runs refuses produces soon.
+    # With less space no start succeeds, and a running broker will soon refuse produces.
     state = PROBLEM if free < START_BYTES else NOTE
     if free < needed:
         advice = f"free {binary_size(needed)}: a start makes do with less of a journal and reserve in {path}"

@@ -49,7 +49,7 @@ _REMOVED: Final = (".deleted", "-delete")
 _NOT_LINKED: Final = -1
 _UNSURE_NS: Final = 1_000_000_000
 _PIECE_BYTES: Final = 8 << 20
-# As much of a copied segment must agree with the original where its tail is added.
+# This many last bytes of a copied segment must agree with the original before its new tail is added.
 _OVERLAP_BYTES: Final = 64 << 10
 # What is larger is brought to disk with its pass, but for the last one.
 _SYNC_BYTES: Final = 1 << 20
@@ -273,7 +273,7 @@ class Incoming:
             if known is None or not (known.is_of(found) and to.exists()):
                 former = self._linkable.get(name)
                 if former is None or not (former.is_of(found) and self._link(former)):
-                    # Until it is copied nothing is known of it.
+                    # Forget what is known of the file until it is copied.
                     self._note(CopiedFile(name, 0, found.st_ino, 0))
                     count = self._write(source.fileno(), found, to, grown=known, at_rest=at_rest)
                 self._note(one)
@@ -316,7 +316,7 @@ class Incoming:
             _copy_bytes(source, fd, begin, found.st_size)
             _copy_owner(fd, found)
             if not at_rest and found.st_size - begin > _SYNC_BYTES:
-                # Else the kernel has the writers of the last pass wait for all that is not on disk yet.
+                # Otherwise, in the last pass, writers would wait for all bytes that are not on disk yet.
                 os.fsync(fd)
         finally:
             os.close(fd)

@@ -106,7 +106,7 @@ def bootstrap_of_data() -> str | None:
         pointer = read_pointer(directory)
         runs = has_broker(directory)
     except (OSError, msgspec.DecodeError):
-        # Of another user.
+        # The directory belongs to another user.
         return None
     if not runs:
         raise CliError(
@@ -197,7 +197,7 @@ def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:
     try:
         return not has_broker(log_dir) and is_locked(runtime_dir)
     except OSError:
-        # Of another user: who may ask that broker is decided when it is asked.
+        # The directory belongs to another user. The broker itself checks who may ask it.
         return False
 
 

@@ -76,7 +76,7 @@ def _serve(
         say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
-    # Off until the supervisor forks: imports leave no garbage.
+    # Garbage collection is off until the supervisor forks: imports leave no garbage.
     gc.disable()
     from mpbroker.supervisor.main import run
 

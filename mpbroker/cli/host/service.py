@@ -45,7 +45,7 @@ _HOW_TO_INSTALL = (
     "install mpbroker where every user may read it, as with /usr/bin/python3 -m venv /opt/mpbroker and "
     "/opt/mpbroker/bin/pip install, and call /opt/mpbroker/bin/mpbroker"
 )
-# Is there where systemd runs (sd_booted).
+# This directory exists on hosts that systemd has booted (sd_booted).
 BOOTED = Path("/run/systemd/system")
 
 

@@ -125,7 +125,7 @@ def _of_group(
     committed = groups.committed(client, group.name)
     places = {*committed, *(place for one in group.members for place in one.partitions)}
     names = sorted({topic for topic, _ in places})
-    # It may miss a partition of its topics that has neither an owner nor an offset.
+    # Read whole topics: some of their partitions may have neither an owner nor an offset.
     topics = [one for one in client.topics(names) if not one.error_code] if names else []
     return _of_topics(client, where, topics, group, committed, before)
 

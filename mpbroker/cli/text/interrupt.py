@@ -20,7 +20,7 @@ class Interrupt:
 
     def __init__(self, wakeup: Callable[[], None]) -> None:
         self.came = False
-        # As a shell reports it: 128 plus the number of the signal.
+        # The code that a shell reports: 128 plus the number of the signal.
         self.exit_code = INTERRUPTED
         self.raises = False
         self._wakeup = wakeup

@@ -88,7 +88,7 @@ class TopApp(App[None]):
     TITLE = "mpbroker top"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"view({number - 1})", show=False) for number in range(1, len(VIEWS) + 1)),
-        # Before the screen's, which would move the focus.
+        # These take precedence over the screen's bindings, which would move the focus.
         Binding("tab", "turn(1)", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", show=False, priority=True),
         Binding("slash", "filter", show=False),
