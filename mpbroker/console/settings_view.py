@@ -22,7 +22,7 @@ def rows(config: BrokerConfig) -> list[dict[str, Any]]:
 
 
 def topic_rows(entries: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return a row for each setting of a topic, by name. `entries`: from a DescribeConfigs response."""
+    """Return a row for each entry of a DescribeConfigs response for a topic, sorted by name."""
     return [
         {
             "name": one.name,

@@ -11,7 +11,7 @@ from mpbroker.protocol.topic_names import TopicPartition
 
 
 class Health(StrEnum):
-    """The health of a broker, by the parts of it that answer."""
+    """The health of a broker, as its parts that answer show it."""
 
     RUNNING = "running"
     RECOVERING = "recovering"

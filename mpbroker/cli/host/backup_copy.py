@@ -227,7 +227,7 @@ class Incoming:
         self._state.close()
 
     def segment_bytes(self) -> int:
-        """Return the approximate bytes of all segments. The broker may delete files meanwhile."""
+        """Return approximately how many bytes all segments have. The broker may delete files meanwhile."""
         total = 0
         for directory, _, names in (one for log_dir in self.log_dirs for one in os.walk(log_dir)):
             for name in names:

@@ -71,7 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts. `before`: earlier `committed`. `unseen`: the unread facts. `refused`: a coordinator's error."""
+    """The facts. `before`: former committed offsets. `unseen`: missing facts. `refused`: an error code."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()
