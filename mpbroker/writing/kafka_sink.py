@@ -136,7 +136,7 @@ class KafkaIntentLog:
         return None if found is None else Intent.from_json(found)
 
     def record(self, intent: Intent) -> None:
-        """Record the intent. On return it is durable and visible. After an error it may be recorded or not."""
+        """Record the intent. On return it is durable and visible. After an error it may be missing."""
         assert self._transaction is not None, "only who has fenced the others records"
         assert self._producer is not None
         key = self._sink_id.encode()
