@@ -1,4 +1,4 @@
-"""Dumps of a partition's files, entry by entry, each a mapping (Kafka: DumpLogSegments)."""
+"""Dumps a partition's files entry by entry; each entry is a mapping (Kafka: DumpLogSegments)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NotAFile(ValueError):
 
 
 class Unreadable(ValueError):
-    """Raised for a file that does not have the format its name stands for."""
+    """Raised for a file that does not have the format that its name implies."""
 
 
 def files_of(path: Path) -> list[Path]:

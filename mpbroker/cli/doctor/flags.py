@@ -1,4 +1,4 @@
-"""The flags of `mpbroker doctor`; what it does is in `command`."""
+"""The flags of `mpbroker doctor`, whose work the module `command` does."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Standard output whose errors name it. Python's own errors name no file."""
+"""Standard output whose errors name it as their file. Errors of Python's own stream name no file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "standard output"
 
 
 class ReaderGone(Exception):
-    """Standard output has no reader (`| head`). Typer would end with 1 for a BrokenPipeError."""
+    """The reader of standard output has ended (`| head`). For a BrokenPipeError, Typer would exit with 1."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ class _Unbuffered(io.FileIO):
 
 
 def name_failures() -> None:
-    """Make failures of standard output name it from now on. A replaced sys.stdout is kept."""
+    """Replace Python's own sys.stdout by a stream whose errors name standard output."""
     before = sys.stdout
     if before is None or before is not sys.__stdout__ or not isinstance(before, io.TextIOWrapper):
         return
@@ -67,13 +67,13 @@ def name_failures() -> None:
 
 
 def flush() -> None:
-    """Write the buffered output. Raises OSError: at Python's exit it could not be reported well."""
+    """Write the buffered output. Raises OSError, which Python would report badly at its exit."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def give_up_errors() -> None:
-    """Discard what cannot be written to standard error, or Python would try again and exit with 120."""
+    """Flush standard error; discard the output if that fails. Python would try again and exit with 120."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
