@@ -1,4 +1,4 @@
-"""The version. The build reads it here. A running broker keeps its version when another is installed."""
+"""The version of mpbroker. It is a constant, so a running broker shows it even if another is installed."""
 
 from typing import Final
 
