@@ -184,7 +184,7 @@ def parse(name: str, text: str) -> Value:
 
 
 def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the valid texts, and a problem for each invalid text, which another version may have accepted."""
+    """Return the valid texts, and a problem for each invalid text, which another version may have taken."""
     good, problems = {}, []
     for name, text in texts.items():
         try:

@@ -2,8 +2,8 @@
 
 Kafka reads a key as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` or
 `<key>`: the first of the three that is set (ListenerName.configPrefix, BrokerSecurityConfigs). `resolve` does
-this for all listeners when the configuration is loaded. Passwords and private keys are of type `Secret`, which
-no log, error or description can show by mistake.
+this for all listeners when the configuration is loaded. Passwords and private keys are of type `Secret`: no
+log, error or description can show them by mistake.
 """
 
 import re
@@ -173,7 +173,7 @@ def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
 def resolve(
     base: SecuritySettings, protocols: Mapping[str, str], overrides: Mapping[tuple[str, str], dict[str, Any]]
 ) -> dict[str, SecuritySettings]:
-    """Return the settings of each listener, by `NAME`, and of each of its mechanisms, by `NAME/MECHANISM`.
+    """Return the settings of all listeners, by `NAME`, and of their mechanisms, by `NAME/MECHANISM`.
 
     `protocols` has the security protocol by listener, `overrides` the fields by (listener, mechanism or "").
     """

@@ -1,8 +1,8 @@
 """Settings of topics: their table, validation for CreateTopics, and the typed result that the log uses.
 
-A topic that does not set a key has the value of the broker's keys of the same meaning (the key's synonyms), as
-in Kafka's `LogConfig` and `ServerTopicConfigSynonyms`. The messages of errors are Kafka's, because clients get
-them with INVALID_CONFIG.
+A topic that does not set a key has the value of the broker's keys of the same meaning (the key's synonyms),
+as in Kafka's `LogConfig` and `ServerTopicConfigSynonyms`. The messages of errors are Kafka's, because clients
+get them with INVALID_CONFIG.
 """
 
 from collections.abc import Callable, Mapping
