@@ -187,7 +187,7 @@ class ProcessContext:
         return self.is_alive(role) and self._states.load(role) == State.READY
 
     def incarnation_of(self, role: int) -> int:
-        """Return the role's incarnation, a number that grows with each restart; 0 if no process has the role."""
+        """Return the number of the role's incarnation, which grows with each restart; 0 without a process."""
         return self._roles.load(role)
 
     def pending_order(self) -> PeerOrder | None:
