@@ -199,10 +199,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
 
 
 def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-    """Return a copy of `static`, the configuration of file and flags, with the altered texts applied.
-
-    `broker`: texts for this broker; they override those for all brokers (`default`). Raises ValueError.
-    """
+    """Return the static configuration, altered by `default` and then by `broker`. Raises ValueError."""
     texts = {**default, **broker}
     counting = {name: text for name, text in texts.items() if name in DYNAMIC or names_limit(name)}
     values = {field_name(name): parse(name, text) for name, text in counting.items() if name in DYNAMIC}

@@ -156,10 +156,7 @@ def names_setting(key: str) -> bool:
 
 
 def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
-    """Return (listener, mechanism or "", setting) of a key for which `names_setting` is true.
-
-    Raises ValueError if the listener is not among `listeners`.
-    """
+    """Return (listener, mechanism or "", setting) of a key. Raises ValueError for an unknown listener."""
     found = _split(key)
     assert found is not None
     listener, mechanism, rest = found

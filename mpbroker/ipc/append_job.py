@@ -107,10 +107,7 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """A call of `append`, with a result or None for each of its batches, in their order.
-
-    `owing` is the number of log workers that have not returned their part yet.
-    """
+    """One call of `append`: a result or None for each batch. `owing` workers have not returned theirs."""
 
     then: Then
     filled: list[Batch | None]

@@ -624,10 +624,7 @@ class Swapped(Struct, tag="swapped"):
 
 
 class CleaningEnded(Struct, tag="cleaning_ended"):
-    """cleaner -> log: all offsets below `end` are clean, or `problem` is the reason why they are not.
-
-    `errno` is the error of the disk, or 0.
-    """
+    """cleaner -> log: the offsets below `end` are clean. After a failure `problem` and `errno` say why."""
 
     ticket: int
     end: int = -1

@@ -1,7 +1,4 @@
-"""Messages of the bulletin of metadata, which the coordinator publishes to all handlers: a base, then deltas.
-
-They have topics, quotas and access control entries.
-"""
+"""The bulletin of metadata from the coordinator to all handlers: topics, quotas, access control entries."""
 
 from __future__ import annotations
 
@@ -93,10 +90,7 @@ class MetadataBase(Struct, tag="base"):
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """Changes up to offset `version` (exclusive). `removed` are the ids of deleted topics.
-
-    Topics, quotas and access control entries are to be added or replaced, `removed_acls` to be deleted.
-    """
+    """Changes up to offset `version` (exclusive): items to put, ids of deleted topics, and deleted ACLs."""
 
     version: int
     changed: list[TopicImage] = []

@@ -285,10 +285,7 @@ class ProcessContext:
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until this process's bell rings, at most IDLE_SLEEP_MS. For processes without a native turn.
-
-        Return at once if `something_waits()` is true.
-        """
+        """Sleep until the bell rings, at most IDLE_SLEEP_MS. Return at once if `something_waits()`."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 

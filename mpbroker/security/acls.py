@@ -87,7 +87,7 @@ OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 
 
 class Acl(NamedTuple):
-    """An access control entry. `principal` is `Type:name`, `host` an address as text; both can be wildcards."""
+    """An access control entry. `principal` is `Type:name` or a wildcard, `host` an address or a wildcard."""
 
     resource_type: int
     resource_name: str
@@ -111,7 +111,7 @@ class BadAcl(ValueError):
 
 
 class AclFilter(NamedTuple):
-    """A filter of entries. None and ANY accept every value; MATCH accepts all patterns that cover the name."""
+    """A filter of entries. None and ANY accept every value; MATCH accepts patterns that cover the name."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
