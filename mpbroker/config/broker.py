@@ -707,7 +707,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     def is_privileged(self, listener: str) -> bool:
         """Return whether only brokers and operators reach the listener.
 
-        This is the listener of the control plane or, without a control plane, the inter-broker listener.
+        True for the control plane's listener or, without a control plane, for the inter-broker listener.
         """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 

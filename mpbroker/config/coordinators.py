@@ -10,7 +10,7 @@ BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 
 
 class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
-    """Settings of both coordinators. The base is there because BrokerConfig can have a single base only."""
+    """Settings of both coordinators. SecuritySettings is the base because a struct can have only one."""
 
     group_initial_rebalance_delay_ms: Annotated[
         int,

@@ -34,7 +34,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(msgspec.Struct, frozen=True):
-    """One setting that a value can come from: a key in a source."""
+    """A place that a value can come from: a key in a source, with its value there."""
 
     name: str
     value: str | None

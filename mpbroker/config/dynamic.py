@@ -148,7 +148,7 @@ def _no_effect(name: str) -> str | None:
 
 
 def _may_be_of_listener(rest: str) -> bool:
-    """Return whether a key without `listener.name.<name>.` is a security setting, of a mechanism or not."""
+    """Return whether `rest`, a key without `listener.name.<name>.`, is a setting of TLS or SASL."""
     return any(rest == key or rest.endswith(f".{key}") for key in SECURITY_KEYS)
 
 
@@ -184,7 +184,7 @@ def parse(name: str, text: str) -> Value:
 
 
 def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the valid texts, and a problem for each invalid text, which another version may have taken."""
+    """Return the valid texts and the problems of invalid texts, which another version may have accepted."""
     good, problems = {}, []
     for name, text in texts.items():
         try:
@@ -199,7 +199,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
 
 
 def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-    """Return the static configuration, altered by `default` and then by `broker`. Raises ValueError."""
+    """Return `static` with the altered texts in `default`, then those in `broker`. Raises ValueError."""
     texts = {**default, **broker}
     counting = {name: text for name, text in texts.items() if name in DYNAMIC or names_limit(name)}
     values = {field_name(name): parse(name, text) for name, text in counting.items() if name in DYNAMIC}

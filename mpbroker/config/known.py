@@ -115,7 +115,7 @@ def no_effect(key: str) -> str:
 
 
 def nearest(key: str) -> str | None:
-    """Return the supported key, or else Kafka's key, that is closest to a misspelt key; None without one."""
+    """Return the supported key, or else Kafka's key, closest to a misspelt key; None if none is close."""
     supported = [*BROKER_KEYS, *ALIASES]
     for candidates in (supported, list(kafka_defaults())):
         if found := closest(key.lower().replace("_", "."), candidates):
@@ -126,8 +126,8 @@ def nearest(key: str) -> str | None:
 def is_misspelt(key: str) -> bool:
     """Return whether an unknown key is so likely a misspelt supported key that it must be refused.
 
-    It differs from a supported key by at most two letters, is close to a key that only this broker has, or
-    has a prefix of settings that are refused when they are not supported, such as `ssl.`.
+    Such a key differs from a supported key by at most two letters, is close to a key that only this broker
+    has, or has a prefix of settings that are refused when they are not supported, such as `ssl.`.
     """
     if _reason(REFUSED, key) is not None:
         return True

@@ -54,7 +54,7 @@ def no_listener(key: str, name: str, listeners: Iterable[str]) -> str:
 def laid_over(
     own: Mapping[str, ListenerLimits], texts: Mapping[str, str | None]
 ) -> dict[str, ListenerLimits]:
-    """Return the limits `own` by listener, changed by `texts`: new limits by key. None removes a limit."""
+    """Return the limits `own` (by listener) with the new limits `texts` (by key). None removes a limit."""
     found = dict(own)
     for key, text in texts.items():
         listener, field = _place(key)

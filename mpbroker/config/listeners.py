@@ -92,7 +92,7 @@ def parse_http_listener(text: str) -> Listener | None:
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """Return (host, port) of HOST:PORT. IPv6 hosts are in brackets; "" is allowed. Raises ValueError."""
+    """Return (host, port) of HOST:PORT. An IPv6 host is in brackets; HOST may be "". Raises ValueError."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -137,7 +137,7 @@ def page_url(address: str) -> str:
 
 
 def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> None:
-    """Check that no two listeners conflict in name, path or port. Raises ValueError, which names them."""
+    """Raise ValueError if two listeners have the same name, path or (with `unique_ports`) port."""
     names = [listener.name for listener in listeners]
     for name in names:
         if names.count(name) > 1:

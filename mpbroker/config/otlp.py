@@ -28,7 +28,7 @@ class Destination(NamedTuple):
 
 
 class NotServed(ValueError):
-    """The environment variables request an unsupported feature. The message names it and the remedy."""
+    """The environment variables request an unsupported feature; the message also names the remedy."""
 
 
 def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, str]) -> Destination | None:

@@ -26,7 +26,7 @@ class PropertiesError(ValueError):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A `key=value` of a file, and the number of the line, from 1, on which it begins."""
+    """A `key=value` of a file, and the number (from 1) of the line on which the entry begins."""
 
     key: str
     value: str

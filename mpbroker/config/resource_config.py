@@ -76,7 +76,7 @@ _SESSION, _HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
 
 
 class RequestError(ValueError):
-    """A wrong setting for which Kafka answers INVALID_REQUEST. For other ValueErrors it is INVALID_CONFIG."""
+    """A wrong setting that Kafka answers with INVALID_REQUEST. Other ValueErrors mean INVALID_CONFIG."""
 
 
 def check(kind: int, configs: Mapping[str, str], broker: BrokerConfig) -> None:

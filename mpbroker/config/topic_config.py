@@ -41,7 +41,7 @@ def _tiered(doc: str, unit: str) -> Key:
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of one topic, whether the topic sets them or the broker."""
+    """All settings of one topic: those that the topic sets, and inherited values."""
 
     cleanup_policy: Annotated[tuple[str, ...], _as("log.cleanup.policy")] = ("delete",)
     compression_type: Annotated[str, _as("compression.type")] = "producer"

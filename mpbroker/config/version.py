@@ -1,4 +1,4 @@
-"""The version of mpbroker. It is a constant, so a running broker shows it even if another is installed."""
+"""The version of mpbroker. A running broker reports its own version even if another one is installed."""
 
 from typing import Final
 

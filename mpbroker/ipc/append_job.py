@@ -107,7 +107,7 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """One call of `append`: a result or None for each batch. `owing` workers have not returned theirs."""
+    """One call of `append`: a result or None for each batch. `owing` log workers have not answered yet."""
 
     then: Then
     filled: list[Batch | None]

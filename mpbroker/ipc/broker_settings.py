@@ -1,7 +1,7 @@
 """Settings of brokers that clients have altered, as the coordinator publishes them for the supervisor.
 
-The supervisor writes a version into the word `brokers_done` when all processes use these settings, when it
-has logged why they cannot, or when another change under way delays it.
+The supervisor writes the version into the word `brokers_done` when all processes use these settings, when it
+has logged why they cannot, or when another change of settings must end first.
 """
 
 from __future__ import annotations

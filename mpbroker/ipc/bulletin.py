@@ -1,6 +1,6 @@
 """A bulletin: messages in shared memory from one publisher to many readers, who read at their own pace.
 
-A base is a message with the whole state, a delta one with changes. A generation is a base and its deltas.
+A base is a message with the whole state, a delta has changes only. A generation is a base and its deltas.
 
     0     position    generation << 32 | valid bytes of the generation's half; one release store per message
     4096  half 0      messages: length u32, bytes; the first message is a base
@@ -8,9 +8,9 @@ A base is a message with the whole state, a delta one with changes. A generation
 
 Generation g is in half g & 1. A new base begins the next generation in the other half. That half is free as
 soon as every live reader has written into its word of `acks` that it reads the current generation. A reader
-must count as live before its first read: even if it comes after the publisher's check, it is late by one
-generation, never by two. A publisher that is killed while it writes has published nothing. Its successor
-begins with a new base.
+must count as live before its first read: then it is at most one generation late, even if it comes just after
+the publisher's check. A publisher that is killed while it writes has published nothing. Its successor begins
+with a new base.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class BulletinReader:
     def poll(self) -> list[bytes]:
         """Return the messages published since the last call, oldest first.
 
-        If there is a base among them, it is the first message.
+        A base is always the first message of the list.
         """
         position = self._position.load(0)
         generation, tail = position >> 32, position & 0xFFFFFFFF

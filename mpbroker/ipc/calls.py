@@ -279,7 +279,7 @@ class HoldsEnded(Struct, tag="holds_ended"):
 
 
 class Abandon(Struct, tag="abandon"):
-    """handler -> coordinator: stop the wait of the ForwardedRequest with this number; its client has left.
+    """handler -> coordinator: end the wait of a ForwardedRequest, by number: its client has disconnected.
 
     The changes that the request has made remain. The Abandon and the ForwardedRequest are both answered.
     """

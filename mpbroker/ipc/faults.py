@@ -1,4 +1,4 @@
-"""Faults that a test injects into its broker (`mpbroker.testing`). Only a broker made by a test can have any.
+"""Faults that a test injects into its broker (`mpbroker.testing`). No other broker can have faults.
 
 The faults are in a block of the private region, like the settings (ipc.settings), as the msgpack of a list of
 Fault. The supervisor alone writes the block, then orders all processes to read it (process.SETTINGS_CHANGED).

@@ -82,9 +82,9 @@ class Pulse:
     ) -> Verdict:
         """Return the verdict on the process after one tick.
 
-        `turns` is the process's turn counter. It hangs after `limit_ticks` silent ticks. `probe` returns its
-        (state, CPU time used) and is called only if it is silent. For `working_limit_ticks` a silent process
-        that uses the CPU counts as alive.
+        `turns` is the turn counter. The process hangs after `limit_ticks` silent ticks. A silent process that
+        uses the CPU counts as alive for up to `working_limit_ticks`. `probe`, which is called only for a
+        silent process, returns (state, CPU time used).
         """
         if turns != self.turns:
             self.turns, self.silent_ticks, self.working_ticks = turns, 0, 0

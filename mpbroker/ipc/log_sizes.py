@@ -29,7 +29,7 @@ class DirState(IntEnum):
 
 
 class _Word(IntEnum):
-    """Indices of the words of a directory's record. The FIRST_… words are followed by the other workers'."""
+    """Indices of the words of a directory's record. After each FIRST_… word come those of other workers."""
 
     STATE = 0  # a DirState
     TOTAL_BYTES = 1  # size of its file system …
@@ -91,7 +91,7 @@ class DirSizes:
         self._words(number).store(_Word.FIRST_KEPT + worker, kept_bytes)
 
     def put_error(self, number: int, worker: int, error: int) -> None:
-        """Write the errno for which a log worker refuses produces to a directory; 0 if it accepts them."""
+        """Write the errno for which a log worker refuses produces to a directory; 0 for no refusal."""
         self._words(number).store(_Word.FIRST_ERROR + worker, error)
 
     def put_wait(self, number: int, worker: int, since_ns: int) -> None:
@@ -147,7 +147,7 @@ class PartitionSizes:
         self._words = Words(block)
 
     def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
-        """Write a partition's size. The word of the generation is 0 meanwhile, so that readers notice."""
+        """Write a partition's size. The generation is 0 during the write, so that readers notice it."""
         self._words.store(2 * slot, 0)
         self._words.store(2 * slot + 1, size_bytes)
         self._words.store(2 * slot, generation << 32 | segments)

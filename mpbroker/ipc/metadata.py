@@ -72,7 +72,7 @@ class TopicImage(Struct, array_like=True):
 
 
 class QuotaImage(Struct, array_like=True):
-    """All quotas of an entity, a list of (type, name). Empty `values` mean that the quotas were removed."""
+    """All quotas of `entity`, a list of (type, name). Empty `values` mean that all were removed."""
 
     entity: list[tuple[str, str | None]]
     values: dict[str, float]
@@ -90,7 +90,7 @@ class MetadataBase(Struct, tag="base"):
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """Changes up to offset `version` (exclusive): items to put, ids of deleted topics, and deleted ACLs."""
+    """Changes up to offset `version` (exclusive): items to set, ids of deleted topics, and deleted ACLs."""
 
     version: int
     changed: list[TopicImage] = []

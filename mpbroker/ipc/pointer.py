@@ -1,7 +1,7 @@
 """The pointer `mpbroker.json` in each log directory: the addresses of the broker that uses the directory.
 
 The supervisor writes the file; `mpbroker ctl` and Spark read it when they know only the log directory. A
-broker uses the directory for as long as it keeps the file `.lock` in it locked.
+broker uses a log directory for as long as it holds the lock of the file `.lock` there.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class ProcessContext:
         return self.orphaned or self._orders.load(self.index) == Order.STOP
 
     def is_alive(self, role: int) -> bool:
-        """Return whether the supervisor says that the role has a process now."""
+        """Return whether the role has a process now, according to the supervisor."""
         return self._roles.load(role) != 0
 
     def incarnations(self, first: int, count: int) -> tuple[int, ...]:
@@ -231,7 +231,7 @@ class ProcessContext:
         self._added.clear()
 
     def session(self, request: Request) -> Session:
-        """Return the session of the connection from which a request came that this process holds.
+        """Return the session of the connection that has sent `request`, which this process must hold.
 
         Raises session.SessionGone if the processor no longer serves the connection.
         """
@@ -285,7 +285,7 @@ class ProcessContext:
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until the bell rings, at most IDLE_SLEEP_MS. Return at once if `something_waits()`."""
+        """Sleep until the bell rings, at most `timeout_ms` and IDLE_SLEEP_MS. Skip it if `something_waits`."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 

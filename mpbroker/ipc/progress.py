@@ -28,7 +28,7 @@ class _Word(IntEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in one log directory. `bytes` are to be checked; `goes_on` is false at the end."""
+    """The progress in one log directory. `bytes` is the number to check; `goes_on` is false at the end."""
 
     log_dir: int
     goes_on: bool
@@ -50,7 +50,7 @@ class Progress:
     def seconds_left(self) -> float | None:
         """Return the estimated time left: by bytes if bytes are left to be checked, else by partitions.
 
-        Return None while there is nothing done to estimate from.
+        Return None if nothing is done yet.
         """
         if self.bytes_left and self.bytes_done:
             return self.bytes_left * self.passed_s / self.bytes_done

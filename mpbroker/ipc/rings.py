@@ -43,7 +43,7 @@ class Outbox:
         self._unsent.add(self)
 
     def push_quietly(self, slot: bytes) -> None:
-        """Queue a descriptor that need not wake the consumer: it may take the descriptor when it wakes next.
+        """Queue a descriptor without waking the consumer, which takes it when something else wakes it.
 
         If the ring is full, the consumer is woken nevertheless.
         """
@@ -51,7 +51,7 @@ class Outbox:
         self._unsent.add(self)
 
     def flush(self) -> bool:
-        """Publish as many descriptors as fit into the ring. Return whether all did."""
+        """Publish as many descriptors as fit into the ring. Return True if none is left."""
         if not self._waiting:
             return True
         self._publish()

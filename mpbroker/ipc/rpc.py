@@ -90,7 +90,7 @@ class RpcClient:
         self._pending[number] = _Pending(block, generation, then)
 
     def answered(self, answer: Call) -> None:
-        """Give this ANSWER to the callback of its call, and return the answer's block.
+        """Give this ANSWER to the callback of its call, and give the answer's block back to the server.
 
         An answer to a call of a predecessor should not come, because of fences. It is logged and ignored.
         """
@@ -152,7 +152,7 @@ class RpcServer:
         return None
 
     def give_back(self, call: Call) -> None:
-        """Return the block of a CALL whose message was read, before an answer that may take long."""
+        """Give back the block of a CALL whose message was read, before an answer that may take long."""
         self._push(
             call.owner, pack_call(SlotKind.TAKEN, self._lender.owner, call.request, 0, 0, 0, call.connection)
         )

@@ -80,7 +80,7 @@ class SessionGone(LookupError):
 
 
 class TooLong(ValueError):
-    """A text is too long for a session. Texts are not truncated: part of a name may be another user's name."""
+    """A text is too long for a session. Texts are not truncated: a part of a name may be another user."""
 
 
 cdef void session_software(

@@ -26,7 +26,7 @@ def is_of_broker(title: str) -> bool:
 
 
 def is_left_over(title: str) -> bool:
-    """Return whether a process that is not a child of the supervisor was a child of an earlier supervisor.
+    """Return whether a process with this title, no child of this supervisor, is left from an earlier one.
 
     The end of the title may be missing: a process that is ending can have lost it.
     """

@@ -128,12 +128,12 @@ def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
 
 
 def handlers_of(processor: int) -> tuple[int, ...]:
-    """Return the indices of the handlers that take requests of a processor: those of its plane."""
+    """Return the indices of the handlers that take a processor's requests. The control plane has its own."""
     return (CONTROL_HANDLER,) if processor == CONTROL_PROCESSOR else HANDLERS[:MAX_HANDLERS]
 
 
 def processors_of(handler: int) -> tuple[int, ...]:
-    """Return the indices of the processors whose requests a handler takes: those of its plane."""
+    """Return the indices of the processors whose requests a handler takes. The control plane has its own."""
     return (CONTROL_PROCESSOR,) if handler == CONTROL_HANDLER else PROCESSORS[:MAX_PROCESSORS]
 
 

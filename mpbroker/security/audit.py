@@ -113,7 +113,7 @@ class LeftOut(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """The number of lines that a process wrote to the broker's log, because the audit log failed; and why."""
+    """The number of lines that went to the broker's log because the audit log failed, and the reason."""
 
     lines: int
     why: str

@@ -126,7 +126,7 @@ def _open(path: str) -> AppendedFile | Journal:
 
 
 class AuditLog:
-    """The audit log of one process. `config()` has the current file and form of the lines."""
+    """The audit log of one process. `config()` returns the settings, with the file and the form of lines."""
 
     def __init__(
         self,

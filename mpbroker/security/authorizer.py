@@ -68,7 +68,7 @@ class Verdict(NamedTuple):
 class Authorizer:
     """All access control entries, indexed by resource, so that a decision reads only a few of them.
 
-    These are the entries for the resource's name, for the wildcard, and for prefixes of the name. A prefix is
+    It reads the entries for the resource's name, for the wildcard, and for prefixes of the name. A prefix is
     looked up only if there is a prefixed entry of the same length.
     """
 
@@ -196,7 +196,7 @@ def _is_allowed(acls: list[Acl], operation: Operation) -> bool:
 
 
 def _applies(acl: Acl, operation: Operation) -> bool:
-    """Return whether the entry is about the operation, or allows one that implies it (Kafka: findResult)."""
+    """Return whether the entry covers the operation, directly or by implication. (Kafka: findResult.)"""
     if acl.permission == Permission.ALLOW:
         if operation == Operation.DESCRIBE:
             return acl.operation in _DESCRIBING

@@ -36,7 +36,7 @@ REQUIRED_SCOPE, SKEW_MS = "unsecuredValidatorRequiredScope", "unsecuredValidator
 
 
 class SecurityError(ValueError):
-    """A listener cannot be served. The message names it and the problem."""
+    """A listener cannot be served. The message names the listener and the problem."""
 
 
 class ListenerSecurity:
@@ -167,7 +167,7 @@ def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecurityS
 def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecurity:
     """Return the security of a listener that is added to a running broker. Raises SecurityError.
 
-    `settings_of` says which settings it uses.
+    The settings are those of `settings_of`.
     """
     name, protocol = listener.name, listener.protocol
     known = {**config.listener_security, **settings_of(listener, config)}

@@ -322,8 +322,8 @@ class Keystore:
     def refresh(self) -> bool:
         """Make a new context if a file has changed, and return whether it was made.
 
-        Raises TlsError, and keeps the old context. After a wrong store the next try is when a file changes.
-        After an unreadable file it is at the next call, but the same error is raised only once.
+        Raises TlsError, and keeps the old context. If a store was wrong, the next try is after a new change.
+        If a file was unreadable, each call tries again, but the same error is raised only once.
         """
         now = self._stamps()
         if now == self._seen:
