@@ -53,7 +53,7 @@ cdef inline bint is_failure(int error) noexcept nogil:
     )
 
 cdef inline void fill_holes(uint8_t *block, uint64_t capacity, JobHeader *job) noexcept nogil:
-    """Write error, offset and times of each batch into the response, at the places left for them (holes)."""
+    """Write error, offsets and append time of each batch into the response, at the places left for them."""
     cdef JobBatch *batch
     cdef uint8_t *at
     cdef uint32_t i

@@ -285,7 +285,7 @@ class ProcessContext:
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until the bell rings, at most `timeout_ms` and IDLE_SLEEP_MS. Skip it if `something_waits`."""
+        """Sleep until the bell rings, `timeout_ms` or IDLE_SLEEP_MS is over, or `something_waits()`."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 

@@ -80,14 +80,14 @@ class SessionGone(LookupError):
 
 
 class TooLong(ValueError):
-    """A text is too long for a session. Texts are not truncated: a part of a name may be another user."""
+    """A text is too long for a session. It is not truncated: a part of a principal may name another user."""
 
 
 cdef void session_software(
     SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
     const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil:
-    """Record the name and version of the client's software. Long texts are truncated: people read them."""
+    """Record the client's software name and version. Long texts are truncated: only people read them."""
     if name_bytes >= SOFTWARE_BYTES:
         name_bytes = SOFTWARE_BYTES - 1
     if version_bytes >= SOFTWARE_BYTES:
@@ -267,7 +267,7 @@ cdef class Sessions:
         return entry
 
     def of(self, uint32_t channel, uint64_t connection) -> Session:
-        """Return a copy of a connection's session. The caller holds a request of it. Raises SessionGone."""
+        """Return a copy of the session of a connection whose request the caller holds. Raises SessionGone."""
         cdef SessionEntry *entry = self._entry(channel)
         # Read the revision before the connection and apart from the copy, which may read its end before its
         # beginning.

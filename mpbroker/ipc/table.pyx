@@ -62,7 +62,7 @@ def pack_partition(p: Partition) -> bytes:
 
 
 def read_partition(table: SlotTable, slot: int) -> Partition:
-    """Return the partition in a slot. Raises shm.table.SlotBusy while it is being written; IndexError."""
+    """Return the partition in a slot. Raises IndexError or, during a write, shm.table.SlotBusy."""
     return unpack_partition(table.read(slot))
 
 
