@@ -1,4 +1,4 @@
-"""Asks a cluster about topics, their settings and offsets, and changes them (Kafka: Admin)."""
+"""Reads and changes topics, their settings and their offsets in a cluster (Kafka: Admin)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Admin:
         return sorted(map(topic_of, response.topics), key=lambda topic: topic.name)
 
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
-        """Return one topic. Raises ApiFailed if it does not exist."""
+        """Return one topic. Raises ApiFailed if the topic does not exist."""
         topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
         if topic.error_code:
             raise self.topic_failed(name, topic.error_code, guesses=not auto_create)
@@ -209,7 +209,7 @@ class Admin:
         isolation: int = READ_UNCOMMITTED,
         failed: list[ClientError] | None = None,
     ) -> dict[int, OffsetAndTimestamp]:
-        """Return each partition's offset for its timestamp. ApiFailed goes to `failed`, or is raised."""
+        """Return the offset of each timestamp. Errors are added to `failed`, or raised if it is None."""
         split = {
             leader: {(topic.name, number): at for number, at in mine.items()}
             for leader, mine in by_leader(topic, timestamps).items()

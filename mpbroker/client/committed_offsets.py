@@ -24,7 +24,7 @@ def fetch_request(
 
 
 def of_group(response: m.OffsetFetchResponse) -> Any:
-    """Return the part of a one-group response that has the topics. Since version 8 it is in `groups`."""
+    """Return the object that has the topics: the response, or since version 8 the only group in it."""
     return response.groups[0] if response.groups else response
 
 

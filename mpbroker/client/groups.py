@@ -49,7 +49,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A group as its coordinator describes it. `type` is classic or consumer; `assignor` is as in range."""
+    """A group as its coordinator describes it. `type` is classic or consumer, `assignor` is such as range."""
 
     name: str
     type: str

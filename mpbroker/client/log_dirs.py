@@ -20,7 +20,7 @@ _MAYBE_FULL: Final = (
 def described(
     cluster: Cluster, broker: int, wanted: list[m.DescribeLogDirsRequest.DescribableLogDirTopic] | None
 ) -> list[m.DescribeLogDirsResponse.DescribeLogDirsResult]:
-    """Return a broker's log directories, each with those of its partitions in `wanted` (None: all)."""
+    """Return a broker's log directories, with their partitions that are in `wanted` (None: all)."""
     response: m.DescribeLogDirsResponse = cluster.ask(broker, m.DescribeLogDirsRequest(wanted))
     if response.error_code:
         raise ApiFailed(f"log directories of broker {broker}", response.error_code)

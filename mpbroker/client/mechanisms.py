@@ -52,7 +52,7 @@ def scram(kind: ScramType, username: str, password: str, *, by_token: bool = Fal
 
 
 def _check_iterations(server_first: bytes) -> None:
-    """Raise SaslFailed if the iterations are so many that hashing takes long, or so few that it is weak."""
+    """Raise SaslFailed for too many iterations, which take long, or too few, which make guessing easy."""
     match = _ITERATIONS.search(server_first)
     if match is not None and not ITERATIONS_MIN <= int(match[1]) <= ITERATIONS_MAX:
         raise SaslFailed(

@@ -108,7 +108,7 @@ class NetworkClient:
         return connection is not None and connection.is_ready(self._clock_ms())
 
     def send(self, request: ClientRequest) -> None:
-        """Send a request; a poll calls its `on_complete`. Raises RuntimeError if the node is not ready."""
+        """Send a request; `poll` calls its `on_complete`. Raises RuntimeError if the node is not ready."""
         known = self._nodes.get(request.node)
         if known is None or known.connection is None:
             raise RuntimeError(f"node {request.node} is not ready for a request")
@@ -132,7 +132,7 @@ class NetworkClient:
             response.request.on_complete(response)
 
     def least_loaded_node(self) -> Node | None:
-        """Return the ready node with the fewest requests, else one connecting, else one that may connect."""
+        """Return the ready node with the fewest requests, else a connecting node, else a node to connect."""
         nodes = self.metadata.nodes()
         if not nodes:
             return None
@@ -167,7 +167,7 @@ class NetworkClient:
         return sum(len(node.connection.in_flight) for node in nodes if node.connection is not None)
 
     def wakeup(self) -> None:
-        """End the wait of `poll`, or of the next one. Callable from any thread, also after `close`."""
+        """End the wait of the present or next `poll`. Callable from any thread, also after `close`."""
         with self._wakeup_lock:
             if self._wakeup >= 0:
                 os.eventfd_write(self._wakeup, 1)

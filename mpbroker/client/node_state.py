@@ -1,4 +1,4 @@
-"""A node from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
+"""The state of a node, kept from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
 
 With each failure in a row, both the back-off before the next attempt and the set-up timeout grow. An attempt
 uses the next address of the host. After the loss of an established connection the host is resolved again

@@ -46,7 +46,7 @@ Frames = Generator[Sequence[Buffer], bytearray, None]
 
 
 class SaslAuthenticator:
-    """Send ApiVersions, SaslHandshake, then SaslAuthenticate until the mechanism's exchange returns."""
+    """Sends ApiVersions, SaslHandshake, then SaslAuthenticate until the mechanism's exchange ends."""
 
     def __init__(
         self,

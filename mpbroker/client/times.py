@@ -65,7 +65,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def check_time(time_ms: int | None) -> int:
-    """Return the time. Raises BadText if it is None, too large, or negative, which requests use otherwise."""
+    """Return the time. Raises BadText if it is None, too large, or negative (a special value in requests)."""
     if time_ms is None or not 0 <= time_ms <= LONG_MAX:
         raise BadText(f"a time is from 1970 on, and at most {LONG_MAX} ms after that")
     return time_ms

@@ -63,7 +63,7 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def refuse_internal(names: Iterable[str]) -> None:
-    """Raise InvalidArgument if an internal topic is to be deleted: brokers would delete it."""
+    """Raise InvalidArgument if an internal topic is to be deleted. A broker would not refuse that."""
     if own := sorted(INTERNAL_TOPICS.intersection(names)):
         raise InvalidArgument(
             f"{own[0]} is the broker's own topic: without it all groups' offsets or all transactions "
@@ -72,7 +72,7 @@ def refuse_internal(names: Iterable[str]) -> None:
 
 
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
-    """Remove the leaderless partitions: return the others, append an error per leaderless one to `failed`."""
+    """Return the partitions without leaderless ones; append an error to `failed` for each of the latter."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]
     failed += [without_leader(topic.name, number) for number in offline]

@@ -2,8 +2,8 @@
 
 Partitions are added explicitly and the epoch stays the same when a transaction ends: AddPartitionsToTxn up to
 v3, Produce up to v11, EndTxn up to v4 (versions.VERSION_CAPS). Therefore any process may retry the end of a
-transaction until the next one of its transactional id begins. The newer protocol (KIP-890) bumps the epoch
-with each end and would forbid that.
+transaction until the next transaction of the same transactional id begins. The newer protocol (KIP-890) bumps
+the epoch at each end and would not allow such retries.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class FileIdentity(msgspec.Struct, frozen=True):
 class Damage(msgspec.Struct, frozen=True):
     """A finding: bytes [position, end) are not valid batches; offsets [first, end_offset) cannot be read.
 
-    If the file is a `.txnindex`, it is unknown which of the offsets are committed. Then only read_committed
-    consumers cannot read the offsets.
+    If the file is a `.txnindex`, it is unknown which of the offsets are committed. Then read_committed
+    consumers cannot read the offsets, and other consumers can.
     """
 
     partition: str  # the name of its directory

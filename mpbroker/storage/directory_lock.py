@@ -1,4 +1,4 @@
-"""The lock on a log directory's `.lock`, which brokers of both kinds respect (Kafka: FileLock).
+"""The lock on a log directory's `.lock`, which mpbroker and Kafka respect (Kafka: FileLock).
 
 The supervisor takes the locks before it forks. Children inherit the open file description, so a directory
 stays locked while any process of its broker lives.
@@ -79,7 +79,7 @@ def take(fd: int) -> bool:
 def holder_of(lock: Path) -> Holder | None:
     """Return the holder of the fcntl(2) lock on the file, None if it is not locked. Raises OSError.
 
-    Do not call this in a process that holds a process-owned lock on the file. It would lose this lock.
+    Do not call this in a process that holds a process-owned lock on the file. The lock would be lost.
     """
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)

@@ -125,7 +125,7 @@ def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
 def log_worker_of(topic: str, partition: int, log_workers: int) -> int:
     """Return the number (from 0) of the log worker that owns a partition.
 
-    It depends on the topic's name and not on its id: a directory or a line of a checkpoint has the same owner
-    after the topic is deleted and created again.
+    The owner depends on the topic's name and not on its id: a directory or a line of a checkpoint has the
+    same owner after the topic is deleted and created again.
     """
     return 0 if topic == METADATA_TOPIC else (zlib.crc32(topic.encode()) + partition) % log_workers

@@ -73,7 +73,7 @@ cdef bint rebuild(ProducersRef *producers, uint64_t room, int64_t forgotten_unti
 
 
 cdef inline int64_t last_offset_of(const Producer *producer) noexcept nogil:
-    """Return the offset of the producer's last record; LATEST if this offset is unknown."""
+    """Return the offset of the producer's last known record; LATEST if no offset is known."""
     return producer.batches[producer.count - 1].last_offset if producer.count else producer.ended_offset
 
 

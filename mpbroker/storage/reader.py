@@ -549,8 +549,8 @@ class PartitionReader:
         """Return the position at which the visible bytes of a segment end.
 
         After the bound was read, its segment may have been sealed and compacted, or merged into an earlier
-        segment. Then the bound's position is one in the old file, and its offset is searched for instead. The
-        last segment is never compacted. `unread` is as in `_locate`.
+        segment. Then the bound's position is for the old file, and the bound's offset is searched for
+        instead. The last segment is never compacted. `unread` is as in `_locate`.
         """
         if segment.base > bound.segment_base:
             return 0

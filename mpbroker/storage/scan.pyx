@@ -124,8 +124,8 @@ cdef object found(const uint8_t *p, int64_t position, int64_t length):
 cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint strict):
     """Find the first batch from `position` that reaches both `offset` and `timestamp`; None if there is none.
 
-    "Reaches" means that the last offset and the maximum timestamp are at least these. The batch's header must
-    end before `end`. If `strict`, raises CorruptBatch at an invalid header or a batch that ends after `end`.
+    "Reaches" means that the last offset and the maximum timestamp are at least these. The header must not
+    extend beyond `end`. Raises OSError, and if `strict` CorruptBatch for an invalid header or a batch that does.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = NULL

@@ -81,7 +81,7 @@ def _checked(path: Path | str, data: bytes, last_marker: int = -1) -> Iterator[A
 
 
 class AbortedIndex:
-    """A `.txnindex` that stays open. Each entry is checked once; `read_on` checks those appended since.
+    """A `.txnindex` that stays open. Each entry is checked once; `read_on` checks newly appended entries.
 
     Entries are read from the file at each access and not kept in memory, since there may be very many.
     """

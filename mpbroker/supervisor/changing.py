@@ -77,9 +77,9 @@ def new_handler(role: int) -> Child:
 
 
 class AlteredSettings:
-    """The broker settings that clients altered. The coordinator publishes them in a bulletin.
+    """The broker settings that clients altered. The coordinator publishes them in shared memory.
 
-    It publishes all settings whenever one changes, and again after a restart of the coordinator.
+    The coordinator publishes all altered settings whenever one changes, and again when it is restarted.
     `is_pending` is True while the broker does not yet use all of them.
     """
 
@@ -95,7 +95,7 @@ class AlteredSettings:
         self._coordinator_bell = memory.bell_fds[COORDINATOR]
 
     def poll(self) -> bool:
-        """Read the newest version. Return whether its settings differ from the previous ones."""
+        """Read the newest version of the settings; return whether it differs from the previous version."""
         if not (versions := self._reader.poll()):
             return False
         newest = _decoder.decode(versions[-1])
@@ -144,7 +144,7 @@ class _Workers:
 
 
 class Resize:
-    """A change of the numbers of workers; None leaves a number unchanged. `error` is "" unless it failed."""
+    """A change of the numbers of workers; None leaves a number unchanged. `error` is "" on success."""
 
     def __init__(self, config: BrokerConfig, handlers: int | None, processors: int | None) -> None:
         before = config.num_io_threads
@@ -191,7 +191,7 @@ class Resize:
     def steps(
         self, tree: Tree, new_handler: Callable[[int], Child], new_processor: Callable[[int], Child]
     ) -> Iterator[None]:
-        """Add and remove workers. If one cannot start, remove the added ones again."""
+        """Add and remove workers. If a new worker cannot start, set `error` and remove the new workers."""
         # Shrink the limits of the present processors before another starts.
         buffers.give_out(tree.memory, tree.config, max(self.processors.before, self.processors.after))
         added = [*self.handlers.added, *self.processors.added]
@@ -415,7 +415,7 @@ class Changing:
     def _checked(
         self, read: Callable[[BrokerConfig, Altered], Changes]
     ) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
-        """Check a new configuration; return its changes, changed security by listener number, and resize.
+        """Check a new configuration; return its changes, changed security by listener number, and any resize.
 
         Nothing is changed yet. Raises ReloadError, SecurityError, FatalError.
         """

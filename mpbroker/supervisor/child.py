@@ -171,7 +171,7 @@ def _flush_log() -> None:
 
 
 def _terminated(context: ProcessContext, parent: int) -> None:
-    """Handle SIGTERM: stop if the supervisor has died, after which the kernel sends it. Otherwise ignore it.
+    """Handle SIGTERM. Stop if the supervisor has died, when the kernel sends SIGTERM, otherwise do nothing.
 
     While the supervisor lives, it alone decides which roles stop, and in which order. A SIGTERM to the whole
     process group must not end roles during a graceful stop.
@@ -181,7 +181,7 @@ def _terminated(context: ProcessContext, parent: int) -> None:
 
 
 def close_other_fds(keep: set[int]) -> None:
-    """Close all descriptors except `keep`, since a forked process has inherited its parent's."""
+    """Close all descriptors except `keep`. A forked process has inherited its parent's descriptors."""
     for fd in procfs.open_descriptors():
         if fd not in keep:
             try:

@@ -50,7 +50,7 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
 
 
 def needed_to_start(role: int) -> tuple[int, ...]:
-    """Return the roles that must bind the rings of `role` before the process of `role` is forked.
+    """Return the roles that must bind the rings (queues) of `role` before its process is forked.
 
     Coordinator and cleaner call the log workers at once. A processor has clients as soon as it serves: its
     requests go to handlers and, in its arena, to log workers.

@@ -1,4 +1,8 @@
-"""The process tree, in one thread: starts, fences, restarts, retires and stops the roles' processes."""
+"""The process tree, in one thread: starts, restarts, retires and stops the processes of all roles.
+
+A fence makes all other processes release the state of a dead role. A doorbell is an eventfd that wakes a
+role's process. Rings are queues in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -224,7 +228,7 @@ class Tree:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 
     def _on_ready(self, child: Child) -> None:
-        """Give a ready role the orders that it missed, and order its peers to bind its rings."""
+        """Give a ready role the orders that it missed, and order its peers to bind its rings (queues)."""
         child.hears = True
         for stage, about in child.missed:
             self.order_all((child.role,), stage, about)
@@ -267,7 +271,7 @@ class Tree:
     # ---- orders and fences
 
     def _wake(self, role: int) -> None:
-        """Ring a role's doorbell, even if its process is awake.
+        """Ring a role's doorbell (an eventfd), even if its process is awake.
 
         The process may have read its orders already and be about to sleep.
         """
@@ -332,7 +336,7 @@ class Tree:
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
-        """Order every peer to release the state of a dead role; then reset its rings, words and arena.
+        """Order every peer to release the state of a dead role; then reset the role's shared memory.
 
         No role is introduced to its peers between two stages. So a handler that paused in an early stage of a
         log worker's fence still pauses in a later stage.
@@ -352,7 +356,7 @@ class Tree:
         self.memory.words("queued").store(role, 0)
 
     def _on_death(self, child: Child) -> None:
-        """Fence a dead role and launch its successor, at once or after the delay of its RestartPolicy."""
+        """Fence a dead role (`_fence`) and launch its successor, after the delay of its RestartPolicy."""
         if self._stopping or child.role not in self.children:
             return
         if child.leaves_by is not None:
