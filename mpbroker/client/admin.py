@@ -24,7 +24,7 @@ _Value = TypeVar("_Value")
 
 
 class Admin:
-    """Administrative requests to one cluster, which `with` closes at its end. Methods raise ClientError."""
+    """Administrative requests to a cluster. A `with` block closes the cluster. Methods raise ClientError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -40,7 +40,7 @@ class Admin:
         return sorted(broker.node_id for broker in self.cluster.refresh().brokers)
 
     def patiently(self, ask: Callable[[], _Value], patience_ms: int = PATIENCE_MS) -> _Value:
-        """Call `ask`, again after retriable errors. A final ApiFailed names full disks as a likely cause."""
+        """Call `ask`, and retry after retriable errors. The final ApiFailed also names full disks, if any."""
         try:
             return self.cluster.patiently(ask, timeout_ms=patience_ms)
         except ApiFailed as error:

@@ -6,8 +6,7 @@ max.in.flight.requests.per.connection wait for a response. A node answers in the
 response therefore belongs to the oldest request; any other correlation id ends the connection.
 
 Re-authentication (KIP-368) happens on the same connection, before the first request after it is due.
-Responses to earlier requests may arrive during re-authentication, whose own responses have reserved
-correlation ids.
+Responses to earlier requests may still arrive then, since SASL's responses have reserved correlation ids.
 
 No method waits, and times are parameters. NetworkClient calls `progress` when the socket is ready.
 """
@@ -219,7 +218,7 @@ class Connection:
             authenticator.receive(frame)
 
     def _answered(self, frame: bytearray, now_ms: float) -> None:
-        """Complete the oldest request with its response. Raises InvalidReceive if the frame is not for it."""
+        """Complete the oldest request with its response. Raises InvalidReceive for any other frame."""
         entry = self.in_flight[0] if self.in_flight else None
         if entry is None or entry is self._sending or not entry.expects_response:
             raise InvalidReceive("it sent a response without a request")

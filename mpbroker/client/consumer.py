@@ -64,7 +64,7 @@ class Fetched(msgspec.Struct, frozen=True):
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def batches(self) -> Iterator[tuple[Batch, bool]]:
-        """Yield each batch, and False if it is a control batch or of an aborted transaction, else True."""
+        """Yield each batch, and False if it is a control batch or aborted, else True. Raises CorruptBatch."""
         aborted = from_fetch(self.records, self.aborted)
         for batch in iterate_batches(self.records):
             yield batch, not batch.is_control and not aborted.is_aborted(batch)

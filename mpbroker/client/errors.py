@@ -78,7 +78,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """The client never reached an address that the broker advertises. `retriable` is a client setting."""
+    """The client never reached an address that the broker advertises. A setting decides on retries."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)

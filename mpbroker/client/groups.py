@@ -49,7 +49,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A group as its coordinator describes it. `type` is classic or consumer, `assignor` is such as range."""
+    """A group as its coordinator describes it. `type` is classic or consumer, `assignor` e.g. range."""
 
     name: str
     type: str

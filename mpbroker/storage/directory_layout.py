@@ -75,7 +75,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Write `meta.properties` into directories that have none. Call `check_log_dirs` first. FatalError."""
+    """Write the identity to directories without one, after `check_log_dirs`. Raises FatalError."""
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)

@@ -121,7 +121,7 @@ def _is_taken(error: OSError) -> bool:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories; return the locks' fds. Created files stay if the start fails. FatalError."""
+    """Lock the log directories; return the fds. Created files stay if the start fails. Raises FatalError."""
     return LogDirLocks(config).fds
 
 

@@ -37,7 +37,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Claim:
-    """All exclusive resources of one broker. If one cannot be claimed, all claimed before are released.
+    """All exclusive resources of one broker. If a claim fails, the resources claimed before are released.
 
     The attribute `config` has the bound ports instead of port 0. Raises FatalError, RegionUnavailable.
     """

@@ -33,10 +33,7 @@ class Faulting:
         self._asked: list[tuple[list[Fault], Later]] = []
 
     def ask(self, wanted: list[Fault] | None) -> Later:
-        """Request that `wanted` replace all faults. The answer is given when all processes have them.
-
-        Raises FatalError, ValueError.
-        """
+        """Request `wanted` as the only faults; answered when all processes have them. Raises FatalError."""
         if not self.is_allowed:
             raise FatalError("faults are for brokers that mpbroker.testing has started; this one serves")
         wanted = wanted or []

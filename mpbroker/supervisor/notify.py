@@ -1,7 +1,6 @@
 """sd_notify(3): the broker's states, sent to systemd's datagram socket, which NOTIFY_SOCKET names.
 
-With WatchdogSec= systemd expects pings, and restarts a service that does not send them
-(sd_watchdog_enabled(3)).
+With WatchdogSec= systemd expects pings, and restarts a service that sends none (sd_watchdog_enabled(3)).
 """
 
 from __future__ import annotations
