@@ -125,7 +125,7 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
     """Find the first batch from `position` that reaches both `offset` and `timestamp`; None if there is none.
 
     "Reaches" means that the last offset and the maximum timestamp are at least these. The header must not
-    extend beyond `end`. Raises OSError. `strict` raises CorruptBatch for an invalid batch or one beyond `end`.
+    extend beyond `end`. Raises OSError. `strict` raises CorruptBatch if a batch is invalid or beyond `end`.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = NULL

@@ -95,7 +95,7 @@ class AlteredSettings:
         self._coordinator_bell = memory.bell_fds[COORDINATOR]
 
     def poll(self) -> bool:
-        """Read the newest version of the settings; return whether it differs from the previous version."""
+        """Read the newest settings; return whether they differ from the settings before."""
         if not (versions := self._reader.poll()):
             return False
         newest = _decoder.decode(versions[-1])
