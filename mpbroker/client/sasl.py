@@ -46,7 +46,7 @@ Frames = Generator[Sequence[Buffer], bytearray, None]
 
 
 class SaslAuthenticator:
-    """Send ApiVersions, SaslHandshake, then SaslAuthenticate until the mechanism's exchange returns."""
+    """Sends ApiVersions, SaslHandshake, then SaslAuthenticate until the mechanism's exchange ends."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SaslAuthenticator:
         return self._frames is None
 
     def next_request(self) -> Sequence[Buffer] | None:
-        """Return the frame to send now, None while a response is due."""
+        """Return the frame to send now, None while a response is due or after the login is complete."""
         request, self._request = self._request, None
         return request
 

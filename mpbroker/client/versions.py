@@ -73,7 +73,7 @@ CLIENT_THROTTLES_FROM = {
 
 
 def client_throttles(key: ApiKey, version: int) -> bool:
-    """Return whether the client must pause for a throttle itself; in newer APIs it always must."""
+    """Return whether the client must wait for throttle_time_ms; in old versions the broker has waited."""
     return version >= CLIENT_THROTTLES_FROM.get(key, 0)
 
 
@@ -91,7 +91,7 @@ class NodeApiVersions:
         self._spans = spans
 
     def usable(self, key: ApiKey, *, by_id: bool = False) -> int:
-        """Return the highest common version. `by_id`: see `names_topics_by_id`. Raises UnsupportedVersion."""
+        """Return the highest common version; VERSION_CAPS apply unless `by_id`. Raises UnsupportedVersion."""
         ours = valid_versions(key)
         theirs = self._spans.get(key)
         if theirs is None:
@@ -107,7 +107,7 @@ class NodeApiVersions:
 
 
 def names_topics_by_id(request: Message) -> bool:
-    """Return whether a fetch has each topic's id and name, and so fits any version (KIP-516)."""
+    """Return whether a Fetch request has each topic's id, so that any version can encode it (KIP-516)."""
     return (
         isinstance(request, FetchRequest)
         and bool(request.topics)
@@ -130,7 +130,7 @@ class ApiVersionsTalk:
         return self._version, request
 
     def received(self, response: ApiVersionsResponse) -> str | None:
-        """Take the response; return its problem, or None. Sets `versions`, or the next version to try."""
+        """Take the response; return a problem or None. Sets `versions` or the next request's version."""
         spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
             self.versions = NodeApiVersions(spans)

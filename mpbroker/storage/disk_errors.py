@@ -1,4 +1,4 @@
-"""Temporary errors of files. Any other error takes a log directory offline."""
+"""Numbers of file errors that are temporary. Any other error takes a log directory offline."""
 
 from __future__ import annotations
 
