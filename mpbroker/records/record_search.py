@@ -61,7 +61,7 @@ class RecordSearch:
         return self._search is None
 
     def step(self) -> bool:
-        """Search the next piece. Return whether the search has ended. Raises CorruptBatch, also if repeated."""
+        """Search the next piece. Return whether the search has ended. Raises CorruptBatch for damage."""
         if self._error is not None:
             raise self._error
         if self._search is None:
