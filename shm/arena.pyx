@@ -161,10 +161,7 @@ cdef int compare_offsets(const void *a, const void *b) noexcept nogil:
 
 
 cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint64_t *behind) noexcept nogil:
-    """Find page-aligned adjacent free blocks of `whole` bytes: set their indexes [first, behind) in `carved`.
-
-    Return whether there are any.
-    """
+    """Find page-aligned adjacent free blocks of `whole` bytes, [first, behind) in `carved`; False if none."""
     cdef uint64_t i, begin = 0, bytes = 0, block, end = 0
     for i in range(arena.carved.count):
         block = arena.carved.offsets[i]
@@ -225,10 +222,7 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """Return a block of the class, or 0: a free block, a new one, or one made by joining free blocks.
-
-    If no block is in use, the whole extent is cut again first.
-    """
+    """Return a free, new or joined block of the class, or 0. Cut the extent again if no block is in use."""
     cdef uint64_t block = take_free(arena, order)
     if block == 0:
         block = carve(arena, order)
@@ -345,10 +339,7 @@ cdef class Arena:
         return block
 
     def free(self, uint64_t block, uint64_t size) -> None:
-        """Free a block. Owner only; `size` is the size that was requested.
-
-        Raises ValueError if the block is free, or lent: take it back first.
-        """
+        """Free a block that was allocated with `size`. Owner only. Raises ValueError if free or lent."""
         cdef BlockHeader *header = self._header(block)
         if block >= self.ref.top or header.state == BLOCK_FREE:
             raise ValueError(f"block {block} is free already")

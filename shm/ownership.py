@@ -38,10 +38,7 @@ def check_path(path: Path, owner: int) -> None:
 
 
 def _check_directory(directory: Path, owner: int) -> None:
-    """Raise UntrustedPath if another user can replace files in the directory.
-
-    A directory with the sticky bit may be writable: users can rename only their own files in it.
-    """
+    """Raise UntrustedPath if another user can replace files in the directory. A sticky bit prevents that."""
     status = directory.lstat()
     if status.st_uid not in (0, owner) and not _is_unmapped(status.st_uid):
         raise UntrustedPath(f"{directory} belongs to {_user(status.st_uid)}, who can replace the files in it")
@@ -53,10 +50,7 @@ def _check_directory(directory: Path, owner: int) -> None:
 
 
 def check_directories(directory: Path, owner: int) -> None:
-    """Check that only `owner` and root can replace files in a directory and in all directories above it.
-
-    Raises UntrustedPath, OSError.
-    """
+    """Check that no other user can replace files in a directory or above. Raises UntrustedPath, OSError."""
     for each in (directory, *directory.parents):
         _check_directory(each, owner)
 

@@ -97,10 +97,7 @@ def refuse_disk(directory: Path) -> None:
 
 
 def sparse(size: int) -> memoryview:
-    """Return `size` bytes of anonymous memory, not reserved, which later forked children share.
-
-    Raises RegionUnavailable.
-    """
+    """Return `size` bytes of unreserved memory that forked children share. Raises RegionUnavailable."""
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
         made = mmap.mmap(-1, size, flags=flags)

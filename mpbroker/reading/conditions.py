@@ -29,10 +29,7 @@ _CONSTANT_TYPES: Final = {"topic": str, "partition": int}
 
 
 class Condition(NamedTuple):
-    """A condition `column operator value`, or its negation.
-
-    `value` is a sequence for the operator `in`, and None for `null`, which means `column IS NULL`.
-    """
+    """A condition `column operator value`, or its negation. `null` means IS NULL; `in` takes a sequence."""
 
     column: str
     operator: Operator
@@ -130,10 +127,7 @@ def _comparable(condition: Condition, wanted: type) -> bool:
 
 
 def _offsets(condition: Condition) -> tuple[int, int, bool]:
-    """Return (low, high, exact): offsets that fulfil the condition are in [low, high).
-
-    `exact` is True if all offsets in [low, high) fulfil the condition.
-    """
+    """Return (low, high, exact): [low, high) has all offsets that fulfil it; if exact, no others."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         if operator in _NEGATED:

@@ -321,10 +321,7 @@ def _why_not_served(slot: Partition) -> str | None:
 
 
 def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
-    """Return the partitions that the broker serves and whose directories were not found.
-
-    Only topics that have another directory here are included.
-    """
+    """Return the partitions that the broker serves without a directory here, of topics that have others."""
     topics = {topic_id: topic for (topic, _), topic_id in topic_ids.items()}
     here = {(topic_id, number) for (_, number), topic_id in topic_ids.items()}
     return [(topics[key[0]], key[1]) for key in served if key[0] in topics and key not in here]

@@ -370,10 +370,7 @@ def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) 
 
 
 def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strategy) -> Limit:
-    """Return the limit of one side, "starting" or "ending".
-
-    A timestamp for all partitions overrides timestamps by partition, which override offsets.
-    """
+    """Return one side's limit: from the timestamp for all, else timestamps by partition, else offsets."""
     one, many, offsets = f"{side}timestamp", f"{side}offsetsbytimestamp", f"{side}offsets"
     if one in options:
         return AtTimestamp(values.timestamp_ms(options[one], _shown(one)))
@@ -392,10 +389,7 @@ def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strate
 
 
 def _not_for_batches(limit: Limit, refused: int, for_all: str, for_one: str) -> None:
-    """Raise OptionError if the limit of a batch query is or contains the offset `refused`.
-
-    A batch query cannot start at LATEST or end at EARLIEST.
-    """
+    """Raise OptionError if the limit is or contains `refused`: LATEST for a start, EARLIEST for an end."""
     word = "latest" if refused == LATEST else "earliest"
     if limit == AtOffset(refused):
         raise OptionError(f"{for_all} can't be {word} for batch queries on Kafka")

@@ -246,10 +246,7 @@ def _at_times(
 def _within(
     topic_partition: TopicPartition, start: int, end: int, bounds: PartitionBounds, options: ReadOptions
 ) -> OffsetRange:
-    """Return the readable part of [start, end). Report unreadable offsets as data loss.
-
-    Raises OptionError if the start is after the end, DataLoss.
-    """
+    """Return the readable part of [start, end); report the rest as lost. Raises OptionError, DataLoss."""
     earliest, latest, _ = bounds
     topic, number = topic_partition
     first, last = _edge(bounds, start), _edge(bounds, end)

@@ -78,10 +78,7 @@ cdef class AbortedRanges:
 
     @property
     def unmarked(self) -> frozenset[int]:
-        """Return the ids of producers whose records were returned and whose marker was not read yet.
-
-        The set is empty unless `complete`.
-        """
+        """Return the ids of producers with returned records but no later marker; empty unless `complete`."""
         return frozenset(self.handed_out or ())
 
     def is_aborted(self, batch: Batch) -> bool:

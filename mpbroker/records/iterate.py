@@ -89,10 +89,7 @@ class Batch:
             raise self._corrupt(str(error)) from error
 
     def records(self, limit: int = DEFAULT_LIMIT_BYTES) -> list[Record]:
-        """Return all records of the batch, also of a control batch. `limit` is that of `stream`.
-
-        Raises CorruptBatch.
-        """
+        """Return all records of the batch, also of a control batch. Raises CorruptBatch, as `stream` does."""
         header = self.header
         if header.record_count == 0:
             return []
