@@ -2,8 +2,8 @@
 
 The arena is a large sparse memory area, its extent. The owner cuts it into blocks of power-of-two size
 classes. The allocator's state is in the owner's private memory, so a killed owner leaves no inconsistent
-state. A fork would copy that state, so an owner must make its `Arena` after the fork. Each block begins with
-a header that only the owner writes:
+state. A fork would copy that state, so an owner must make its `Arena` after the fork. A descriptor is a
+message with a block's offset and generation. Each block begins with a header that only the owner writes:
 
     0    generation   grows with each allocation and each release; a descriptor with an older one is stale
     8    capacity     bytes usable after the header

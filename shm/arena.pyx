@@ -50,7 +50,7 @@ cdef inline int class_of(uint64_t size) noexcept nogil:
 
 
 cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
-    """Cut a new block of a class from the unused extent; return 0 if that or private memory is exhausted.
+    """Cut a new block of a class off the extent; return 0 if the extent or private memory is exhausted.
 
     Blocks of a page and more are page-aligned, so that whole pages can be returned to the kernel. Blocks of
     half a page are cut in pairs.
@@ -80,7 +80,7 @@ cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t take_free(ArenaRef *arena, int order) noexcept nogil:
-    """Remove and return a free block of a class, preferably one that still has its pages; 0 without one."""
+    """Take a free block of a class, preferably one that still has its pages; return 0 if there is none."""
     if arena.free[order].count:
         if order >= LARGE_CLASS:
             arena.warm_bytes -= (<uint64_t>1) << order
@@ -100,7 +100,7 @@ cdef void forget_blocks(ArenaRef *arena) noexcept nogil:
 
 
 cdef void shelve(ArenaRef *arena, uint64_t block, int order) noexcept nogil:
-    """Put a free block on its class's list. Above the warm limit return its pages to the kernel."""
+    """Put a free block on its class's list. Above the warm limit return the block's pages to the kernel."""
     cdef uint64_t whole = (<uint64_t>1) << order
     if order < LARGE_CLASS:
         stack_push(&arena.free[order], block)
@@ -182,7 +182,7 @@ cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint
 
 
 cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
-    """Make a block of the class from adjacent smaller free blocks, or from a larger one; return 0 without.
+    """Make a block of the class from adjacent smaller free blocks or from a larger one; return 0 if none fit.
 
     The rest becomes free blocks again. Without joining, an extent cut into small blocks could not hold a
     large one while any is in use. Searches all blocks, but not again before the next release.

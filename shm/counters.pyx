@@ -11,7 +11,7 @@ BUCKETS = HISTOGRAM_BUCKETS
 
 
 def page_bytes(counters: int, histograms: int) -> int:
-    """Return the size in bytes of a page with so many counters and histograms."""
+    """Return the size in bytes of a page with these numbers of counters and histograms."""
     return COUNTERS_AT + (counters * 8 + 63) // 64 * 64 + histograms * HISTOGRAM_WORDS * 8
 
 

@@ -1,4 +1,4 @@
-"""Doorbells wake a process; if it is awake, this takes no system call. `doorbell.pxd` has the protocol."""
+"""Doorbells wake sleeping processes, and need no system call for awake ones. `doorbell.pxd` explains how."""
 import os
 
 from shm.doorbell cimport DOORBELL_BYTES, bell_arm, bell_disarm, bell_drain, bell_ring, bell_sleep
@@ -11,7 +11,7 @@ BYTES = DOORBELL_BYTES
 
 
 cdef class Doorbell:
-    """A doorbell in DOORBELL_BYTES of shared memory. `fd` is a non-blocking eventfd, which users inherit."""
+    """A doorbell in DOORBELL_BYTES of shared memory. `fd` is an inherited, non-blocking eventfd."""
 
     def __init__(self, unsigned char[::1] block, int fd):
         if block.shape[0] < DOORBELL_BYTES:

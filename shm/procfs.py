@@ -23,7 +23,7 @@ _PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 class Stat(NamedTuple):
-    """The state of a process or thread. Ticks are clock ticks (`TICKS_PER_S`); `start_ticks` since boot."""
+    """The state of a process or thread. Ticks are clock ticks (`TICKS_PER_S`), from boot in `start_ticks`."""
 
     state: str
     cpu_ticks: int
@@ -33,7 +33,7 @@ class Stat(NamedTuple):
 
 
 def stat(directory: Path) -> Stat:
-    """Read `stat` in a directory of /proc. Raises FileNotFoundError or ProcessLookupError after its end."""
+    """Read `stat` in a process's or thread's directory. Raises FileNotFoundError, ProcessLookupError."""
     line = (directory / "stat").read_bytes()
     # The name in parentheses may itself contain anything, also a parenthesis.
     fields = line[line.rindex(b")") + 2 :].split()

@@ -103,7 +103,7 @@ cdef void begin(Sample *sample, int64_t start_ms) noexcept nogil:
 
 
 cdef bint rates_record(RatesRef *rates, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
-    """Add an event; a negative value cancels one. Return False and add nothing if the key has no room."""
+    """Add an event; a negative value cancels one. Return False and add nothing if no row is free."""
     cdef Sample *samples = own_row(rates, key, now_ms)
     cdef Sample *newest
     cdef Sample *oldest

@@ -45,7 +45,7 @@ assert _ENTRY.size == 64
 
 
 class LayoutMismatch(RuntimeError):
-    """Raised when another version of the program made the region, or the file is no region or damaged."""
+    """Raised when another version of the program made the region, or the file is damaged or not a region."""
 
 
 class RegionUnavailable(OSError):
@@ -135,7 +135,7 @@ class Region:
 
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
-        """Make the file `path` (mode 0640), which appears when complete. Raises RegionUnavailable."""
+        """Make a region in a file (mode 0640) that appears when complete. Raises RegionUnavailable."""
         refuse_disk(path.parent)
         _check_layout(magic, blocks)
         total = _total_bytes(blocks)

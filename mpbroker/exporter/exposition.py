@@ -81,7 +81,7 @@ class Page(Collector):
         metric.add_sample(f"{family.name}_sum", dict(labels), seen.total / unit)
 
     def lines(self, family: Family, samples: Iterable[tuple[str, int]]) -> None:
-        """Add all samples of a counter or gauge: pairs of labels rendered by `labels_text`, and a value."""
+        """Add all samples of a counter or gauge, as pairs (labels rendered by `labels_text`, value)."""
         if found := list(samples):
             self._rendered.append((family, found))
 

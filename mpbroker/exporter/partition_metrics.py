@@ -89,7 +89,7 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
 
 
 def write_groups(groups: Mapping[str, CommittedGroup], logs: Iterable[LogSeen], page: Page) -> int:
-    """Write committed offsets and lags of groups, without deleted topics. Return the number of omitted ones.
+    """Write groups' committed offsets and lags, without deleted topics. Return how many offsets are omitted.
 
     A page has at most GROUP_OFFSETS_MAX offsets. If groups have more, each gets a fair share, so that a group
     with many offsets does not displace others. Sums by topic include the omitted offsets.
@@ -137,7 +137,7 @@ class _GroupLag:
 
 
 def fair_shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Return the shares of `room`: each is the wanted number, but at most an equal part of the rest."""
+    """Return a share of `room` for each wanted number: small numbers in full, equal shares for the others."""
     shares = [0] * len(wanted)
     smallest_first = sorted(range(len(wanted)), key=lambda index: wanted[index])
     for done, index in enumerate(smallest_first):

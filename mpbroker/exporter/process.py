@@ -2,8 +2,8 @@
 
 It serves the metrics, and passes other paths to the web console. If configured, a thread sends metrics by
 OTLP. The process only reads: shared counters, /proc, and the files of `__consumer_offsets`. The supervisor
-holds the listening socket, so connections wait while the process is being replaced. The process runs with a
-lower priority than all other processes of the broker.
+holds the listening socket, so connections wait while the process is being replaced. The process has a lower
+scheduling priority than the processes that serve Kafka clients.
 """
 
 from __future__ import annotations

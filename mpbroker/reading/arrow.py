@@ -1,4 +1,4 @@
-"""Reads topics as a stream of Arrow batches: `mpbroker.read`, for pandas, Polars, DuckDB, all of Arrow."""
+"""Reads topics as a stream of Arrow batches (`mpbroker.read`), for pandas, Polars, DuckDB and others."""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ class Columns:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records in data[position:end] whose offsets are in [start_offset, end_offset).
 
-        Records of the `aborted` transactions are left out.
-        Raises CorruptBatch, CorruptLog.
+        Records of the `aborted` transactions are left out. Raises CorruptBatch, CorruptLog.
         """
         batches = arrow_batches(
             data,

@@ -127,7 +127,7 @@ def _comparable(condition: Condition, wanted: type) -> bool:
 
 
 def _offsets(condition: Condition) -> tuple[int, int, bool]:
-    """Return (low, high, exact): [low, high) has all offsets that fulfil it; if exact, no others."""
+    """Return (low, high, exact): matching offsets are in [low, high); if exact, all offsets there match."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         if operator in _NEGATED:

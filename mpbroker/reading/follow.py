@@ -2,8 +2,8 @@
 
 If the broker's files are here, its shared memory has the end offsets. Readers cannot ask the broker to wake
 them, so they poll the versions of their partitions' slots, with pauses that grow while no records come. Other
-brokers are polled over connections that stay open. After a second without records, a reader of files has the
-kernel watch them (`FileAlarm`), and a reader of brokers sends a fetch that waits for records.
+brokers are polled over connections that stay open. After a second without records, the kernel watches the
+files (`FileAlarm`), or a fetch waits for records at the broker.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def follow(options: ReadOptions) -> Follower:
 
 
 class _State(NamedTuple):
-    """A state of the log directories, equal to the next one if nothing was published or moved in between."""
+    """A state of the log: two are equal if nothing was published, created, deleted or moved in between."""
 
     directories: tuple[int, ...]
     versions: tuple[bytes, ...]
@@ -274,7 +274,7 @@ class LocalFollower:
             self._use_if_current(self._opened())
 
     def _use_if_current(self, catalog: LocalCatalog) -> None:
-        """Use the catalog, unless no broker runs and a partition ends below the bounds that one published."""
+        """Use the catalog, unless no broker runs and a partition ends below its last published end."""
         if None in catalog.brokers.values():
             found = catalog.bounds(selected(catalog, self._options))
             for one, known in self._bounds.items():

@@ -45,7 +45,7 @@ HEADERS: Final = pa.schema(
         pa.field("fault", pa.string()),
     ]
 )
-"""The schema of one row per batch. Bytes that form no batch have one row, with `fault` and no numbers."""
+"""The schema. Each batch has a row, and so has each range of damaged bytes, with `fault` and no numbers."""
 ROWS: Final = 10_000
 
 

@@ -90,9 +90,9 @@ class LocalPartition:
 
     @cached_property
     def readable(self) -> Readable:
-        """Return which records may be read, determined at the first call: damage affects only this topic.
+        """Return which records may be read. The first access reads the files.
 
-        Raises CorruptLog, SourceUnavailable, FilesUnavailable, OSError.
+        So damage affects only queries of this topic. Raises CorruptLog, SourceUnavailable, OSError.
         """
         with permission_needed(self.directory), _faults_named(self.directory):
             return self.find()
@@ -166,7 +166,7 @@ class LocalCatalog:
         return tuple(os.stat(log_dir).st_mtime_ns for log_dir in self._log_dirs)  # noqa: PTH116
 
     def slots(self, wanted: Iterable[TopicPartition]) -> list[Slot]:
-        """Return the slots in which running brokers publish these partitions; leave out unpublished ones."""
+        """Return the slots of these partitions; leave out partitions that no running broker publishes."""
         found = (self._partitions[one].slot for one in wanted)
         return [slot for slot in found if slot is not None]
 
@@ -321,7 +321,7 @@ def _why_not_served(slot: Partition) -> str | None:
 
 
 def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
-    """Return the partitions that the broker serves without a directory here, of topics that have others."""
+    """Return the served partitions that have no directory here, though others of the same topic have one."""
     topics = {topic_id: topic for (topic, _), topic_id in topic_ids.items()}
     here = {(topic_id, number) for (_, number), topic_id in topic_ids.items()}
     return [(topics[key[0]], key[1]) for key in served if key[0] in topics and key not in here]
@@ -365,8 +365,8 @@ def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:
 def offsets_in_files(directory: Path) -> tuple[int, int]:
     """Return the first offset in a partition's files, and the offset after their last whole batch.
 
-    No broker may be running. Not all of these records need have been acknowledged. Raises SourceUnavailable,
-    CorruptLog, OSError.
+    Call this only while no broker runs. The files may have records that were not acknowledged. Raises
+    SourceUnavailable, CorruptLog, OSError.
     """
     with _faults_named(directory):
         bases = segments_of(directory)

@@ -31,7 +31,7 @@ from shm.region import LayoutMismatch, Region
 START_PATIENCE_S: Final = 5.0
 """A plan waits this long for a broker that has locked its directories and will publish its partitions."""
 END_PATIENCE_S: Final = 1.0
-"""A plan waits this long for the processes of a killed broker, which hold its locks a little longer."""
+"""A plan waits this long for the processes of a killed broker, which may still hold the broker's locks."""
 _POLL_S = 0.05
 _FETCH_INSTEAD = "or give kafka.bootstrap.servers (with readMode auto or remote) to fetch from the broker"
 _LOG = logging.getLogger("mpbroker.spark")
@@ -128,7 +128,7 @@ def is_of(log_dir: Path, cluster_id: str, node_id: str) -> bool:
 
 @dataclass(frozen=True)
 class RunningBroker:
-    """A running broker, one of its log directories, and its public shared memory, in a file with `inode`."""
+    """A running broker, found from `log_dir`. `region` is its public shared memory; `inode`, of that file."""
 
     log_dir: Path
     runtime_dir: Path
@@ -136,7 +136,7 @@ class RunningBroker:
     inode: int
 
     def is_running(self) -> bool:
-        """Return whether this broker still runs on the log directory, and not a later one. Raises OSError."""
+        """Return whether this same broker still runs on the log directory. Raises OSError."""
         try:
             is_same = (self.runtime_dir / PUBLIC_NAME).stat().st_ino == self.inode
         except FileNotFoundError:

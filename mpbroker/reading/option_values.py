@@ -1,6 +1,6 @@
 """Parses texts of options: numbers, durations, JSON by partition. Error texts are those of Spark's source.
 
-(Spark: JsonUtils, JavaUtils.timeStringAs.) Every function here raises OptionError.
+(Spark: JsonUtils, JavaUtils.timeStringAs.) The parsing functions raise OptionError.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Stream:
             self._follower.close()
 
     def _parsed(self, start: Mapping[str, Any]) -> StreamOffsets:
-        """Parse offsets. This is fast for the last ones that Spark got, which it mostly passes back."""
+        """Parse offsets; return the last end itself if Spark passes its JSON back, as it mostly does."""
         if self._last_end is not None and start == self._last_end.to_json():
             return self._last_end
         return parse_offsets(start)
@@ -299,7 +299,7 @@ class Stream:
         """Return the current end offsets.
 
         Ends below `begun` and missing partitions are accepted only after retries. While brokers do not
-        answer, return `begun`, or with `is_final` wait. Raises SourceUnavailable when a Kafka client would.
+        answer, return `begun`, or wait if `is_final`. Raises SourceUnavailable after TRY_S for each retry.
         """
         tries_left = self._options.retries
         while True:
@@ -328,7 +328,7 @@ class Stream:
             raise error
 
     def _covering(self, last: StreamOffsets) -> Bounds:
-        """Return bounds, polled again if the known ones end below `last`. Raises SourceUnavailable."""
+        """Return the bounds, polled again if they end below `last`. Raises SourceUnavailable."""
         bounds = self._bounds
         if not bounds or _is_lagging(bounds, last):
             bounds = self._poll()
@@ -350,7 +350,7 @@ class Stream:
 
 
 def open_stream(options: ReadOptions) -> Stream:
-    """Begin a run. With commitGroupId it commits its progress to that consumer group. Raises OptionError."""
+    """Begin a run, which commits its progress to the group in commitGroupId, if set. Raises OptionError."""
     if options.commit_group_id is None:
         return Stream(options)
     from mpbroker.reading.group_progress import GroupProgress

@@ -111,8 +111,8 @@ cdef class AbortedRanges:
     ) except -1:
         """Record that a transactional batch was read; do nothing without `complete`.
 
-        Raises CorruptBatch for an abort marker that ends none of the known transactions, if records of its
-        producer were returned. If the marker ends a known one, compaction removed those records' own marker.
+        Raises CorruptBatch for an abort marker that ends no known transaction if its producer's records were
+        returned. (If it ends a known one, compaction has removed the marker of the returned records.)
         """
         cdef Marker marker
         cdef bint ends_none

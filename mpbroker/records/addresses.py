@@ -3,9 +3,9 @@
 from typing import TypeAlias
 
 Numbers: TypeAlias = tuple[int, int, int]
-"""A column of numbers: the addresses of its validity bitmap (0 for none) and of its values, the first row."""
+"""A column of numbers: addresses of the validity bitmap (0: none) and of the values; the first row."""
 Binary: TypeAlias = tuple[int, int, int, int]
-"""A column of bytes or text: the addresses of validity bitmap (0: none), offsets and data, the first row."""
+"""A column of bytes or text: addresses of the validity bitmap (0: none), offsets and data; the first row."""
 Headers: TypeAlias = tuple[int, int, int, int, int, Binary, Binary]
 """A column of headers, each row a list of structs (key, value).
 

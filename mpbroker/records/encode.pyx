@@ -173,7 +173,7 @@ def assign_targets(
 
 
 cdef class Encoder:
-    """An encoder of records for many partitions. It keeps about batch_bytes for each at most."""
+    """An encoder of records for many partitions. It buffers at most about batch_bytes for each partition."""
 
     cdef Target *targets
     cdef int32_t target_count
@@ -201,7 +201,7 @@ cdef class Encoder:
         self, const int32_t[::1] targets, key: Binary | None, value: Binary | None,
         timestamps: Numbers | None, int64_t now_ms, headers: Headers | None = None
     ) -> list[Encoded]:
-        """Encode rows, for each the target in `targets`. Return the batches that became full, in this order.
+        """Encode each row for its target in `targets`. Return the batches that became full, in that order.
 
         `mpbroker.records.addresses` describes the columns; None is a column of nulls. timestamps are in
         microseconds, and now_ms replaces a null. Raises ValueError for a header without a key.

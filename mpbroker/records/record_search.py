@@ -23,7 +23,7 @@ SEARCHED_AT_ONCE_BYTES: Final = 1 << 20
 
 
 class RecordSearch:
-    """The search in a batch for the first record with `timestamp_ms` or later, from `from_offset` on.
+    """The search in a batch for the first record at `timestamp_ms` or later, from `from_offset` on.
 
     After `step` has returned True, `found` is the record's (timestamp, offset). If all records are earlier,
     `found` is the first record with the largest timestamp; None if no record has `from_offset` or a later
@@ -61,7 +61,7 @@ class RecordSearch:
         return self._search is None
 
     def step(self) -> bool:
-        """Search the next piece. Return whether the search has ended. Raises CorruptBatch for damage."""
+        """Search the next piece; return whether the search has ended. Raises CorruptBatch for bad records."""
         if self._error is not None:
             raise self._error
         if self._search is None:
@@ -107,7 +107,7 @@ class RecordSearch:
 
 
 def told_by_header(header: BatchFrame, append_time: int | None, from_offset: int) -> tuple[int, int] | None:
-    """Return (timestamp, offset) of the first record from an offset on with the largest timestamp.
+    """Return (timestamp, offset) of the first record with the largest timestamp, from `from_offset` on.
 
     Return None if the header does not determine that record, because records have different timestamps or
     compaction removed some, and if the batch ends before the offset.

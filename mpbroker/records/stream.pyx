@@ -177,7 +177,7 @@ cdef class RecordWalker:
         return self.walk.done < self.count or self.walk.headers_left != 0
 
     def step(self, int64_t most_bytes) -> bool:
-        """Check about `most_bytes` more. Return True after the last record, or if a record is malformed."""
+        """Check about `most_bytes` bytes more. Return True after the last record, or a malformed one."""
         cdef const uint8_t *start = self.at
         cdef c.RecordWalk *walk = &self.walk
         cdef int32_t upto
@@ -232,7 +232,7 @@ cdef class RecordRules:
         self.end = self.at + data.shape[0]
 
     def step(self, int64_t most_bytes) -> bool:
-        """Check about `most_bytes` more; return whether all records are checked. Raises CorruptBatch."""
+        """Check about `most_bytes` bytes more; return whether that was the end. Raises CorruptBatch."""
         cdef const uint8_t *start = self.at
         cdef c.RecordView view
         cdef int64_t timestamp
@@ -257,8 +257,8 @@ cdef class TimeSearch:
     """The search in `count` records, from `from_offset` on, for the first one at the time `wanted` or later.
 
     `append_time` (ms), if not None, is the timestamp of all records. The caller may decompress the stream
-    meanwhile: a step gets the bytes so far. `timestamp` and `offset` are those of the first record with the
-    largest timestamp so far, and -1 before any record.
+    meanwhile: a step gets the bytes so far. `timestamp` and `offset` belong to the first record with the
+    largest timestamp so far, and are -1 before any record.
     """
 
     cdef int64_t base_offset, base_timestamp, wanted, from_offset, stamp, at
@@ -277,7 +277,7 @@ cdef class TimeSearch:
         self.timestamp = self.offset = -1
 
     def step(self, const uint8_t[::1] data, int64_t most_bytes, bint is_whole) -> bool:
-        """Search about `most_bytes` more. Return True if the record is found, or after the last record.
+        """Search about `most_bytes` bytes more. Return True if the record is found, or after the last record.
 
         `data` is the beginning of the stream, or with `is_whole` the whole stream. Raises CorruptBatch if a
         record is malformed or the records do not fill the stream.
@@ -337,7 +337,7 @@ cdef class Renumbering:
         self.end = self.at + data.shape[0]
 
     def take(self, int64_t most_bytes) -> bytearray:
-        """Return about `most_bytes` more of whole rewritten records; nothing after the last record.
+        """Return the next rewritten records, whole, about `most_bytes` bytes; b"" after the last record.
 
         Raises CorruptBatch if a record is malformed.
         """

@@ -107,7 +107,7 @@ cdef class Unpacking:
         unpacker_end(&self.ref)
 
     def step(self, int64_t most_bytes) -> bool:
-        """Decompress about `most_bytes` more. Return True at the end of the stream.
+        """Decompress about `most_bytes` bytes more. Return True at the end of the stream.
 
         Raises CompressionError if the stream is malformed or decompresses to more than the limit.
         """

@@ -1,4 +1,4 @@
-"""Validates a produced batch in Python: the reference for the native produce path, and for all it leaves.
+"""Validates produced batches in Python. The native produce path handles common batches by the same rules.
 
 The native check of batch.h comes first. The checks in this module depend on the topic's configuration or need
 decompressed records (Kafka: LogValidator, UnifiedLog.analyzeAndValidateRecords).
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Pieces: TypeAlias = Generator[None, None, T]
-"""A generator of long work: it yields after each piece, so that its caller can do other work, returns a T."""
+"""A generator of long work: it yields after each piece, for its caller to do other work, and returns a T."""
 
 # Bytes of records in a piece: a few milliseconds with the slowest codec and level that is common.
 UNPACKED_AT_ONCE_BYTES: Final = 1 << 20

@@ -257,7 +257,7 @@ class Broker:
         self.delete_topics([name])
 
     def delete_topics(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
-        """Delete topics in one request. Raises BrokerFailed; for unknown topics only without `missing_ok`."""
+        """Delete topics in one request; with `missing_ok` ignore unknown topics. Raises BrokerFailed."""
         from mpbroker.testing.topics import delete
 
         delete(self._where, list(names), missing_ok=missing_ok)
