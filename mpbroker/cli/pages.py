@@ -98,7 +98,7 @@ def docs(
 
 
 def find(name: str) -> Page:
-    """Return the page of a name as in the list of pages or in a link (docs/OPERATING.md). Raises CliError."""
+    """Return a page by its name in the list of pages, or by its path (docs/OPERATING.md). Raises CliError."""
     named = name.removeprefix("docs/").removesuffix(".md").lower()
     named = named.removesuffix("/readme").removeprefix("decisions/")
     found = pages()
@@ -124,7 +124,7 @@ def section(text: str, anchor: str, name: str) -> str:
 
 
 class _Place(NamedTuple):
-    """A target of links: a heading, or a paragraph with an anchor, which has the deepest level."""
+    """A target of links: a heading, or a paragraph with an anchor. The paragraph's level is the deepest."""
 
     line: int
     level: int

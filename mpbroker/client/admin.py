@@ -24,7 +24,7 @@ _Value = TypeVar("_Value")
 
 
 class Admin:
-    """Administrative requests to a cluster. A `with` block closes the cluster. Methods raise ClientError."""
+    """Sends administrative requests. A `with` block closes the connections. Methods raise ClientError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -176,7 +176,7 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Connect to a node and wait until it is ready. An earlier failure is raised only if it is final."""
+        """Wait until a node is ready; raise an AdvertisedUnreachable of an earlier attempt if it is final."""
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:

@@ -76,7 +76,7 @@ def fetch_request(
     isolation: int,
     topic_ids: Mapping[str, bytes | None],
 ) -> m.FetchRequest:
-    """Return a Fetch request from these offsets. The broker waits for one byte, up to the limits' time."""
+    """Return a Fetch request from these offsets. The broker waits for records, up to `limits.max_wait_ms`."""
     topics: dict[str, m.FetchRequest.FetchTopic] = {}
     for (name, number), offset in positions.items():
         if name not in topics:

@@ -78,7 +78,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """The client never reached an address that the broker advertises. A setting decides on retries."""
+    """The client never reached an advertised address. ClientConfig.retries_advertised makes it retriable."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)
@@ -129,7 +129,7 @@ def raise_all(failed: Sequence[ClientError]) -> None:
 
 
 def not_done(what: str, number: int, message: str | None = None) -> ApiFailed:
-    """Return the error of a topic or group `what`; "does not exist" replaces the broker's text for that."""
+    """Return the error of a topic or group `what`. If that is missing, the text is "does not exist"."""
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND):
         message = "does not exist"
     return ApiFailed(what, number, message)

@@ -143,7 +143,7 @@ class GroupMember:
         return sorted(decode_assignment(synced.assignment))
 
     def _assigned(self, joined: m.JoinGroupResponse) -> dict[str, list[TopicPartition]]:
-        """Assign partitions to all members, as the leader does; return the partitions by member id."""
+        """Assign partitions to all members (the leader's task); return the partitions by member id."""
         wanted = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
         metadata = self._cluster.refresh(sorted({topic for topics in wanted.values() for topic in topics}))
         counts = {topic.name or "": len(topic.partitions) for topic in metadata.topics}

@@ -69,7 +69,7 @@ class NodeState:
         return address
 
     def progressed(self) -> None:
-        """Reset the count of failed set-ups once established, and of failed attempts once ready."""
+        """Reset failed set-ups once the connection is established, and failed attempts once it is ready."""
         assert self.connection is not None
         if self.connection.established:
             self._failed_setups = 0

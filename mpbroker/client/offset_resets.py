@@ -83,7 +83,7 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
 
 
 class TopicScope(NamedTuple):
-    """The partitions to reset. `named` is by topic (None: all its partitions), or None for all topics."""
+    """The partitions to reset. `named[topic]` None: the whole topic. `named` None: all topics."""
 
     named: Mapping[str, list[int] | None] | None
 
@@ -132,7 +132,7 @@ class ResetPlan(NamedTuple):
 def planned(
     admin: Admin, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
-    """Return a group's new offsets, None if the plan resets none. Adds to `rows`. Raises ClientError."""
+    """Return a group's new offsets (None: nothing to reset); append a row for each. Raises ClientError."""
     _check_inactive(admin, name)
     committed = groups.committed(admin, name)
     resets = plan.resets(admin, name, committed)

@@ -87,7 +87,7 @@ class PartitionQueue:
 
 
 class Producer:
-    """Sends batches to topics, in `transaction` if given. `trouble` gets the text of an error to retry."""
+    """Sends batches to topics, in `transaction` if given. `trouble` gets each retried error's text."""
 
     def __init__(
         self,

@@ -223,7 +223,7 @@ def acl_list(
 
 
 def _check_sets(resources: Resources, what: AclOperations) -> None:
-    """Check that the flags name all resources of --producer or --consumer (AclCommand). Raises CliError."""
+    """Raise CliError if --producer or --consumer lacks a resource that it needs (Kafka: AclCommand)."""
     if what.is_consumer and not (resources.topics and resources.groups):
         raise CliError("--consumer needs --topic and --group", USAGE_ERROR)
     if what.is_producer and not (resources.topics or resources.transactional_ids):

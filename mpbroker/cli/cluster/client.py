@@ -24,7 +24,7 @@ OF_COMMANDS = ClientConfig(
 def open_admin(
     where: tuple[str, Path | None], base: ClientConfig = OF_COMMANDS, advice: str = ADVICE
 ) -> Admin:
-    """Return a client for `where` (address, file of settings over `base`). Raises ClientConfigError."""
+    """Return a client for `where`: an address, and a file that overrides `base`. Raises ClientConfigError."""
     bootstrap, command_config = where
     with _flag_named():
         found = config.read_config(command_config, base, _warn)

@@ -134,7 +134,7 @@ def _print(document: dict[str, Any], *, with_members: bool) -> None:
 
 
 def lag_text(lag: int | None, committed: int, uncommitted: int) -> str:
-    """Return text about the lag in committed partitions and the number of partitions without a commit."""
+    """Return a text: the lag, the number of partitions with a commit, and the number without one."""
     known = f"lag {lag:,} in {counted(committed, 'partition')}" if lag is not None else "no lag is known"
     missing = f"{counted(uncommitted, 'partition has', 'partitions have')} no commit"
     return f"{known}; {missing}" if uncommitted else known

@@ -166,7 +166,7 @@ def _follow(
 
 
 def _lag(row: dict[str, Any]) -> str:
-    """Return a future replica's lag as text, also for -1: the log worker does not know the lag yet."""
+    """Return a future replica's lag as text. A lag of -1 means that the log worker does not know it yet."""
     return f"{row['offset_lag']} offset(s)" if row["offset_lag"] >= 0 else "some offsets"
 
 

@@ -1,7 +1,8 @@
 """`mpbroker token`: delegation tokens (KIP-48).
 
-Commands name a token by its id, and get the HMAC that requests need from the broker. The HMAC is a password:
-it is printed only when a token is created, and it is never an argument, which all users of the host can read.
+Commands name a token by its id. Requests need the token's HMAC, which the commands get from the broker. The
+HMAC is a password, so it is printed only when a token is created. It is never an argument, since all users of
+the host can read arguments.
 """
 
 from __future__ import annotations

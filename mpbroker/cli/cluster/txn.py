@@ -237,7 +237,7 @@ def txn_abort(
 
 
 def list_transactions(client: Admin, request: m.ListTransactionsRequest) -> list[Listed]:
-    """Return the transactional ids that all coordinators list, sorted by name. Raises ApiFailed."""
+    """Return the transactional ids of all coordinators, sorted by name. Raises ApiFailed."""
     listed = [
         Listed(one.transactional_id, broker, one.producer_id, one.transaction_state)
         for broker in client.broker_ids()
@@ -359,7 +359,7 @@ def _check(transactional_id: str | None, hanging: Hanging) -> None:
 
 
 def _abort_by_id(client: Admin, name: str, *, is_sure: bool) -> None:
-    """Abort by fencing the producer (InitProducerId), as forceTerminateTransaction of Kafka's tool does."""
+    """Abort an id's open transaction by fencing its producer, as Kafka's forceTerminateTransaction does."""
     _, state = describe_transaction(client, name)
     if state.transaction_state != ONGOING:
         raise CliError(
@@ -403,7 +403,7 @@ def _producer(client: Admin, topic: Topic, hanging: Hanging) -> Producer:
 
 
 def _write_marker(client: Admin, topic: str, partition: int, producer: Producer) -> None:
-    """Abort by writing a marker, without a coordinator, as kafka-transactions.sh does. Raises ApiFailed."""
+    """Abort a hanging transaction by a marker sent to the leader, as Kafka's tool does. Raises ApiFailed."""
     leaders = {part.index: part.leader for part in client.topic(topic).partitions}
     if leaders[partition] < 0:
         raise without_leader(topic, partition)

@@ -1,4 +1,4 @@
-"""All checks of a host for a broker with given settings, in the order in which a start needs them."""
+"""All checks of a host for a broker with given settings: machine, disks, addresses, and then Spark."""
 
 from __future__ import annotations
 

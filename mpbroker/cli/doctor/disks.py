@@ -147,7 +147,7 @@ def _syncs(directory: Path) -> Iterator[float]:
 
 
 def read_ahead(path: Path, there: Path, devices: Path = Path("/sys/dev/block")) -> Check:
-    """Check the size of the kernel's read-ahead. In the device's queue, commits wait for large reads."""
+    """Check the size of the kernel's read-ahead. Commits wait while the device carries out large reads."""
     name, device = "read-ahead", there.stat().st_dev
     place = devices / f"{os.major(device)}:{os.minor(device)}"
     for queue in (place / "queue", place.resolve().parent / "queue"):
@@ -162,7 +162,7 @@ def read_ahead(path: Path, there: Path, devices: Path = Path("/sys/dev/block")) 
 
 
 def metadata(config: BrokerConfig) -> Check:
-    """Check that the log directories are mpbroker's or new, not those of another broker."""
+    """Check that the log directories are new or mpbroker's, and not Apache Kafka's."""
     try:
         refuse_foreign_metadata(config.log_dirs)
     except FatalError as error:

@@ -1,4 +1,4 @@
-"""The flags of `mpbroker doctor`, whose work the module `command` does."""
+"""The flags of `mpbroker doctor`. The module `command` runs the checks."""
 
 from typing import Annotated
 

@@ -248,7 +248,7 @@ def _damages(directories: Sequence[InspectedDirectory], wanted: Container[Path])
 
 
 def _refuse_damaged(copy: Copy) -> None:
-    """Read the partitions with files changed after the copy. Raises CliError if one is damaged, OSError."""
+    """Check the partitions whose files changed since the copy was made. Raises CliError (damage), OSError."""
     if not (changed := copy.changed()):
         return
     _warn(f"changed since the copy was made, or moved without their times: {_some(changed)}")

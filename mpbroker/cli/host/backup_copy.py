@@ -62,8 +62,8 @@ class _BecameShorter(OSError):
 class CopiedFile(msgspec.Struct):
     """A file of a copy. `inode` and `changed_ns` (ctime) are the original's.
 
-    `changed_ns` is 0 if the original may have changed just then. `modified_s` is the time of modification of
-    the copy and its original, in whole seconds, which all file systems keep.
+    `changed_ns` is 0 if the original changed just before it was copied. `modified_s` is the time of
+    modification of the copy and its original, in whole seconds, which all file systems keep.
     """
 
     path: str
@@ -183,7 +183,7 @@ def held(copy: Copy, how: int) -> Iterator[bool]:
 class Incoming:
     """The unfinished copy of log directories. The caller holds the lock of the directory of backups.
 
-    Its state file exists until the copy is whole. Raises CliError for files without a state file.
+    Its state file exists until the copy is whole. Raises CliError if there are files, but no state file.
     """
 
     def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:

@@ -40,7 +40,7 @@ def _ctl(
 
 
 def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults by command (Click's default_map), with which commands inherit `given`."""
+    """Return Click's default_map of a group, which makes `given` the defaults of each command."""
     return {
         name: _defaults(command, given) if isinstance(command, TyperGroup) else given
         for name, command in group.commands.items()

@@ -26,7 +26,7 @@ def serve(
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    If the log is JSON or goes to journald, warnings and errors before its first line have its format, too.
+    Warnings and errors before the log's first line have the log's format if it is JSON or for journald.
     """
     try:
         logs.wanted_level(os.environ)

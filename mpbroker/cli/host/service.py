@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 
 class Host(NamedTuple):
-    """The host of the service: this host, or a host whose root is the directory `root` here."""
+    """The host of the service: this host, or an image whose root is the directory `root` of this host."""
 
     root: Annotated[
         Path | None,

@@ -55,14 +55,14 @@ class DirectoryFacts(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A damage: the offsets [first, end) cannot be read."""
+    """A damaged part of a partition: the offsets [first, end) cannot be read."""
 
     first: int
     end: int
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A quota of the owner `whose`. If `client_id` is None, it is for all clients, or all of one user."""
+    """A quota of the owner `whose`. `client_id` is None if the quota is not for one client id."""
 
     whose: str
     client_id: str | None
@@ -71,7 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The facts. `before`: former committed offsets. `unseen`: missing facts. `refused`: an error code."""
+    """Known facts. `before`: earlier commits. `unseen`: unknown facts. `refused`: the group's error code."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()

@@ -188,7 +188,7 @@ class Reader:
     def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
         """Yield (partition, records of a batch) until this reader is done, or `must_stop` returns true.
 
-        All small records of a fetch at once would fill the memory.
+        One batch at a time saves memory: small records take far more as Python objects than in a batch.
         """
         while not self.is_done and not must_stop():
             for fetched in self._fetch():

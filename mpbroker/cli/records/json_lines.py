@@ -1,7 +1,7 @@
 """Records as lines of JSON, which `consume --json` writes and `produce --json` reads. Without I/O.
 
-A key or value that is text is in `key` or `value`. Other bytes, which text would change, are in base64 in
-`key_base64` or `value_base64`. A header is a pair of its name and its value: text, null or {"base64": …}.
+A key or value in UTF-8 is text in `key` or `value`. Bytes that are not UTF-8 are in base64 in `key_base64` or
+`value_base64`. A header is a pair of its name and its value: text, null or {"base64": …}.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
 
 
 def produce(where: ClusterAddress, settings: Settings, properties: Sequence[str] = ()) -> None:
-    """Send the lines of standard input, to its end or after Ctrl-C only the lines read so far."""
+    """Send the lines of standard input until it ends. After Ctrl-C, send only the lines read so far."""
     settings = check(with_properties(settings, properties))
     with open_admin(where) as client:
         reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)
@@ -245,8 +245,8 @@ class Lines:
     def append(self, lines: list[bytes]) -> None:
         """Send lines as one batch per partition. At a wrong line, send those before it and raise CliError.
 
-        A line goes to the partition of -p, else to the one it names, else to its key's. Without a key, a few
-        lines go to one partition, and others to the next (Kafka: the sticky partitioner, KIP-480).
+        -p names the partition, or else the line does, or else the key decides. Of lines without a key, a few
+        go to one partition, and the next few to the next one (Kafka: the sticky partitioner, KIP-480).
         """
         now_ms = time.time_ns() // 1_000_000
         if self._records.is_plain and self._settings.partition >= 0:
@@ -279,7 +279,7 @@ class Lines:
                 self.producer.append(self._topic.name, partition, batch)
 
     def _partition(self, record: NewRecord, named: int | None, keyless: int) -> int:
-        """Return a record's partition: -p, `named` in its line, by its key, or `keyless`. Raises CliError."""
+        """Return the partition: -p, else `named`, else the key's, else `keyless`. Raises CliError."""
         if self._settings.partition >= 0:
             return self._settings.partition
         if named is None:
@@ -308,7 +308,7 @@ class Lines:
 
 
 def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
-    """Split records into batches that brokers accept by default. Records are larger than their lines."""
+    """Yield batches of up to BATCH_BYTES_MAX, which brokers accept by default, or of one larger record."""
     first = size = 0
     for index, record in enumerate(records):
         own = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
@@ -350,7 +350,7 @@ def _existing(client: Admin, name: str) -> Topic | None:
 
 
 def _created(client: Admin, name: str) -> Topic:
-    """Return a topic, which the broker may create now. Raises ApiFailed while a partition has no leader."""
+    """Have the broker create the topic, and return it. Raises ApiFailed while a partition has no leader."""
     topic = client.topic(name, auto_create=True)
     for partition in topic.partitions:
         if partition.leader < 0:

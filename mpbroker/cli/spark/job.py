@@ -160,7 +160,7 @@ def until_stopped(
 
 
 def _interrupt_start() -> NoReturn:
-    """End the child processes, or a starting JVM would run for ever. Then raise KeyboardInterrupt."""
+    """End the child processes, such as a starting JVM, which would never end. Raise KeyboardInterrupt."""
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         with suppress(ProcessLookupError):
             os.kill(int(child), signal.SIGTERM)

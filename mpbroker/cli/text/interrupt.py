@@ -14,8 +14,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Interrupt:
     """While entered, Ctrl-C or SIGTERM sets `came`, so that the command finishes its current work and ends.
 
-    The first signal raises no exception, which could leave work half done. While `raises` is true no work
-    has begun, and the first signal does raise one. A second signal ends the command at once.
+    An exception could leave work half done, so the first signal raises one only while `raises` is true
+    (before work has begun). A second signal ends the command at once.
     """
 
     def __init__(self, wakeup: Callable[[], None]) -> None:

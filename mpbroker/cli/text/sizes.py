@@ -1,7 +1,7 @@
 """Sizes as text for people.
 
-Reports have exact bytes (`1,234 bytes`). In narrow columns, sizes to compare with settings are in binary
-units. Sizes to watch are in decimal units, as with disks and networks.
+Reports have exact bytes (`1,234 bytes`). Narrow columns have binary units for sizes that users compare with
+settings, and decimal units for use and throughput, as is common for disks and networks.
 """
 
 from __future__ import annotations

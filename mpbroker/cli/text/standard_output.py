@@ -1,4 +1,4 @@
-"""Standard output whose errors name it as their file. Errors of Python's own stream name no file."""
+"""Replaces sys.stdout: its errors then name standard output. Errors of Python's own stream name no file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "standard output"
 
 
 class ReaderGone(Exception):
-    """The reader of standard output has ended (`| head`). For a BrokenPipeError, Typer would exit with 1."""
+    """The reader of standard output has ended (`| head`). Typer would exit with 1 at a BrokenPipeError."""
 
 
 @contextmanager
@@ -30,8 +30,9 @@ def _named() -> Iterator[None]:
         raise ReaderGone from error
 
 
+# Not a subclass of the raw stream: if Ctrl-C came after its write, the buffer would write the bytes again.
 class _Buffered(io.BufferedWriter):
-    """A buffered stream whose errors name standard output. A raw stream could repeat bytes after Ctrl-C."""
+    """A buffered stream whose errors name standard output."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         with _named():

@@ -93,7 +93,7 @@ def show(model: Model, views: Iterable[View], *, as_json: bool) -> None:
 
 
 def _is_empty_of_broker(row: Row) -> bool:
-    """Return whether a partition of the broker's own topics has no records. Dozens of them have none."""
+    """Return whether the row is an empty partition of one of the broker's own topics."""
     return row["topic"] in OWN_TOPICS and row["log_start_offset"] == row["log_end_offset"]
 
 
