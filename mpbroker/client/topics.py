@@ -72,7 +72,7 @@ def refuse_internal(names: Iterable[str]) -> None:
 
 
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
-    """Return the partitions without the leaderless; append an error to `failed` for each leaderless one."""
+    """Return the partitions except leaderless ones. Append an error to `failed` for each leaderless one."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]
     failed += [without_leader(topic.name, number) for number in offline]

@@ -156,7 +156,7 @@ def _add_limits(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add the limits of single listeners to `values`. Upper-case the listener names in other settings."""
+    """Add the limits of single listeners to `values`. Upper-case settings whose values name listeners."""
     names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
@@ -181,7 +181,7 @@ def _add_security(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add the security settings of each listener to `values`, and a problem for each that is missing."""
+    """Add the security settings of each listener to `values`, and a problem for each missing setting."""
     protocols = _protocols(values, settings)
     overrides: dict[tuple[str, str], dict[str, Value]] = {}
     for setting in of_listeners:

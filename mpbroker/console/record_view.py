@@ -93,7 +93,7 @@ def problem_view(partition: int, offset: int, why: str) -> dict[str, Any]:
 
 
 def has_text(record: Record, wanted: bytes) -> bool:
-    """Return whether key, value or headers contain the lower-case text, also with JSON's escapes."""
+    """Return whether a record contains the lower-case text `wanted`, or that text escaped as in JSON."""
     if not wanted:
         return True
     texts = _spellings(wanted)
