@@ -35,7 +35,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 def topic_of(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
-    """Return a topic of a Metadata response."""
+    """Convert a topic of a Metadata response into a Topic."""
     partitions = [
         Partition(part.partition_index, part.leader_id, part.replica_nodes, part.isr_nodes, part.error_code)
         for part in topic.partitions

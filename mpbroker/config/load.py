@@ -315,7 +315,7 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
 
 
 def _check_listeners(config: BrokerConfig, names: set[str], wrong: Callable[[str, str], None]) -> None:
-    """Report roles given to unknown or unsuitable listeners, and a limit that would refuse all clients."""
+    """Report settings that name unknown or unsuitable listeners, and a limit that refuses all clients."""
     special = {
         "inter.broker.listener.name": config.inter_broker_listener_name,
         "control.plane.listener.name": config.control_plane_listener_name,

@@ -28,7 +28,7 @@ _MARKERS: Final = {ABORT: "abort", COMMIT: "commit"}
 
 
 def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
-    """Return the first `most` bytes of a key, value or header."""
+    """Return the object that shows at most `most` bytes of a key, value or header; None for null."""
     if data is None:
         return None
     shown: dict[str, Any] = {"n": len(data)}
@@ -47,7 +47,7 @@ def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
 
 
 def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[str, Any]:
-    """Return a record. `most`: the bytes that are shown of its key, of its value and of each header."""
+    """Return a row for a record. `most`: the bytes to show of its key, of its value and of each header."""
     shown: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,

@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Serve CheckTransaction: pass the outcome to `then`. If `then` returns False, resume markers."""
+        """Serve a CheckTransaction: call `then(outcome)`. If it returns False, stop holding the markers."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
