@@ -2,7 +2,7 @@
 
 Sans-I/O: an authenticator returns the frames to send and takes the received frames. Its requests have
 correlation ids from a range of their own, by which their responses are recognised.
-If the broker limits the session, the client authenticates again at 85 to 95 % of its lifetime (KIP-368).
+If the broker limits the session's lifetime, the client authenticates again after 85 to 95 % of it (KIP-368).
 """
 
 import random

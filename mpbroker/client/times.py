@@ -1,4 +1,4 @@
-"""Times and durations as users write them, in milliseconds. No I/O; the current time is a parameter."""
+"""Parses times and durations into ms, and formats times. No I/O; the current time is a parameter."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_time(time_ms: int | None) -> int:
 
 
 def format_time(time_ms: int) -> str:
-    """Format a time in UTC for `parse_time`: "-" if negative, the number itself after the year 9999."""
+    """Format a time in UTC for `parse_time`. Times after the year 9999 stay in ms; "-" if negative."""
     if time_ms < 0:
         return "-"
     if time_ms > LAST_MS:

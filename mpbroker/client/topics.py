@@ -35,7 +35,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 def topic_of(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
-    """Return a topic of a Metadata response."""
+    """Convert a topic of a Metadata response into a Topic."""
     partitions = [
         Partition(part.partition_index, part.leader_id, part.replica_nodes, part.isr_nodes, part.error_code)
         for part in topic.partitions
@@ -72,7 +72,7 @@ def refuse_internal(names: Iterable[str]) -> None:
 
 
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
-    """Return the partitions without the leaderless; append an error to `failed` for each leaderless one."""
+    """Return the partitions except leaderless ones. Append an error to `failed` for each leaderless one."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]
     failed += [without_leader(topic.name, number) for number in offline]

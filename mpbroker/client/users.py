@@ -17,7 +17,7 @@ _LISTENERS: Final = ("listeners", "listener.security.protocol.map")
 
 
 def mechanism_of(name: str) -> ScramType:
-    """Return a SCRAM mechanism by its name, in any case. Raises InvalidArgument."""
+    """Return a SCRAM mechanism by its name, in upper or lower case. Raises InvalidArgument."""
     if (kind := TYPES.get(name.upper())) is None:
         raise InvalidArgument(f"'{name}' is not one of {', '.join(TYPES)}")
     return kind

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Beneath(msgspec.Struct, frozen=True):
-    """The text of an altered key in file and flags. `origin`: where it was written; "" for the default."""
+    """A key's text without the alteration. `origin`: its place in file or flags; "" for the default."""
 
     text: str | None
     origin: str

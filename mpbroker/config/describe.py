@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True):
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str | None], names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Return the settings of a topic that `names` lists, or all. As in Kafka, unknown names are left out."""
+    """Return those settings of a topic that are in `names` (None: all). Kafka, too, ignores unknown names."""
     config = resolve(broker, overrides)
     entries = []
     for name in _wanted(TOPIC_KEYS, names):
@@ -96,7 +96,7 @@ def _key_of(name: str) -> Key:
 
 
 def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return the settings altered for all brokers (the resource "") that `names` lists, or all of them."""
+    """Return the settings altered for all brokers (the resource ""), limited to `names` if it is given."""
     entries = []
     for name in _wanted(altered.default, names):
         key = key_of(name)

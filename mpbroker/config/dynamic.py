@@ -184,7 +184,7 @@ def parse(name: str, text: str) -> Value:
 
 
 def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the valid texts and the problems of invalid texts, which another version may have accepted."""
+    """Return valid texts, and problems of invalid texts, which other mpbroker versions may have accepted."""
     good, problems = {}, []
     for name, text in texts.items():
         try:

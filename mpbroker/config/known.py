@@ -2,8 +2,8 @@
 
 A setting is refused if it would change permissions, or a limit that an operator relies on: a start without
 it would look like success. All other settings, and any setting with Kafka's default, only get a warning.
-`kafka_keys.json` has all keys of Kafka, also those that this broker supports. For keys that Kafka 4.3 shows
-it has type, default, bounds, and whether clients may alter the key; for the other keys it has the default.
+`kafka_keys.json` has the defaults of all keys of Kafka, also of those that this broker supports. For the keys
+in Kafka 4.3's DescribeConfigs it also has type, bounds, and whether clients may alter the key.
 """
 
 import json
@@ -127,7 +127,7 @@ def is_misspelt(key: str) -> bool:
     """Return whether an unknown key is so likely a misspelt supported key that it must be refused.
 
     Such a key differs from a supported key by at most two letters, is close to a key that only this broker
-    has, or has a prefix of settings that are refused when they are not supported, such as `ssl.`.
+    has, or begins with a prefix in REFUSED, such as `ssl.`.
     """
     if _reason(REFUSED, key) is not None:
         return True

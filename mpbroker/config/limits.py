@@ -1,7 +1,7 @@
 """Limits of connections for single listeners and for single addresses.
 
 Kafka reads `listener.name.<listener>.<key>` or, if it is not set, `<key>`. A listener without a limit of its
-own is therefore limited to the broker's value: only the connections of this listener are counted for it
+own therefore gets the broker's value as a limit on the connections of this listener alone
 (ListenerName.configPrefix, ConnectionQuotas).
 """
 

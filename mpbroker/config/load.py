@@ -156,7 +156,7 @@ def _add_limits(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add the limits of single listeners to `values`. Upper-case the listener names in other settings."""
+    """Add the limits of single listeners to `values`. Upper-case settings whose values name listeners."""
     names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
@@ -181,7 +181,7 @@ def _add_security(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add the security settings of each listener to `values`, and a problem for each that is missing."""
+    """Add the security settings of each listener to `values`, and a problem for each missing setting."""
     protocols = _protocols(values, settings)
     overrides: dict[tuple[str, str], dict[str, Value]] = {}
     for setting in of_listeners:
@@ -315,7 +315,7 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
 
 
 def _check_listeners(config: BrokerConfig, names: set[str], wrong: Callable[[str, str], None]) -> None:
-    """Report roles given to unknown or unsuitable listeners, and a limit that would refuse all clients."""
+    """Report settings that name unknown or unsuitable listeners, and a limit that refuses all clients."""
     special = {
         "inter.broker.listener.name": config.inter_broker_listener_name,
         "control.plane.listener.name": config.control_plane_listener_name,

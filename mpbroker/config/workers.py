@@ -32,8 +32,8 @@ KAFKA_WORKERS = {"handlers": 8, "processors": 3}
 def resize_problem(kind: str, old: int, new: int, most: int) -> str | None:
     """Return why the number of workers may not change from `old` to `new` in one step, or None.
 
-    `new` must be from 1 to `most`, at least half of `old` (rounded down), and at most double of `old` or of
-    Kafka's default (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
+    `new` must be from 1 to `most`, at least half of `old` (rounded down), and at most twice the larger of
+    `old` and Kafka's default (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
     """
     if new < 1 or new > most:
         return f"cannot resize {kind} from {old} to {new}: the number must lie in 1..{most}"

@@ -54,7 +54,7 @@ def _done(text: str, **more: Any) -> Answer:
 
 
 def _tag(name: str) -> str:
-    """Return a change's name in requests, from its class's name: create-topic from CreateTopic."""
+    """Return the name of a change, made from the name of its class: create-topic from CreateTopic."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", name).lower()
 
 
@@ -194,7 +194,7 @@ class DeleteRecords(_Change):
 
 
 class Produce(_Change):
-    """A new record, of texts or nulls. Partition -1: the key's partition, or without a key a random one."""
+    """A record to produce. Partition -1 means the partition of its key, or a random one without a key."""
 
     topic: _Text
     value: _LongText | None
@@ -305,7 +305,7 @@ def decode(body: bytes) -> Change:
 
 
 def name_of(change: Change) -> str:
-    """Return the name of a change in requests."""
+    """Return a change's name, such as create-topic. Requests have the name in the member `change`."""
     return str(change.__struct_config__.tag)
 
 

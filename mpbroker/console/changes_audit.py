@@ -55,7 +55,7 @@ class ChangesAudit:
         self._log_event(Event(Kind.REFUSED_LOGIN, "", _peer(scope), LISTENER, TOKEN, why=why))
 
     def close(self) -> None:
-        """Log a summary of the minutes that are not over, before the process ends."""
+        """Log how many events were left out since the last summary. Call this before the process ends."""
         self._audit.close()
         self._log.close()
 

@@ -28,7 +28,7 @@ _MARKERS: Final = {ABORT: "abort", COMMIT: "commit"}
 
 
 def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
-    """Return the first `most` bytes of a key, value or header."""
+    """Return the object that shows at most `most` bytes of a key, value or header; None for null."""
     if data is None:
         return None
     shown: dict[str, Any] = {"n": len(data)}
@@ -47,7 +47,7 @@ def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
 
 
 def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[str, Any]:
-    """Return a record. `most`: the bytes that are shown of its key, of its value and of each header."""
+    """Return a row for a record. `most`: the bytes to show of its key, of its value and of each header."""
     shown: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,
@@ -93,7 +93,7 @@ def problem_view(partition: int, offset: int, why: str) -> dict[str, Any]:
 
 
 def has_text(record: Record, wanted: bytes) -> bool:
-    """Return whether key, value or headers contain the lower-case text, also with JSON's escapes."""
+    """Return whether a record contains the lower-case text `wanted`, or that text escaped as in JSON."""
     if not wanted:
         return True
     texts = _spellings(wanted)

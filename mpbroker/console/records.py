@@ -109,7 +109,7 @@ class Reader:
 
         Ends soon after the scan is over. At unreadable bytes, yields the reason in place of a record, and the
         offset of the next batch (if unknown, the next offset); then ends. Close the generator unless it is
-        exhausted: it may hold the lock of all decoding.
+        exhausted: it may hold the lock that other requests need to decompress batches.
         """
         if fetched.error_code:
             why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify finds the place"
@@ -191,7 +191,7 @@ def read(client: Admin, wanted: RecordQuery) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """Records, positions to continue from, and [partition, first, after last] of skipped offsets."""
+    """Records, positions to continue from, and (partition, first, last + 1) of skipped ranges of offsets."""
 
     records: list[Shown]
     positions: dict[int, int]
@@ -253,7 +253,7 @@ def _newest(
     missed: list[tuple[int, int, int]],
     found: dict[int, list[Shown]],
 ) -> list[tuple[int, int, int]]:
-    """Add to `found` the last record of partitions whose scan ended early. Return the unread ranges."""
+    """Add to `found` the last record of each partition in `missed`. Return the ranges still unread."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
     if not lasts:
         return []

@@ -1,7 +1,7 @@
 """Live tails: new records of a topic, as lines of JSON while the client listens.
 
 The number of tails is bounded, and so are the bytes that a tail reads and sends. If more records come than a
-page can show, or than can be searched in a moment, the tail skips and counts records up to the last ones.
+page can show, or than can be searched in a moment, the tail shows the last ones and counts the skipped ones.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ def is_internal(topic: str) -> bool:
 
 
 def knows_topics(sample: Sample | None) -> bool:
-    """Return whether a sample has all topics, since the broker runs and its recovery is over."""
+    """Return whether a sample has all topics: the broker runs, and its recovery is over."""
     if sample is None or sample.counts is None:
         return False
     return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)
@@ -312,7 +312,7 @@ def ends_of(now: Snapshot) -> Ends:
 
 
 def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:
-    """Return a row about a partition of a group. Its `end` is at least `committed`, which may be newer."""
+    """Return a row about a partition of a group. `committed` replaces an older, lower `end`."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
         row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}

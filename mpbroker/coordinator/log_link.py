@@ -299,7 +299,7 @@ class LogLink:
 
 
 def _together(topic_id: bytes, answers: list[Message]) -> Message:
-    """Join the workers' answers to an opening into one. Partitions of a failed worker are left out."""
+    """Return one answer to an opening, made of all workers' answers, without a failed worker's partitions."""
     ensured = [answer for answer in answers if isinstance(answer, EnsuredTopic)]
     if len(answers) == 1 or not ensured:
         return answers[0]

@@ -25,8 +25,8 @@ from shm.word import Words
 class Announcer(BulletinWriter):
     """The writer of the handlers' bulletin.
 
-    `slots` and `topics` have the topics that the log workers have opened, as they were opened. `announced`
-    has the topics of the bulletin, as handlers know them. These dicts are by topic id.
+    `slots` and `topics` have the topics that the log workers have opened, with the settings that the workers
+    got. `announced` has the topics as the bulletin describes them to handlers. These dicts are by topic id.
     """
 
     def __init__(

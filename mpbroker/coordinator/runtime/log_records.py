@@ -35,7 +35,8 @@ def encode_value(kind: int, version: int, value: Message) -> bytes:
 def decode_record(key: bytes | None, value: bytes | None, kinds: Mapping[int, int]) -> tuple[Any, Any] | None:
     """Return key and value as Kafka's messages; the value of a tombstone is None. Raises UnreadableRecord.
 
-    `kinds` maps each known kind of key to the kind of its messages. Return None for records of other kinds.
+    `kinds` maps the number with which a key begins to the number of Kafka's message definition (apiKey).
+    Return None if `kinds` lacks the key's number.
     """
     if key is None:
         raise UnreadableRecord("a record without a key")

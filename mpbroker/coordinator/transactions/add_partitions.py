@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Call `then` with the outcome of the check. If `then` returns False, end the hold on the markers."""
+        """Serve a CheckTransaction: call `then(outcome)`. If it returns False, stop holding the markers."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

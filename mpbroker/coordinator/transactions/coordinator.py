@@ -60,7 +60,7 @@ class TransactionContents:
                 self._values[transactional_id] = value
 
     def end(self, end: Partition) -> None:
-        """Apply the records. Send the markers of transactions whose end is decided, perhaps once more."""
+        """Apply the records. Send the markers of decided transactions, which may have been sent before."""
         for transaction in self._state.load(end.partition, self._values, end.leader_epoch):
             assert transaction.value is not None
             if transaction.value.state.is_preparing:
@@ -122,7 +122,7 @@ class TransactionCoordinator:
         """Do nothing: `TransactionContents.end` has sent the markers of each partition's transactions."""
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for a step of their transactional id, or whose list is incomplete."""
+        """Return the requests that wait for a step of their id, and ListTransactions requests under way."""
         return [*self.state.waiters(), *self.listing.waiters()]
 
     def abandon(self, waiter: Waiter) -> None:
