@@ -53,7 +53,7 @@ class MarkerHolds:
         self._has_reported = False
 
     def open(self, number: int) -> Hold:
-        """Return the hold with the number from a CheckedTransaction. For NO_HOLD its end is not reported."""
+        """Return the hold with the number from a CheckedTransaction. The end of a NO_HOLD is not reported."""
         hold = Hold(self, number)
         if number != NO_HOLD:
             self._open.add(hold)
