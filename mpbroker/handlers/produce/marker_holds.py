@@ -1,10 +1,10 @@
 """Holds: until a handler ends its hold, the coordinator does not write the marker of a transaction.
 
 A hold is for checked batches that the log would not refuse after the marker. It is ended exactly once,
-however the request ends. While a log worker is down, no end is reported: other workers may still have parts
-of the request. A dead coordinator's holds are void. Its successor writes no such marker before each handler
-has reported that all batches checked by earlier coordinators are appended or lost (HoldsEnded). The
-coordinator's side: `coordinator/transactions/marker_holds.py`.
+however the request ends. While a log worker is down, ends of holds are not reported: other workers may still
+have parts of the request. A dead coordinator's holds are void. Its successor writes no such marker before
+each handler has reported that all batches checked by earlier coordinators are appended or lost (HoldsEnded).
+The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations
