@@ -12,7 +12,7 @@ from mpbroker.ipc.calls import Message
 
 
 class Change(NamedTuple):
-    """A change of a topic that handlers must have read: the version of its settings, its partition count."""
+    """The version of a topic's settings and its partition count, which handlers must have read."""
 
     topic_id: bytes
     config_version: int

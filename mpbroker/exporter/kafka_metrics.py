@@ -82,7 +82,7 @@ def _kept(attributes: dict[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def _write_gauge(base: str, meaning: str, value: float, labels: dict[str, str], page: Page) -> None:
-    """Write a gauge; a percentage under both names that jmx_exporter's rules may give it."""
+    """Write a gauge. Write a percentage twice, under the two names that jmx_exporter's rules may give it."""
     page.add(_family(base, "gauge", meaning), value, labels)
     if base.endswith(_PERCENT):
         page.add(_family(f"{base.removesuffix(_PERCENT)}_{_PERCENT}", "gauge", meaning), value, labels)

@@ -45,7 +45,7 @@ class PageText:
 
     @property
     def fresh_until(self) -> float:
-        """Return the time until which the page is served to new requests, as of time.monotonic()."""
+        """Return the value of time.monotonic() until which the page is served to new requests."""
         return self._made + self._cost_s * FRESH_FACTOR
 
     async def zipped(self) -> bytes:

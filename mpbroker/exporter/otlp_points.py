@@ -161,5 +161,5 @@ def _unit(name: str) -> str:
 
 
 def _valid(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Replace characters that UTF-8 cannot encode in label values, since clients choose some of them."""
+    """Replace characters that UTF-8 cannot encode. (Clients choose some of the label values.)"""
     return {name: text.encode(errors="replace").decode() for name, text in labels.items()}

@@ -35,7 +35,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class Origin(NamedTuple):
-    """The broker whose metrics are sent, and the time since which they count (ns since 1970)."""
+    """The broker whose metrics are sent, and the time when its counters were 0 (ns since 1970)."""
 
     cluster_id: str
     node_id: int
@@ -52,7 +52,7 @@ class Origin(NamedTuple):
 
 
 class Sender:
-    """The sending thread. `collect`, a coroutine of `loop`, returns a page, or None if it cannot be made."""
+    """The sending thread. `collect`, awaited in `loop`, returns a page, or None if it cannot be made."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Sender:
             due = max(due + self._destination.interval_s, time.monotonic())
 
     def _exporter(self) -> MetricExporter:
-        """Return OpenTelemetry's exporter. Its environment variables set headers, certificates, timeout."""
+        """Return OpenTelemetry's exporter. Environment variables set its headers, certificates, timeout."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
         from mpbroker.exporter.otlp_session import BoundedSession
@@ -113,7 +113,7 @@ class Sender:
         return OTLPMetricExporter(endpoint=self._destination.url, session=self._session)
 
     def _resource(self) -> Resource:
-        """Return the broker's resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
+        """Return the broker's resource. OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES change its attributes."""
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
         return Resource.create({**self._origin.attributes, **OTELResourceDetector().detect().attributes})

@@ -33,7 +33,7 @@ class NotTaken(requests.RequestException):
 
 
 class BoundedSession(requests.Session):
-    """A session for one thread. `problem` explains a failed request; "" if its exception does."""
+    """A session for one thread. `problem` says why a request failed; "" if the raised exception says it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Metrics with a sample per partition: of Kafka's logs, and kafka_exporter's of topics and consumer groups.
+"""Metrics per partition: Kafka's metrics of logs, and kafka_exporter's metrics of topics and groups.
 
 (danielqsj/kafka_exporter: README.) Labels are rendered once per partition and used for all metrics, so that a
 scrape of thousands of partitions is fast.

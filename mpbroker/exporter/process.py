@@ -61,8 +61,8 @@ def run(
 ) -> int:
     """Serve HTTP on the listening socket `fd`, or no HTTP if negative, until the supervisor orders a stop.
 
-    Return the exit status. Metrics are sent to `otlp`, if not None; they count since `began_ns` (ns since
-    1970). The first request for the web console calls `make_console`.
+    Return the exit status. Metrics are sent to `otlp`, if not None. The counters were 0 at `began_ns` (ns
+    since 1970). The first request for the web console calls `make_console`.
     """
     os.nice(NICENESS)
     _be_killed_first()
@@ -153,7 +153,7 @@ def own_names(config: BrokerConfig) -> set[str]:
 
 
 def _be_killed_first() -> None:
-    """Have the kernel kill this process before the broker's others if memory runs out, where permitted."""
+    """Try to make the kernel kill this process before the broker's other ones if memory runs out."""
     score = Path("/proc/self/oom_score_adj")
     try:
         score.write_text(str(min(int(score.read_text()) + OOM_SCORE, OOM_SCORE_MAX)))

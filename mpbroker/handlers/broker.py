@@ -1,4 +1,4 @@
-"""The broker as the APIs see it: configuration, metadata, partitions, and clients of other processes."""
+"""The broker as the APIs see it: configuration, metadata, partitions, and calls to other processes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Broker(Services):
     def reader(self, topic: Topic, now: Partition) -> PartitionReader:
         """Return the reader of a partition, which avoids its damaged ranges.
 
-        Raises ValueError or OSError if the damaged ranges are not known, OSError without a directory.
+        Raises OSError if there is no directory, ValueError or OSError if the damaged ranges are not known.
         """
         reader = self.readers.get(topic.name, now)
         word = self.damaged.load(topic.partitions[now.partition].slot)
@@ -121,7 +121,7 @@ class Broker(Services):
 
 
 def check_leader_epoch(wanted: int, now: Partition) -> ErrorCode | None:
-    """Return the error for a client's leader epoch; None if it is current, or -1 for no check (KIP-320)."""
+    """Return the error for a client's leader epoch; None if the epoch is current or ANY_EPOCH (KIP-320)."""
     if wanted == ANY_EPOCH or wanted == now.leader_epoch:
         return None
     return ErrorCode.FENCED_LEADER_EPOCH if wanted < now.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -261,7 +261,7 @@ class Handler:
     def notice_peers(self) -> None:
         """Note log workers and the coordinator as up: they may have started after this process.
 
-        A peer that was fenced is not noted here, but when the supervisor announces its successor.
+        A fenced peer is skipped: it is noted as up when the supervisor announces its successor.
         """
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):

@@ -89,7 +89,7 @@ class InitProducerId:
         return self._begin(init, transaction)
 
     def _find_or_put(self, transactional_id: str) -> TransactionMetadata:
-        """Return the transactional id's state; create it if missing. Raises ApiError without a topic."""
+        """Return or create a transactional id's state. Raises ApiError if no __transaction_state exists."""
         transaction = self._state.find(transactional_id)
         if transaction is None:
             if not self._state.partitions.states:

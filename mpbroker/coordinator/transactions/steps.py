@@ -190,8 +190,8 @@ def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None
 def check_may_abort(transaction: TransactionMetadata, expected: Producer | None, now_ms: int) -> None:
     """Raise ApiError if InitProducerId would be refused even after the open transaction was aborted.
 
-    (Kafka aborts the transaction before it checks the epoch, so that a late copy of a request aborts the
-    transaction of the next producer.)
+    (Kafka checks the epoch only after the abort. There a late copy of a request aborts the transaction of the
+    next producer.)
     """
     aborted = prepare(transaction, False, TV2, now_ms, NO_PRODUCER_ID)
     bump_for(aborted.value, aborted.last_epoch, expected)
@@ -200,7 +200,7 @@ def check_may_abort(transaction: TransactionMetadata, expected: Producer | None,
 def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Return the step that keeps the producer id and bumps the epoch (not for a retry). Raises ApiError."""
+    """Return the step that keeps the producer id and, but for a retry, bumps the epoch. Raises ApiError."""
     value = transaction.value
     assert value is not None
     is_retry = bump_for(value, transaction.last_epoch, expected) is Bump.SAME
@@ -300,7 +300,7 @@ def _judge_retry(value: TransactionValue, is_commit: bool) -> Verdict:
 
 
 def _has_bumped_epoch(value: TransactionValue, producer: Producer) -> bool:
-    """Return whether `producer` has the epoch before the last bump: it lost an answer, or timed out."""
+    """Return whether `producer` has the epoch before the last bump, after a lost answer or a timeout."""
     if producer == (value.producer_id, value.producer_epoch - 1):
         return True
     return value.producer_epoch == 0 and producer == (value.previous_producer_id, EXHAUSTED_FROM)

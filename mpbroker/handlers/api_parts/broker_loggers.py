@@ -1,6 +1,7 @@
 """The broker's loggers, whose levels clients can read and change until the next restart.
 
-Each part of the broker has a logger; `root` is above all of them but the request log (ipc.log_levels).
+Each part of the broker has a logger, which inherits the level of `root` if it has no level of its own. Only
+the request log does not inherit that level (ipc.log_levels).
 (Kafka: LoggingController.)
 """
 

@@ -1,4 +1,4 @@
-"""Questions to log workers: each worker is asked about its own partitions, AT_ONCE per question.
+"""Questions to log workers: each is asked about its own partitions, AT_ONCE partitions per question.
 
 The client gets its response when all workers have answered.
 """
@@ -30,8 +30,8 @@ def ask_owners(
 ) -> Generator[None]:
     """Ask the log workers that own the partitions, and wait for all answers.
 
-    `wanted` has at least one pair: what to ask for, and the result to fill in. `take` is called for each
-    answer with its results, in the order of the question, and the answer: `Failed` if the worker has died.
+    `wanted` has at least one pair: what to ask for, and the result to fill in. `take(results, answer)` is
+    called for each answer, with the results in the order of the question. A dead worker's answer is `Failed`.
     """
 
     def worker_of(one: Owned) -> int:
@@ -96,7 +96,7 @@ class _Questions(Generic[Wanted, Result]):
 
 
 def _answered_for(answer: calls.Message) -> int:
-    """Return how many partitions the answer covers. A long answer lacks the last ones of its question."""
+    """Return how many partitions the answer covers. A long answer omits the last partitions asked for."""
     return len(answer.partitions) if isinstance(answer, calls.Producers) else AT_ONCE
 
 

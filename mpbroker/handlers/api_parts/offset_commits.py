@@ -49,7 +49,7 @@ def pass_on_commit(
 
 
 def inline_bytes_max(most_bytes: int) -> int:
-    """Return the largest size in bytes of a request that is passed on without `is_too_large`."""
+    """Return the largest size in bytes of a request that need not be checked with `is_too_large`."""
     return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
 
@@ -78,7 +78,7 @@ def _forward_in_parts(
 
 
 class Part(NamedTuple):
-    """Topics committed together. `begins_within`: the first continues the last topic of the part before."""
+    """A part of a commit. `begins_within`: its first topic is the rest of the earlier part's last topic."""
 
     topics: list[Any]
     begins_within: bool

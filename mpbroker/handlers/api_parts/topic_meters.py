@@ -77,7 +77,7 @@ def partition_checked(
 
 
 def batch_appended(meters: Meters, batch: Batch) -> None:
-    """Count the error, if any, of a batch from the log process, which counts appended batches itself."""
+    """Count a batch's error, if any, after the append. The log process itself counts appended batches."""
     if batch.error not in EXPECTED_OF_PRODUCE:
         meters.topic(batch.slot, batch.slot_generation, TopicMeter.FAILED_PRODUCE)
 

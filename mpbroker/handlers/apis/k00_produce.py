@@ -117,7 +117,7 @@ def has_transactional_records(request: ProduceRequest) -> bool:
 
 
 def may_be_transactional(context: RequestContext) -> bool:
-    """Return False for transactional records without a transactional id that the client may write with."""
+    """Return True if no records are transactional, or the client may write with the transactional id."""
     transaction = context.body.transactional_id
     if transaction is not None and not context.broker.authorization.is_on:
         return True
@@ -350,7 +350,7 @@ class Production:
         return self.adds or self.context.broker.config.transaction_partition_verification_enable
 
     def checked(self, inside: list[Wanted], errors: list[ErrorCode], hold: Hold) -> None:
-        """Answer the batches that the coordinator has refused with its errors; append all other batches."""
+        """Answer refused batches with the coordinator's errors, and append all other batches."""
         self.hold = hold
         for one, code in zip(inside, errors, strict=True):
             if code != ErrorCode.NONE:

@@ -229,7 +229,7 @@ class Fetch:
         return topic
 
     def _may_read(self, name: str) -> bool:
-        """Return True if the client may read the topic, or is a follower, checked by `_may_follow`."""
+        """Return True if the client may read the topic. A follower may; `_may_follow` has checked it."""
         return self.is_follower or self._allows(READ_TOPIC, name)
 
     def _may_follow(self) -> bool:
@@ -288,7 +288,7 @@ class Fetch:
     def _prefetch(self, cold: NotResident) -> None:
         """Have bytes read from the disk, unless reads for a full response are under way.
 
-        The client's next fetch asks for the rest. Raises OSError if the bytes could not be read.
+        Bytes that are not read are left to the client's next fetch. Raises OSError if a read has failed.
         """
         broker = self.context.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):

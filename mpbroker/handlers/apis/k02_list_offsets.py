@@ -142,7 +142,7 @@ class Waited(NamedTuple):
 def look_up(
     context: RequestContext, topic: Topic | None, wanted: Wanted, waited: Waited | None
 ) -> Pieces[Answer | LogEnd]:
-    """Return one partition's answer, or the log end to wait for first. Raises ApiError for an error code."""
+    """Return one partition's answer, or the log end to wait for first. Raises ApiError on failure."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     found = context.broker.partition(topic, wanted.partition_index)

@@ -20,7 +20,7 @@ PROTOCOLS_MAX = 1_000
 
 
 def refusal(context: RequestContext) -> JoinGroupResponse | None:
-    """Return an error response, without the undecoded member id, if the request is too large; else None."""
+    """Return an error response, with an empty member id, if the request is too large; else None."""
     if not is_too_large(context):
         return None
     response = JoinGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)

@@ -3,7 +3,7 @@
 The transaction coordinator writes its markers itself. `kafka-transactions.sh abort` asks for a marker for a
 transaction that was left open: until it ends, read_committed consumers get no later records. The response
 comes when the markers are durable. Partitions of internal topics are refused. A partition gets a marker once,
-however often it is named. Many markers are made some at a time. (Kafka:
+however often it is named. Other requests are served while many markers are being made. (Kafka:
 KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
 """
 

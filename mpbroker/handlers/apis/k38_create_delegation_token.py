@@ -1,4 +1,4 @@
-"""CreateDelegationToken (key 38), versions 1-3: makes a token with which a client logs in as its owner.
+"""CreateDelegationToken (key 38), versions 1-3: makes a token with which clients log in as its owner.
 
 The response comes when the token is durable and every processor knows it. Owners and renewers must be users.
 Kafka accepts owners of other types, but a client with their token logs in as a user. (Kafka:

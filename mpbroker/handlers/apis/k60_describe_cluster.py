@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0-2: the cluster's id, and this broker as its broker and controller.
 
-v1 is for brokers or controllers (KIP-919). There is no listener for controllers, so a request for controllers
-gets MISMATCHED_ENDPOINT_TYPE. No broker is ever fenced (v2). (Kafka:
+From v1 on a request asks for brokers or for controllers (KIP-919). There is no listener for controllers, so a
+request for controllers gets MISMATCHED_ENDPOINT_TYPE. No broker is ever fenced (v2). (Kafka:
 AuthHelper.computeDescribeClusterResponse.)
 """
 

@@ -1,8 +1,9 @@
-"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, as by a Kafka broker for classic groups (KIP-848).
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, since only classic groups are served.
 
 The API is advertised, since librdkafka with group.protocol=consumer waits forever, without an error, for a
-broker that has this API, but stops with an error if the response is UNSUPPORTED_VERSION. (Kafka:
-KafkaApis.handleConsumerGroupHeartbeat.)
+broker that has this API, but stops with an error if the response is UNSUPPORTED_VERSION. A Kafka broker
+without the consumer protocol responds with the same error. (Kafka: KafkaApis.handleConsumerGroupHeartbeat;
+KIP-848.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Requests about groups and transactions, on their way to the coordinator and back (KIP-590).
 
 A handler passes on the bytes that the client has sent, and gets back the bytes of the response. While the
-coordinator has a request, the request is parked: it counts as no handler's load, and is cancelled if its
-connection ends. A JoinGroup may be parked for minutes. No request keeps the coordinator busy for long: each
-API limits how much a request may name, and some requests are forwarded in parts.
+coordinator has a request, the request is parked: it does not count as load of a handler, and is cancelled if
+its connection ends. A JoinGroup may be parked for minutes. No request keeps the coordinator busy for long:
+each API limits how much a request may name, and some requests are forwarded in parts.
 
 Short commits and heartbeats are forwarded by the turn, and come here only in uncommon cases (`take_over`;
 `hot_path/forwarded.pxd`).
@@ -50,7 +50,7 @@ class Forwarding:
     # ---- as it came
 
     def pass_on(self, context: PendingRequest) -> None:
-        """Pass a request on unchanged. Without memory, fail a request that is to wait for other members."""
+        """Pass a request on unchanged. Fail a JoinGroup or SyncGroup if there is no memory for its wait."""
         if context.slot.api_key in WAIT_FOR_OTHERS:
             size = REQUEST_BYTES + context.body_bytes
             if not self._parked_memory.has_room(context, size):

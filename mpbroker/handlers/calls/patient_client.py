@@ -31,7 +31,7 @@ def nothing() -> None:
 
 
 def none() -> int:
-    """Return 0: there are no other calls."""
+    """Return 0, for a client without other calls to count."""
     return 0
 
 
@@ -80,12 +80,12 @@ class _Unsent:
 
 
 class PatientClient:
-    """Calls over an RpcClient. Each call gets one answer: `Failed` if the server dies before it answers.
+    """Calls to a server over an RpcClient. Each gets one answer, `Failed` if the server dies before that.
 
-    While there is no server, a call waits up to `successor_ms`, provided that `expire` is called in time;
-    with 0 the call fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind`
-    connects to its successor. `counters`, unless it is None, gets the number of waiting calls: those made
-    here and `others()`, the number of calls that the turn has made.
+    While there is no server, a call waits for up to `successor_ms`; if that is 0, the call fails at once. The
+    owner must call `expire` in time to end such waits. `clear` drops the calls that wait to be sent to a dead
+    server, `rebind` connects to its successor. `counters`, unless it is None, gets the number of waiting
+    calls: those made here and `others()`, the number of calls that the turn has made.
     """
 
     def __init__(

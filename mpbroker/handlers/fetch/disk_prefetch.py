@@ -61,7 +61,7 @@ class DiskPrefetch:
         """Read a part of a file into the page cache in a thread; `reap` calls `then` afterwards.
 
         `then` must check again whether the part is resident and, if not, call `read` again: the read may have
-        failed or not begun. Raises OSError if the file cannot be examined, or within `then` after a failure.
+        failed or not begun. Raises OSError if the file cannot be examined, or within `then` if a read failed.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length

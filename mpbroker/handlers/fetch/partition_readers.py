@@ -87,7 +87,7 @@ class Readers:
         self._to_look_at: list[Key] = []
 
     def get(self, name: str, partition: Partition) -> PartitionReader:
-        """Return the reader of a partition; `name` is its topic's. Raises OSError if there is no directory.
+        """Return the reader of a partition of topic `name`. Raises OSError if there is no directory.
 
         A partition that has moved to another log directory and back has new files under the same names. A
         reader that has the earlier files open would not see later records, so it is replaced.

@@ -213,7 +213,7 @@ cdef bint forward_answer(
     const ForwardedEntry *entry, const ForwardedRef *forwarded, const CallSlot *answer,
     const uint8_t *theirs, uint8_t *arena, MetersRef *meters, ReplySlot *reply,
 ) noexcept nogil:
-    """Write the response after the request, count its error codes, and fill `reply` except its times.
+    """Write the response behind the request in its block, count error codes, fill `reply` except its times.
 
     Return False, having done nothing, if the answer is not a whole response, or there is no room. `theirs`
     is the coordinator's arena, with the answer; `arena` has the request.

@@ -30,7 +30,7 @@ cdef inline int partition_reply_bytes(int version) noexcept nogil:
 
 
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil:
-    """Set `shape` to the body's counts and sizes. Return False if it is malformed or not a common one."""
+    """Set `shape` to the body's counts and sizes. Return False if the body is malformed or not common."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef int64_t count, topics, partitions, _
     cdef int16_t acks

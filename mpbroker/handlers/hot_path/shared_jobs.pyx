@@ -22,7 +22,7 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 
 
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
-    """Make the entry of a job that all workers in the job's header must return; NULL without memory.
+    """Return a new entry for a job that all workers in its header must return; NULL if memory runs out.
 
     Every batch starts with UNKNOWN_SERVER_ERROR, so that a batch that no worker fills is not a success.
     """
@@ -51,7 +51,7 @@ cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *
 
 
 cdef SharedJob *shared_returned(SharedJobs *jobs, const ProduceSlot *back, uint32_t worker) noexcept nogil:
-    """Note that a worker has returned the job. Return the entry if all workers have now, else NULL."""
+    """Note that a worker has returned the job. Return the entry if no worker still has the job, else NULL."""
     cdef SharedJob *entry
     if back.request >= jobs.room:
         return NULL

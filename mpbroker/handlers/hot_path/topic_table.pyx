@@ -88,7 +88,7 @@ cdef Topic *new_topic(row, int log_workers) except NULL:
 
 
 cdef class TopicTable:
-    """The topics that Python gives to the turn, and grants of connections."""
+    """The topics that Python gives to the turn, and the operations that connections are granted."""
 
     def __cinit__(self, *_):
         self.ref.key[0], self.ref.key[1] = struct.unpack("=QQ", os.urandom(16))
@@ -122,7 +122,7 @@ cdef class TopicTable:
     def update(self, changed: Iterable[Row] = (), removed: Iterable[bytes] = ()) -> None:
         """Add or replace topics by the rows in `changed`; drop the topics with the ids in `removed`.
 
-        Raises ValueError for a topic id that is not 16 bytes long, MemoryError without memory.
+        Raises ValueError for a topic id that is not 16 bytes long, MemoryError if memory runs out.
         """
         cdef Topic *topic
         changed = list(changed)

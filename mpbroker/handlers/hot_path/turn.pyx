@@ -5,8 +5,8 @@
                   empty or the turn has taken 10 ms
     3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx),
                   short commits of offsets and heartbeats go to the coordinator (forwarded.pxd); all else is
-                  kept for Python, as heavy where batches unpack to much
-    4. publish    each ring once, its bell once
+                  kept for Python, marked as heavy if its batches unpack to many bytes
+    4. publish    each ring once, and ring its bell once
 
 HandlerTurn is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
 A job for several workers is sent to each of them and answered here when all have returned it
@@ -113,8 +113,8 @@ EVERYTHING, ANY_PROCESSOR = -1, -2
 class Forwarded(NamedTuple):
     """A request that the turn has forwarded, and that Python takes over.
 
-    `request` is the request's descriptor; `block` is the call's, in the handler's arena. `is_dropped`: no
-    response is needed.
+    `request` is the request's descriptor; `block` is the block of the call in the handler's arena.
+    `is_dropped`: no response is needed.
     """
 
     request: bytes
@@ -380,7 +380,7 @@ cdef class HandlerTurn:
         return taken
 
     def forget_forwarded(self, int processor) -> None:
-        """Have the coordinator's answers to forwarded requests of a dead processor dropped when they come."""
+        """Mark the forwarded requests of a dead processor: the coordinator's answers to them are dropped."""
         cdef uint32_t i
         for i in range(FORWARDED_MAX if self.forwarded.count else 0):
             if self.forwarded.entries[i].request.processor == processor:
@@ -442,7 +442,7 @@ cdef class HandlerTurn:
                     self._complete(entry)
 
     def forget_shared(self, int processor) -> None:
-        """Have the answers to shared jobs of a dead processor, or of all (ANY_PROCESSOR), dropped."""
+        """Mark the shared jobs of a dead processor, or of all (ANY_PROCESSOR): their answers are dropped."""
         cdef uint32_t i
         for i in range(self.shared.room):
             if self.shared.entries[i].used and processor in (
@@ -523,7 +523,7 @@ cdef class HandlerTurn:
         return unsent + [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
 
     cdef bint _is_for_python(self) noexcept nogil:
-        """Return True if slots or changed words wait for Python, or the turn has found no reason to wake."""
+        """Return True if slots, jobs or changed words need Python, or the last turn found nothing to do."""
         return (
             self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0
             or self.found == 0 or self._has_news()
@@ -598,7 +598,7 @@ cdef class HandlerTurn:
         bell_disarm(self.bell)
 
     cdef int _take(self, Peer *peer, uint64_t *requests) noexcept nogil:
-        """Take up to TAKEN_AT_ONCE slots of one ring and act on them. Return nonzero without memory."""
+        """Take up to TAKEN_AT_ONCE slots of one ring and act on them. Return nonzero if memory runs out."""
         # Copied, not cast: the compiler may assume that a Slot and a RequestSlot never share memory.
         cdef RequestSlot taken[TAKEN_AT_ONCE]
         cdef uint64_t count = ring_waiting(
@@ -669,7 +669,7 @@ cdef class HandlerTurn:
         return failed
 
     cdef int _take_other(self, Peer *peer, const Slot *slot, int kind) noexcept nogil:
-        """Act on a descriptor other than a request, or keep it for Python. Return nonzero without memory."""
+        """Act on a non-request descriptor, or keep it for Python. Return nonzero if memory runs out."""
         cdef ProduceSlot job
         if kind == PRODUCED and self._is_shared(slot):
             memcpy(&job, slot, sizeof(Slot))
@@ -771,7 +771,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Forward a short request to the coordinator. Return False if Python must, as with ACLs or quotas."""
+        """Forward a short request to the coordinator. Return False to leave it to Python (ACLs, quotas)."""
         cdef CallSlot call
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:
@@ -833,7 +833,7 @@ cdef class HandlerTurn:
         return NULL
 
     cdef int _send(self, Peer *peer, ProduceSlot *job) noexcept nogil:
-        """Send the job to each worker that has partitions of it. Return nonzero without memory."""
+        """Send the job to each worker that has partitions of it. Return nonzero if memory runs out."""
         cdef uint32_t workers = (<JobHeader *>(peer.arena + job.block + job.job)).workers
         cdef Slot slot
         cdef SharedJob *entry

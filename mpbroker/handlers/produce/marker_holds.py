@@ -1,10 +1,10 @@
 """Holds: until a handler ends its hold, the coordinator does not write the marker of a transaction.
 
 A hold is for checked batches that the log would not refuse after the marker. It is ended exactly once,
-however the request ends. While a log worker is down, no end is reported: other workers may still have parts
-of the request. A dead coordinator's holds are void. Its successor writes no such marker before each handler
-has reported that all batches checked by earlier coordinators are appended or lost (HoldsEnded). The
-coordinator's side: `coordinator/transactions/marker_holds.py`.
+however the request ends. While a log worker is down, ends of holds are not reported: other workers may still
+have parts of the request. A dead coordinator's holds are void. Its successor writes no such marker before
+each handler has reported that all batches checked by earlier coordinators are appended or lost (HoldsEnded).
+The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MarkerHolds:
         self._has_reported = False
 
     def open(self, number: int) -> Hold:
-        """Return the hold with the number from a CheckedTransaction. For NO_HOLD its end is not reported."""
+        """Return the hold with the number from a CheckedTransaction. The end of a NO_HOLD is not reported."""
         hold = Hold(self, number)
         if number != NO_HOLD:
             self._open.add(hold)

@@ -89,7 +89,7 @@ class PendingVerification:
     is_again: bool = False
 
     def errors(self, found: Sequence[int]) -> list[ErrorCode]:
-        """Return an error for each part of `asked`, in order; NONE for parts that were not asked for."""
+        """Return the error of each part of `asked`, in order; NONE for parts that are not in `missing`."""
         by_part = dict(zip(self.missing, map(error_code, found), strict=True))
         return [by_part.get(part, ErrorCode.NONE) for part in self.asked.parts]
 

@@ -1,6 +1,6 @@
 """The handler's part of the request log: a request and its response as JSON (Kafka: RequestConvertToJson).
 
-The processor adds the times when the last byte is written, and writes the line: see
+When the last byte of the response is written, the processor adds the times and writes the line: see
 network/processor/request_log.py. Of record data only the size is written, and secrets are hidden.
 """
 
