@@ -136,7 +136,7 @@ def session_slots(config: BrokerConfig) -> int:
 
 
 def _readers(log_dirs: Sequence[str], turn: HandlerTurn) -> Readers:
-    """Return readers that share the limit of open files with the fetch turn."""
+    """Return readers of partitions, which share the limit of open files with the fetch turn."""
     readers = Readers(log_dirs)
     turn.fetch_positions.partitions_max = readers.turn_partitions_max
     return readers
@@ -173,7 +173,7 @@ def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Handle
 def forwarded_apis() -> list[tuple[int, int, int, int]]:
     """Return the APIs that the turn forwards by itself, in the form of `HandlerTurn.forward`.
 
-    Clients send these requests all the time, and may have other requests under way on the connection.
+    Clients send these requests often, also while earlier requests of the connection are not answered yet.
     """
     apis = all_apis()
     return [

@@ -55,7 +55,7 @@ class Unreadable(ValueError):
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return [path] for a file; for a partition's directory its files that can be dumped, by segment."""
+    """Return [path] for a file; for a partition's directory, the dumpable files, sorted by segment."""
     if not path.is_dir():
         return [path]
     kinds = list(_BY_SUFFIX)

@@ -185,7 +185,7 @@ class _Run:
             return resolve(self.config, {})
 
     def _read_metadata(self, log_dir: LogDirectory, log: PartitionLog) -> None:
-        """Read the settings of topics. Warn if that fails, as for records of Kafka that are unknown here."""
+        """Read the settings of topics. Warn if a record cannot be understood, such as a new one of Kafka."""
         log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, log_dir.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)
         try:

@@ -55,7 +55,11 @@ class CannotRepair(Exception):
 
 @dataclass
 class Cut:
-    """A damaged segment: ranges [start, end) of `whole` bytes and of `lost` offsets (end -1: unknown)."""
+    """A damaged segment.
+
+    `whole` has the byte ranges [start, end) of whole batches, `lost` the ranges [start, end) of lost offsets.
+    An end of -1 is unknown.
+    """
 
     segment: Segment
     whole: list[tuple[int, int]]
@@ -120,7 +124,7 @@ def plan(path: Path) -> Plan:
 
 
 def _refuse_journaled(partition: Partition) -> None:
-    """Check that no journal has records of the partition, whose bytes a repair moves. Raises CannotRepair."""
+    """Raise CannotRepair if a journal has records of the partition: a repair moves the bytes of segments."""
     for path in sorted(partition.path.parent.iterdir()):
         if worker_of(path.name) is not None:
             _refuse_if_in(path, partition)

@@ -258,7 +258,7 @@ class CheckedTransaction(Struct, tag="checked_transaction"):
     """The answer to CheckTransaction: an error code for each partition, in the order of the call.
 
     `hold` numbers a hold, which keeps the transaction from ending until an EndHold reports that the checked
-    batches are appended or lost. 0 means no hold: the log refuses a late batch because of its producer epoch.
+    batches are appended or lost. 0 means that no hold is needed: the log refuses late batches by their epoch.
     """
 
     errors: list[int]
@@ -401,9 +401,9 @@ class ChangedToken(Struct, tag="changed_token"):
 
 
 class DescribeTokens(Struct, tag="describe_tokens"):
-    """handler -> coordinator: describe the tokens of these principals whose ids are greater than `after`.
+    """handler -> coordinator: describe tokens with ids greater than `after` that belong to `owners`.
 
-    `owners` None means all principals. Answered by DescribedTokens.
+    `owners` are principals; None means all principals. Answered by DescribedTokens.
     """
 
     owners: list[str] | None
@@ -525,7 +525,10 @@ class ProducersOfPartition(Struct, array_like=True):
 
 
 class Producers(Struct, tag="producers"):
-    """The answer to TellProducers, in the order of the call. A long answer has only the first partitions."""
+    """The answer to TellProducers, in the order of the call.
+
+    A long answer has only the first partitions. The handler then asks again for the other partitions.
+    """
 
     partitions: list[ProducersOfPartition]
 

@@ -19,7 +19,7 @@ assert OUTSTANDING_MAX < PENDING_PLACES
 
 
 def ledger_bytes(places: int) -> int:
-    """Return the bytes of shared memory for the ledger of a processor with `places` channels."""
+    """Return the size in bytes of the ledger of a processor with `places` channels."""
     return ROWS_AT + places * ROW_BYTES + CHANGE_PLACES * 8
 
 

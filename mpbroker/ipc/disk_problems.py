@@ -1,7 +1,7 @@
 """Sentences about the problems of a running broker's disks, with their remedies.
 
-The log workers write problems into the records of log directories (`log_sizes`). The broker's log, `mpbroker
-ctl status`, the readiness check, `mpbroker top` and the console all use these sentences.
+The log workers write problems of log directories into shared memory (`log_sizes`). The broker's log,
+`mpbroker ctl status`, the readiness check, `mpbroker top` and the console all use these sentences.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 A process is silent while its turn counter does not move. An observer counts silence in its own checks, never
 by the clock alone: after the supervisor was stopped, or the machine slept, no process may appear dead. The
-supervisor judges its children, a log process the workers of its recovery. (Kafka has no counterpart: a JVM
-cannot replace a thread.)
+observer is the supervisor or, for the worker processes of a recovery, the log process that started them.
+(Kafka has no counterpart: a JVM cannot replace a thread.)
 
 alive     the turn counter moves; the loop of every process turns at least once in a tick
-works     the process uses the CPU for a heavy request that it has announced, for recovery, or as exporter.
-          It counts as alive: the request for up to `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery
-          for as long as it takes, the exporter for a quarter of the timeout
+works     the process uses the CPU, and has announced a heavy request, recovers, or is the exporter. It counts
+          as alive: with the request for up to `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, in recovery for
+          as long as that takes, as exporter for a quarter of the timeout
 waits     the process is in an uninterruptible sleep of the kernel, which a slow disk causes and no signal can
           end; or it could run, but other processes use all CPUs
 hangs     none of these for handler.hang.timeout.ms, ten times as long in recovery, or a quarter of it in the

@@ -1,9 +1,9 @@
 """Log levels: words in shared memory that clients alter and all processes read until the broker stops.
 
 The block `log_levels` has a word for each of LOGGERS, `request_log` one word for the request log: the level
-that a client has set, or 0. These words are the exception to one writer per word: the supervisor writes them,
-and so does any handler that serves a client. Each change is one store, and no writer waits for another, so
-the last writer wins. (Kafka: LoggingController.)
+that a client has set, or 0. Other words of shared memory have one writer each, but these have several: the
+supervisor, and any handler that serves a client. Each change is one store, and no writer waits for another,
+so the last writer wins. (Kafka: LoggingController.)
 """
 
 from __future__ import annotations

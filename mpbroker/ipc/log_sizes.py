@@ -1,9 +1,9 @@
 """Sizes of log directories and partitions, and states of log directories, as the log workers measure them.
 
-The public region has a record for each log directory and two words for each partition slot. A size is as of
-the log worker's last measurement (`mpbroker.log.manager.size_metrics`). A directory has no size until every
-log worker has measured its own partitions. Log worker 0 writes a directory's name and state when it starts.
-The number of partitions in a directory is computed from the partition table (`partition_counts`).
+The public region has RECORD_BYTES for each log directory and two words for each partition slot. The log
+workers measure sizes from time to time (`mpbroker.log.manager.size_metrics`). A directory has no size until
+every log worker has measured its own partitions. Log worker 0 writes a directory's name and state when it
+starts. The number of partitions in a directory is computed from the partition table (`partition_counts`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DirState(IntEnum):
 
 
 class _Word(IntEnum):
-    """Indices of the words of a directory's record. After each FIRST_… word come those of other workers."""
+    """Indices of a directory's words. FIRST_… is log worker 0's word; the other workers' words follow it."""
 
     STATE = 0  # a DirState
     TOTAL_BYTES = 1  # size of its file system …
@@ -61,7 +61,7 @@ class DirSeen:
 
 
 class DirSizes:
-    """The records of all log directories."""
+    """The sizes and states of all log directories, in shared memory."""
 
     def __init__(self, block: memoryview) -> None:
         self._block = block
@@ -99,7 +99,7 @@ class DirSizes:
         self._words(number).store(_Word.FIRST_WAIT + worker, since_ns)
 
     def all(self) -> dict[int, DirSeen]:
-        """Return the state of each log directory that has a record, by the directory's number."""
+        """Return the state of each introduced log directory, by the directory's number."""
         found = {}
         for number in range(MAX_LOG_DIRS):
             words = self._words(number)

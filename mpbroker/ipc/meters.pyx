@@ -119,7 +119,7 @@ cdef uint64_t *open_errors(MetersRef *meters, int api) noexcept nogil:
     return meters.errors[api]
 
 cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
-    """Return the cell of a slot, zeroed for this generation. Its old counts are added to `retired`."""
+    """Zero the cell of a slot for this generation, and return it. Add the cell's old counts to `retired`."""
     cdef uint32_t part = slot // CELLS_PER_PART
     cdef uint64_t *cell = <uint64_t *>(meters.topics_base + <uint64_t>slot * CELL_BYTES)
     cdef int i
@@ -455,7 +455,7 @@ class Reader:
         return found
 
     def retired(self, process: int) -> list[int]:
-        """Return the retired counts (words by TopicMeter): sums of cells that now count for others."""
+        """Return the retired counts (words by TopicMeter): sums over former partitions of reused slots."""
         return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
 
     def names(self) -> dict[tuple[int, int], str]:

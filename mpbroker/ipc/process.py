@@ -99,8 +99,8 @@ class FatalError(Exception):
 class PeerOrder:
     """An order about another process: welcome the role if `alive`; fence it if no flag is set.
 
-    `stage` is the number of a fence's step. Obey each order: the process to welcome may have died meanwhile,
-    but then the order to fence it follows.
+    `stage` is the number of a fence's step. Obey a welcome even if the process has died meanwhile: then an
+    order to fence it follows.
     """
 
     role: int
@@ -231,7 +231,7 @@ class ProcessContext:
         self._added.clear()
 
     def session(self, request: Request) -> Session:
-        """Return the session of the connection that has sent `request`, which this process must hold.
+        """Return the session of the connection of `request`. This process must hold the request.
 
         Raises session.SessionGone if the processor no longer serves the connection.
         """
@@ -285,7 +285,7 @@ class ProcessContext:
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until the bell rings, `timeout_ms` or IDLE_SLEEP_MS is over, or `something_waits()`."""
+        """Sleep until the bell rings or `something_waits()`; for `timeout_ms` or IDLE_SLEEP_MS at most."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 

@@ -28,7 +28,7 @@ class _Word(IntEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in one log directory. `bytes` is the number to check; `goes_on` is false at the end."""
+    """The progress in one log directory. `bytes`: how many must be checked. `goes_on`: False at the end."""
 
     log_dir: int
     goes_on: bool

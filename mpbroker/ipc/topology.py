@@ -118,7 +118,7 @@ def log_worker_of_slot(slot: int, log_workers: int) -> int:
 
 
 def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
-    """Yield the slots that a partition has ever had, without the slot of the metadata's partition.
+    """Yield all slots that were ever used by any partition other than that of `__cluster_metadata`.
 
     Each log worker uses its slots in ascending order, so this stops at a worker's first unused slot.
     """

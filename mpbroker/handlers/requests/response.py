@@ -272,7 +272,7 @@ class PendingRequest(ReceivedRequest):
         errors: dict[int, int],
         pause: Pause,
     ) -> None:
-        """Send a frame, then end the request. In this order an error response can follow a failure to send.
+        """Send a frame, then end the request: if sending fails, an error response can still be sent.
 
         For a frame that is too long an error response is sent. If that is too long as well, the connection is
         closed.
@@ -290,7 +290,7 @@ class PendingRequest(ReceivedRequest):
         self.end(errors)
 
     def exceeds_response_limit(self, more_bytes: int) -> bool:
-        """Return True, and fail the request, if these bytes make its response too long."""
+        """Add `more_bytes` to the response's size. If it is too long, fail the request and return True."""
         self._response_bytes += more_bytes
         if self._response_bytes <= RESPONSE_BYTES_MAX:
             return False
@@ -346,7 +346,7 @@ class PendingRequest(ReceivedRequest):
             self.broker.responses.close(self.slot)
 
     def cancel(self) -> None:
-        """End the request without a response: its connection is closed. The processor gets its block back."""
+        """End the request, whose client has disconnected, and give its block back to the processor."""
         if self.end():
             self.broker.responses.nothing(self.slot, self._info())
 
@@ -373,9 +373,9 @@ class PendingRequest(ReceivedRequest):
             self.close()
 
     def end(self, errors: dict[int, int] | None = None) -> bool:
-        """Mark the request as done. `errors`: count of each error code in its response, None without one.
+        """Mark the request as done. Return False if it was done before.
 
-        Return False if it was done before.
+        `errors` has the count of each error code in the response; None if there is no response.
         """
         if self.done:
             return False

@@ -65,9 +65,9 @@ class ResponseBackpressure:
         give_up: Callable[[], None],
         forget: Callable[[], None] = nothing,
     ) -> None:
-        """Call `attempt`; if it raises ArenaFull or others wait, queue it to be called until there is room.
+        """Call `attempt`, or queue it for `retry` if other attempts wait or `attempt` raises ArenaFull.
 
-        If there is no room for PATIENCE_MS, call `give_up`; if the processor of the request dies, `forget`.
+        `give_up` is called if there is no room for PATIENCE_MS, `forget` if the request's processor dies.
         Raises ArenaFull if the queued attempts have too many bytes already.
         """
         if not self._entries:

@@ -163,7 +163,7 @@ class Throttling:
         return pause_ms
 
     def _introduce(self, request: ReceivedRequest, budgets: Budgets) -> None:
-        """Give the turn this connection's budgets: it charges produces, and serves fetches without quotas."""
+        """Give the turn the connection's budgets. The turn serves fetches only if no quota limits them."""
         session, client_id = request.session, request.client_id.encode()
         who = request.slot.connection, session.revision, client_id
         if not self._clients.knows(*who):
@@ -172,7 +172,7 @@ class Throttling:
 
 
 def _spent_ns(request: ReceivedRequest) -> int:
-    """Return the time spent by this handler, and by the processor since the connection's last request."""
+    """Return this handler's time for the request plus the processor's since the connection's last request."""
     return request.worked_ns + request.slot.network_ns
 
 

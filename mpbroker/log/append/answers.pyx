@@ -53,7 +53,7 @@ cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
 
 
 cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, int timed_out) noexcept nogil:
-    """Set the error of batches whose partition went offline, or that are not durable although `timed_out`.
+    """Set the error of batches whose partition went offline and, if `timed_out`, of batches not yet durable.
 
     Return the error of the last failed batch, or NO_ERROR.
     """

@@ -1,6 +1,7 @@
-"""Append one batch that the native turn leaves to Python: transactional, first in a segment, or due to roll.
+"""Append one batch that the native turn leaves to Python.
 
-(Kafka: UnifiedLog.append, LocalLog.append, LogSegment.append.)
+Such a batch is transactional, is the first batch of a segment, or needs a new segment. (Kafka:
+UnifiedLog.append, LocalLog.append, LogSegment.append.)
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ def append_batch(
 
 
 def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[int, int, int]:
-    """Return (error code or DUPLICATE, base offset, timestamp), the last two of a duplicate's original."""
+    """Return (error code or DUPLICATE, base offset, timestamp).
+
+    For DUPLICATE, base offset and timestamp are those of the batch in the log; otherwise they are -1.
+    """
     producers = log.state.producers
     if marker is not None:
         error = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
@@ -144,7 +148,7 @@ def _write(
 
 
 def _cut_back(log: PartitionLog, error: OSError) -> Appended:
-    """Cut off the bytes of a failed write. Return its refusal, or the truncation's if that fails, too."""
+    """Cut off the bytes of a failed write. Return a refusal with `error`, or with the cut's own error."""
     try:
         log.state.cut_back()
     except OSError as worse:

@@ -349,7 +349,7 @@ cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *j
 
 
 cdef void commit_release(CommitRef *commit) noexcept nogil:
-    """Have the segments of all records in the journals synced soon, to shorten a recovery."""
+    """Request an early sync of all segments that the journals name, so that a recovery is shorter."""
     cdef int i
     for i in range(commit.journal_count):
         commit.journals[i].wanted = commit.journals[i].head

@@ -616,7 +616,7 @@ cdef class AppendTurn:
             raise MemoryError("no memory for a file to sync")
 
     def flush(self, PartitionState state) -> None:
-        """Sync the partition's segment itself with the next commit round, whatever the journal has."""
+        """Sync the partition's segment with the next commit round, even if the journal has the same bytes."""
         if state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
             sync_itself(&self.commit, &state.core)
 
@@ -681,8 +681,8 @@ cdef class AppendTurn:
         self, fixed_now_ms: int | None = None, by_reference: bool | None = None,
         offered_bytes: int | None = None,
     ) -> None:
-        """Stop the clock at `fixed_now_ms`, pass every batch through Python, or offer rounds from
-        `offered_bytes` on.
+        """Stop the clock at `fixed_now_ms`, pass every batch through Python if `by_reference`, or offer
+        each round that covers at least `offered_bytes` to the flusher.
         """
         self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
         self.by_reference = self.by_reference if by_reference is None else by_reference

@@ -27,12 +27,12 @@ def use_journal(
 
 
 def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
-    """Note that the segments named by a predecessor's records are synced."""
+    """Note that all segments that the predecessor's journal names are synced."""
     turn.commit.journals[log_dir].inherited = NOT_SYNCING
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Have the segments of all records now in the journals synced in the background, however empty the rings.
+    """Request a background sync of all segments that the journals name, even if the rings are almost empty.
     """
     commit_release(&turn.commit)
 

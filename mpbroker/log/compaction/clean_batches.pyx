@@ -324,7 +324,7 @@ cdef class Filter:
     cdef bint judge(
         self, BatchWalk walk, const uint8_t *at, const uint8_t *end, bint discards
     ) noexcept nogil:
-        """Set `judged`, by the records that are kept. Return False if a record is malformed."""
+        """Describe the batch's retained records in `judged`. Return False if a record is malformed."""
         cdef c.RecordView record
         cdef int64_t timestamp
         cdef int32_t _

@@ -278,7 +278,7 @@ class Cleaner:
 
     @property
     def _room(self) -> int:
-        """Return the size of a buffer in bytes: half of log.cleaner.io.buffer.size, if that is enough."""
+        """Return a buffer's size in bytes: half of log.cleaner.io.buffer.size, at least READ_BYTES_LEAST."""
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:

@@ -128,7 +128,10 @@ class Compaction:
                 self._manager.dirs[log.state.log_dir].forget_cleaned((log.topic, log.partition))
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
-        """Return a log's dirty part; None if a segment is unmeasured or unreadable, or the log moves."""
+        """Return a log's dirty part, or None if it cannot be cleaned at the moment.
+
+        The log is being swapped or moved then, or one of its segments is unmeasured or unreadable.
+        """
         if log.is_swapping or log.is_moving or not is_measured(log):
             return None
         segments = self._measuring.segments_of(log)

@@ -6,9 +6,10 @@ If the cleaner or the log worker dies the task is void: its files are removed wh
 cleaned or opened.
 
 The main thread talks to the log workers and follows orders. A second thread cleans, on CPUs that no other
-thread wants. It delays other threads only during the few instructions in which it holds the GIL, since a
-third thread, of usual priority, changes files for it, unless the task is void. Partitions with records older
-than max.compaction.lag.ms are cleaned by the third thread, which runs even if the machine is never idle.
+thread wants, so it may be suspended at any point. A third thread, of usual priority, changes files for it
+until the task is void. So other threads wait for the second thread only while it holds the GIL, for a few
+instructions. The third thread itself cleans partitions with records older than max.compaction.lag.ms, because
+it runs even if the machine is never idle.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class CleanerProcess:
             )
 
     def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
-        """Wait for another thread's result and return it. An order raises Abandoned if `gives_way`."""
+        """Wait for another thread's result and return it. If `gives_way`, raise Abandoned on an order."""
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
             if gives_way:

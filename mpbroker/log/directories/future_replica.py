@@ -35,7 +35,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def new_name(topic: str, partition: int) -> str:
-    """Return the name of a new future replica. If the topic's name is long, it is too long (KAFKA-4893)."""
+    """Return the name of a new future replica. With a long topic name it exceeds NAME_MAX (KAFKA-4893)."""
     return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
 
 

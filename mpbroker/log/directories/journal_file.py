@@ -1,8 +1,8 @@
 """The commit journal of a log worker in one log directory: that of a dead predecessor, or a new one.
 
 A journal is used once the whole file is on disk (`mpbroker.log.directories.journal_set`). Segments that a
-predecessor's records name may not be synced yet. The I/O thread syncs them; until then the records are not
-overwritten, and no recovery point moves.
+predecessor's journal names may not be synced yet. The I/O thread syncs these segments. Until then the
+predecessor's part of the journal is not overwritten, and no recovery point moves.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class DirJournal:
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """Sync the segments of the inherited records, in the I/O thread. On failure `must_sync` is True."""
+        """Sync the segments that a predecessor's journal names. On failure, `must_sync` becomes True."""
         try:
             sync_named(self._inherited, partitions())
         finally:
@@ -135,7 +135,7 @@ class DirJournal:
 
     @property
     def is_unsynced(self) -> bool:
-        """Return whether segments named by a predecessor's records may be unsynced."""
+        """Return whether segments that a predecessor's journal names may be unsynced."""
         return bool(self._inherited)
 
     @property
@@ -152,8 +152,8 @@ class DirJournal:
     def prepare(self, journal_bytes: int, io_thread: IoThread, partitions: Partitions) -> None:
         """Keep a journal of that size, or begin to make one, which becomes `file`.
 
-        If there are inherited records, only have their segments synced. `partitions` yields the directories
-        of existing partitions, where those segments are. Raises OSError.
+        If a predecessor's journal names unsynced segments, only have these synced. `partitions` yields the
+        directories of the existing partitions, which have the segments. Raises OSError.
         """
         if self._inherited:
             self._is_syncing = True

@@ -47,8 +47,8 @@ _log = logging.getLogger("mpbroker.log")
 class Replayed(NamedTuple):
     """The outcome of a replay.
 
-    `ends`: the end offset of each partition's last bytes in the journal whose commit round was finished. All
-    records below that offset are in segments now.
+    `ends`: for each partition, the end offset of its last extent from a commit round that was finished.
+    All records below that offset are in segments now.
     """
 
     restored_bytes: int
@@ -205,7 +205,7 @@ class _Targets:
     def segment_of(self, extent: Extent) -> str | None:
         """Return the path of the extent's segment, or None if the extent must not be written back.
 
-        The partition was deleted, has synced the extent, or was written to by another broker since.
+        This is so if the partition was deleted, has synced the extent, or has data of another broker since.
         """
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
             return None
@@ -290,10 +290,10 @@ class _Segments:
         return True
 
     def sync(self, *, is_final: bool = False, synced: FileSystem | None = None) -> None:
-        """Sync the segments touched, also complete ones, whose bytes may be in the page cache alone.
+        """Sync all segments opened so far. Even one that lacked nothing may be in the page cache alone.
 
-        `synced`: a file system that is synced already. By a link or a mount, a partition may lie on another
-        file system. Raises OSError; with `is_final` always as EIO.
+        `synced`: a file system that is synced already; only segments on other file systems (by a link or a
+        mount) are synced then. Raises OSError; with `is_final` always as EIO.
         """
         for path in self._touched:
             if synced is not None and _is_on(synced, path):

@@ -78,7 +78,7 @@ class Journals:
         )
 
     def release(self) -> None:
-        """Have segments of the journals' records synced soon; retry missing journals and failed syncs."""
+        """Request a sync of the segments that journals name. Retry missing journals and failed syncs."""
         release_journals(self._turn)
         for log_dir in self._dirs:
             if not log_dir.failed and (log_dir.journal.is_missing or log_dir.journal.must_sync):
