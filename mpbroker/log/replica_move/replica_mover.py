@@ -353,7 +353,7 @@ class ReplicaMover:
                     return False
 
     def _left_bytes(self, move: Move) -> int:
-        """Return the bytes appended since the last pass began, or more than LITTLE_BYTES after a roll."""
+        """Return the bytes appended since the last pass began; LITTLE_BYTES + 1 if the log has rolled."""
         state, wanted = move.log.state, move.wanted
         assert wanted is not None
         if state.segment_base != wanted.active:
