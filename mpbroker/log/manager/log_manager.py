@@ -355,9 +355,9 @@ class LogManager:
     ) -> Generator[None, None, None]:
         """Make a topic's partitions unreachable at once; remove them in the steps that are returned.
 
-        Their files are deleted after file.delete.delay.ms. `before_renames`: steps to end before a directory
-        is renamed. If the removal has begun already, the returned steps continue it. The last step raises
-        OSError if a log directory failed, after the other directories are done.
+        Their files are deleted after file.delete.delay.ms. `before_renames`: steps that must end before a
+        directory is renamed. If the removal has begun already, the returned steps continue it. The last
+        step raises OSError if a log directory failed, after the other directories are done.
         """
         if not self.removal.is_under_way(topic_id):
             logs = self._unreachable(topic_id)

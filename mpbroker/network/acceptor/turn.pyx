@@ -427,7 +427,7 @@ cdef class AcceptorTurn:
         return found
 
     def lost(self) -> tuple[int, int] | None:
-        """Return (listener, errno) of a connection that accept() has lost since the last call, or None."""
+        """Return (listener, errno) of a connection that ended before it could be accepted, or None."""
         if self.t.lost_listener < 0:
             return None
         found = self.t.lost_listener, self.t.lost_errno
