@@ -116,7 +116,7 @@ cdef class PartitionState:
 
         `last_time` is the file's last entry as (entries, timestamp, offset). It may be one more than the
         replay made. Then it is kept if `finish_segment` would write the same one, and if `is_final`: a
-        snapshot at the log end shows that the indexes were synced. So a start avoids thousands of truncations.
+        snapshot at the log end shows that the indexes were synced. So a start saves many truncations.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
