@@ -225,7 +225,10 @@ class Acceptor:
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait: then processors with room ring. Look for room after this call."""
+        """Publish whether connections wait. If so, processors ring after closing or taking one.
+
+        Look for room after this call, because only later changes ring.
+        """
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
