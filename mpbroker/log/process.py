@@ -240,8 +240,8 @@ class LogProcess:
     def work(self, timeout_ms: int) -> None:
         """Run rounds until one needs Python, then do Python's part of that round.
 
-        If there are tasks, run one round only, since tasks advance by a step between two calls. Jobs that
-        have used their share of Python's time continue after a round of other jobs.
+        If there are tasks, run only one round, because the caller advances the tasks between two calls. A
+        job that has used its share of Python's time continues after a round of other jobs.
         """
         turn = self.turn
         has_tasks = bool(self._tasks) or not self.replica_mover.is_at_rest
@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish when the current commit round began, if the last check saw the same round."""
+        """Publish when the current commit round was first seen, if an earlier check saw it; otherwise 0."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0

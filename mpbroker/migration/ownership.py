@@ -50,7 +50,7 @@ class Ownership:
     def is_kafkas(self) -> bool:
         """Return whether Kafka owns the log: Kafka has created it, or has used it after mpbroker.
 
-        A log that does not begin at offset 0 is Kafka's: mpbroker keeps all records.
+        A log that does not begin at offset 0 is Kafka's: mpbroker keeps its metadata log from the start.
         """
         begins_in_snapshot = self.begins_at != 0
         is_used = self.kafkas is not None or self.election is not None

@@ -3,7 +3,7 @@
 Partitions, checkpoints, groups, transactions and the metadata log have Kafka's formats already. Kafka also
 needs a snapshot with feature levels, the quorum's only voter, and the directory of each partition. The export
 puts this snapshot next to the log, by one rename, and removes earlier snapshots. Nothing else changes, so
-mpbroker can still be started on them, until Kafka has been started. A start of mpbroker removes the snapshot.
+mpbroker can still use the directories until Kafka has been started. A start of mpbroker removes the snapshot.
 """
 
 from __future__ import annotations

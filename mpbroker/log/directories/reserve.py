@@ -4,7 +4,7 @@ The reserve is a file without a name (O_TMPFILE) that is never written. Produce 
 while the reserve still has its room. The kernel frees the file when its process dies, so a start, which may
 need the room itself, finds it free. On a file system without unnamed files there is no reserve.
 
-The deletion of a topic is written into the metadata log, whose active segment has room after its end.
+The deletion of a topic is written into the metadata log, for which room is allocated in advance.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A thread for jobs that must not delay the log process's loop: checkpoints with their fsync, removals.
 
-Jobs run in the order submitted. The loop's turn runs without the GIL, so the thread gets its share. A loop
-that only waits for the thread sleeps: while a loop polls, a thread that needs the GIL for each system call
-hardly makes progress. The loop asks for failed jobs (`failures`) and decides what follows.
+Jobs run in the order submitted. The loop's native turn releases the GIL, so the thread can run meanwhile. If
+the loop has only to wait for the thread, it sleeps. If it polled, the thread, which needs the GIL after each
+system call, would hardly make progress. The loop asks for failed jobs (`failures`) and decides what follows.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Checkpointing:
         self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def write_recovery_points(self) -> None:
-        """Checkpoint the recovery points, and have the segments of the journals' records synced soon."""
+        """Checkpoint the recovery points. Request syncs of the segments whose records are in journals."""
         self._journals.release()
         self._write(names.RECOVERY_POINTS, self.recovery_point)
 

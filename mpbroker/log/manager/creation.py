@@ -1,9 +1,9 @@
-"""Sync the files of new partitions, those of many partitions with one sync.
+"""Sync the files of new partitions: one sync serves many partitions.
 
 A request may create hundreds of partitions, and a sync takes a millisecond, or ten on a busy disk. Files are
 created without a sync, and the I/O thread syncs them together. A partition is announced and appended to only
-when it is on disk. After a power cut before that, the start finds a directory without a topic id and creates
-the partition again.
+when it is on disk. After a power cut before the sync, the start finds a directory without a topic id and
+creates the partition again.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write both text files again: after a failed fsync the next fsync writes nothing. Raises OSError."""
+    """Write topic id and epochs again: after a failed fsync the next fsync skips them. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 

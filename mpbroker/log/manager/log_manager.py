@@ -274,7 +274,7 @@ class LogManager:
         log.state.publish(self.table)
 
     def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
-        """Remove or rename directories of this partition that belong to a deleted topic of the same name."""
+        """Remove or rename directories with this partition's name that do not belong to this topic."""
         for topic_id in self.removal.unfinished(topic.name):
             yield from self.removing(topic.name, topic_id)
         key = (topic.name, number)
@@ -322,7 +322,7 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """Return the log of a partition that cannot be opened, and show it as offline unless it is open."""
+        """Return the log of a partition after an error. If it has no slot yet, show it as offline."""
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             return self.logs[slot]
@@ -355,9 +355,9 @@ class LogManager:
     ) -> Generator[None, None, None]:
         """Make a topic's partitions unreachable at once; remove them in the steps that are returned.
 
-        Their files are deleted after file.delete.delay.ms. `before_renames`: steps to end before a directory
-        is renamed. If the removal has begun already, the returned steps continue it. The last step raises
-        OSError if a log directory failed, after the other directories are done.
+        Their files are deleted after file.delete.delay.ms. `before_renames`: steps that must end before a
+        directory is renamed. If the removal has begun already, the returned steps continue it. The last
+        step raises OSError if a log directory failed, after the other directories are done.
         """
         if not self.removal.is_under_way(topic_id):
             logs = self._unreachable(topic_id)
@@ -398,7 +398,7 @@ class LogManager:
         self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
-        """Use the partition in `log_dir`, where synced files have all its records. No file may be open."""
+        """Serve the log from `log_dir`, where its files are complete and synced. All must be closed."""
         self.open_partitions.forget(log)
         self.checkpoints.forget(log.state.table_slot)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))

@@ -42,7 +42,7 @@ class Measuring:
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Yield until the I/O thread has measured `logs`, except logs with a swap, which renames files."""
+        """Yield until the I/O thread has measured `logs`. Skip logs whose files are just being renamed."""
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:

@@ -1,6 +1,6 @@
 """Reports of refused produce requests and unopened partitions while a disk is full or descriptors run out.
 
-The log has a line when refusals begin, one when they end, and some in between. Producers retry all
+A line is logged when refusals begin and when they end, and now and then in between. Producers retry all
 the time and a topic may have thousands of partitions, so single refusals are not logged.
 """
 

@@ -94,7 +94,7 @@ class _Topic:
 
 @dataclass
 class _Listing:
-    """(log directory, name, number) of partition directories by topic, listed after `removals` had begun."""
+    """Partition directories by topic name, listed when the first `removals` removals had begun."""
 
     removals: int
     directories: dict[str, list[tuple[LogDirectory, str, int]]] = field(default_factory=dict)
@@ -174,8 +174,8 @@ class Removal:
 
         Renames come first: a close has the files synced, and a rename during a sync waits for the disk.
 
-        A kill leaves slots that show a deleted topic, from which a successor recognises its directories that
-        were not renamed (`SlotAllocator.deleted`).
+        After a kill the slots still show the topic as deleted. By them a successor recognises the topic's
+        directories that were not renamed (`SlotAllocator.deleted`).
         """
         yield from topic.before_renames
         if topic.was_moving:
@@ -236,7 +236,7 @@ class Removal:
             self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
 
     def _listed(self) -> Generator[None, None, _Listing]:
-        """List the directories of all topics whose removal has begun, which get no new directories."""
+        """List the directories of all topics whose removal has begun: these topics get no new ones."""
         listing = _Listing(self._begun)
         wanted = {topic.name for topic in self._under_way.values()}
         for log_dir in self._dirs:

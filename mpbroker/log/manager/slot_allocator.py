@@ -68,7 +68,7 @@ class SlotAllocator:
         return any(one == topic_id for one, _ in self.earlier)
 
     def check_for_one(self, key: Key) -> None:
-        """Raise OSError if the table has no slot for the partition: EAGAIN, since no disk is full."""
+        """Raise OSError if the table has no slot for the partition (EAGAIN, a temporary error)."""
         is_known = key in self.earlier or key == (METADATA_TOPIC_ID, 0)
         if not is_known and self._unused >= self._table.slots and not self._free:
             raise OSError(

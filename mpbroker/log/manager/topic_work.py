@@ -92,7 +92,7 @@ class TopicWork:
         self._advance(self._removing, "removed")
 
     def _advance(self, waiting: deque[_Work], done: str) -> None:
-        """Take steps of the first topic until its time is over, or until a step waits for the I/O thread.
+        """Take steps of the first topic for `stay_s` at most, or until a step waits for the I/O thread.
 
         Producers wait meanwhile: the next round begins after these steps.
         """

@@ -23,10 +23,10 @@ cdef const char *WRONG_EPOCH = "its leader epoch is another one than leader-epoc
 cdef class Walk:
     """A walk over one segment: `position` in the file, and `next_offset` after the last batch.
 
-    `before_position`, `before_base` and `before_expected` (the base offset if there was no gap before it)
-    are of the previous batch; -1: there is none. `epochs` are the (leader epoch, start offset) pairs
-    that batches have to agree with, since the CRC does not cover the epoch. `need`: bytes wanted from
-    `position` on.
+    `before_position` and `before_base` are position and base offset of the previous batch, and
+    `before_expected` the base offset that it would have without a gap before it; -1: there is no previous
+    batch. `epochs` are the (leader epoch, start offset) pairs that batches have to agree with, since the
+    CRC does not cover the epoch. `need`: bytes wanted from `position` on.
     """
 
     cdef readonly int64_t base, position, next_offset, batches

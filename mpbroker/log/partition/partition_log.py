@@ -77,8 +77,8 @@ def remove_segment(directory: Path, base: int) -> None:
 def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, int, int]:
     """Open .log, .index and .timeindex, emptied if `fresh`; return their fds.
 
-    Raises OSError with no file open and no fresh file remaining: readers would search an empty segment for
-    records of the segment before it.
+    Raises OSError. Then no file is open, and the fresh ones are removed: appends may continue in the segment
+    before, and readers would search the empty segment for them.
     """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)

@@ -26,7 +26,7 @@ class Begun(NamedTuple):
 
 
 class Prepared:
-    """Unnamed files in one directory, which may be renamed. Unused files are closed with this object."""
+    """Unnamed files in one directory, even if it is renamed. Unused files are closed with this object."""
 
     __slots__ = ("_fds", "directory")
 

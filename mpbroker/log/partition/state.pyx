@@ -114,9 +114,9 @@ cdef class PartitionState:
     def end_times(self, last_time: tuple[int, int, int], bint is_final) -> int:
         """Return the number of entries of `.timeindex` to keep after a replay.
 
-        One entry more than the replay made, `last_time` as (entries, timestamp, offset), is kept if
-        `finish_segment` would write the same entry, and if `is_final`: a snapshot at the same log end shows
-        that the indexes were synced. So a start need not truncate thousands of files.
+        `last_time` is the file's last entry as (entries, timestamp, offset). It may be one more than the
+        replay made. Then it is kept if `finish_segment` would write the same one, and if `is_final`: a
+        snapshot at the log end shows that the indexes were synced. So a start saves many truncations.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
@@ -380,7 +380,7 @@ cdef class PartitionState:
         return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
-        """Truncate the segment to its size before a failed write, to be synced next. Raises OSError."""
+        """Cut off the rest of a failed write; the next commit round syncs the segment. Raises OSError."""
         cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)

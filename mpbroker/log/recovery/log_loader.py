@@ -157,7 +157,7 @@ def _refuse_old_message(fd: int, path: str, position: int) -> None:
 
 
 def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> None:
-    """Drop epochs that begin outside of the log; write the checkpoint if the others are not `stored`."""
+    """Drop epochs that begin outside of the log. If the result differs from `stored`, write it."""
     inside = trimmed(epochs, log.log_start, log.state.log_end)
     if inside != stored:
         write_epochs(log.directory, inside)
@@ -526,10 +526,10 @@ class _Loader:
         return found.position, found.base_offset
 
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
-        """Return whether whole batches are missing before the next segment, neither of which was synced.
+        """Return whether batches that were never synced are missing before the next segment.
 
-        Compaction leaves such gaps, too. Without a checkpoint of the partition a gap is accepted: the topic
-        may have been compacted earlier.
+        Compaction leaves gaps, too, so a compacted topic may have them. Without a checkpoint of the partition
+        every gap is accepted, because the topic may have been compacted earlier.
         """
         if next_base is None or next_base == next_offset or "compact" in self.log.config.cleanup_policy:
             return False
@@ -575,7 +575,7 @@ class _Loader:
 
 
 def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
-    """Return the batches from the index's last entry on, or all batches if the file goes on after them."""
+    """Return the batches from `position` on, or all batches if those do not end exactly at `size`."""
     at = scan.batches(fd, max(position, 0), size)
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)

@@ -300,7 +300,7 @@ class Copy:
     # ---- snapshots ----
 
     def _copy_snapshots(self, wanted: Wanted) -> None:
-        """Copy producer snapshots. Before the last pass, leave out those that may be half written."""
+        """Copy producer snapshots. Only the last pass copies recent ones: they may be half written before."""
         found = offsets_of(self.source, names.SNAPSHOT_SUFFIX)
         there = offsets_of(self.future, names.SNAPSHOT_SUFFIX)
         for offset in found:
@@ -353,7 +353,7 @@ class Copy:
 
 
 def _settle(target: int, walk: Walk, segment: _Segment) -> float:
-    """Sync the target and note its position in `segment`. Return the seconds taken. Raises TargetFailed."""
+    """Sync the target and note in `segment` where the walk is. Return the seconds. Raises TargetFailed."""
     with _writing():
         took_s = _sync(target)
     segment.position, segment.next_offset = walk.position, walk.next_offset

@@ -123,7 +123,7 @@ class ReplicaMover:
         self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
 
     def _bytes_per_s(self) -> float:
-        """Return this worker's share of the limit for all log workers with moves. Runs in a thread."""
+        """Return this worker's share of the limit, which all workers with moves share. Runs in a thread."""
         moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
         return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
 
@@ -353,7 +353,7 @@ class ReplicaMover:
                     return False
 
     def _left_bytes(self, move: Move) -> int:
-        """Return the bytes appended since the last pass began, or more than LITTLE_BYTES after a roll."""
+        """Return the bytes appended since the last pass began; LITTLE_BYTES + 1 if the log has rolled."""
         state, wanted = move.log.state, move.wanted
         assert wanted is not None
         if state.segment_base != wanted.active:

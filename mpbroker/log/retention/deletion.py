@@ -84,7 +84,7 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_paused(self, slot: int) -> bool:
-        """Return whether a move has paused the partition: its target has checkpointed the log start then."""
+        """Return whether a move has paused the partition. Until the move ends its log start must stay."""
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 

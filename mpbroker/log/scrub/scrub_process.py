@@ -174,7 +174,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Begin requested passes. Return the directory to scrub now, or None, and publish if there is one."""
+        """Begin requested passes. Return the directory to scrub now or None; publish whether there is one."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
@@ -423,7 +423,7 @@ class ScrubProcess:
             )
 
     def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """Drop the segment's earlier findings. Save and publish if there were any, or if `is_news`."""
+        """Drop the segment's old findings. Save and publish if there were any, or new ones (`is_news`)."""
         known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:

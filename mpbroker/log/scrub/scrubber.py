@@ -7,8 +7,8 @@ A batch's CRC does not cover its offsets. If a batch begins below the end of the
 has wrong offsets. The previous batch is the wrong one if it follows a gap, and if both batches would fit with
 it moved to the start of the gap. If that does not decide it, neither batch is served.
 
-The CRC does not cover the leader epoch either, by which consumers ask for the point where their log was cut
-off. The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it is trusted only
+The CRC does not cover the leader epoch either. (Consumers need it to find out whether the log was truncated.)
+The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it is trusted only
 if a batch agrees with it.
 """
 
@@ -227,7 +227,7 @@ class SegmentScrub:
             yield from self._skip(walk.before_position, walk.before_expected, reason)
 
     def _would_fit_without_a_gap(self, data: bytes) -> bool:
-        """Return whether the data would follow the previous batch if that moved back to close its gap."""
+        """Return whether `data` would follow the previous batch if there were no gap before that batch."""
         walk = self._walk
         if walk.before_position < 0 or walk.before_base == walk.before_expected:
             return False

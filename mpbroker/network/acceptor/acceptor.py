@@ -225,7 +225,10 @@ class Acceptor:
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait, for which processors then ring. Check again after it."""
+        """Publish whether connections wait. If so, processors ring after closing or taking one.
+
+        Look for room after this call, because only later changes ring.
+        """
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -284,7 +287,7 @@ class Acceptor:
         return True
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close connections beyond max.connections. `owed` were asked for before."""
+        """Ask processors to close connections above max.connections, besides `owed` that they still close."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return
@@ -320,7 +323,7 @@ class Acceptor:
             self._admit(there, connection, peer)
 
     def _close_parked(self) -> bool:
-        """Close the parked connections, whose descriptors others need. Return whether there were any."""
+        """Close the parked connections, since new ones need descriptors. Return whether there were any."""
         parked, self.parked = self.parked, []
         for _, _, sock in parked:
             sock.close()

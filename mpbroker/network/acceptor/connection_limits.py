@@ -56,7 +56,7 @@ def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
 
 
 class AddressRates:
-    """Passes the rates at which addresses may connect from the coordinator to `quotas`."""
+    """Takes the connection rates of addresses from the coordinator, and sets them in `quotas`."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory

@@ -1,7 +1,7 @@
 """Log lines about connections that a limit delays or refuses, few enough for a broker that is flooded.
 
-The first connection that meets a limit of a listener has a line, and a minute later a line has the number of
-further connections. At DEBUG each of them has a line. (Kafka logs each connection beyond
+The first connection that meets a limit of a listener is logged. A minute later the number of further
+connections is logged. At DEBUG each of them is logged at once. (Kafka logs each connection beyond
 max.connections.per.ip, and nothing about the other limits.)
 """
 
@@ -40,7 +40,7 @@ class LimitNotices:
         self._log.log(level, message, *arguments)
 
     def follow(self, now_ms: float) -> None:
-        """Log the number of further connections for each limit whose minute is over. Call it regularly."""
+        """Log how many more connections met each limit logged a minute ago. Call it regularly."""
         over = [key for key, logged in self._logged.items() if now_ms >= logged.at_ms + EVERY_MS]
         for listener, limit in over:
             logged = self._logged.pop((listener, limit))

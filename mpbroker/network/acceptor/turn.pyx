@@ -233,7 +233,7 @@ cdef Served *served_by(AcceptTurn *t, int fd) noexcept nogil:
     return NULL
 
 cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet) noexcept nogil:
-    """Accept on the ready listeners if `quiet`. Note all events that Python has to handle."""
+    """Accept on the ready listeners if `quiet` (no word has changed). Note events that Python must handle."""
     cdef int i
     cdef Served *s
     for i in range(count):
@@ -427,7 +427,7 @@ cdef class AcceptorTurn:
         return found
 
     def lost(self) -> tuple[int, int] | None:
-        """Return (listener, errno) of a connection that accept() has lost since the last call, or None."""
+        """Return (listener, errno) of a connection that ended before it could be accepted, or None."""
         if self.t.lost_listener < 0:
             return None
         found = self.t.lost_listener, self.t.lost_errno

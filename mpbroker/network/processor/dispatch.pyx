@@ -201,8 +201,8 @@ cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept no
     """Give a window's request to the handler that has other requests of the window, or else to `peer`.
 
     If the window's handler takes nothing now, this and later requests wait until that handler has answered
-    the window's requests, since another handler could overtake it. They also wait if an answer closes the
-    connection. Return 0 if `peer` has no room, otherwise 1.
+    the window's requests, since another handler could overtake it. After an answer that closes the connection
+    no request is given to a handler. Return 0 if `peer` has no room, otherwise 1.
     """
     cdef Channel *c = &t.channels[e.channel]
     cdef Peer *keeper

@@ -46,7 +46,7 @@ cdef void leave_arena(Memory *m, Channel *c) noexcept nogil:
 
 cdef bint enter_arena(Memory *m, Channel *c) noexcept nogil:
     """Copy a parked request back into the arena, for a handler. The limit does not apply, since the request
-    was admitted before. Return False if there is no copy of its frame, or no memory; the caller then closes.
+    was admitted before. Return False if there is no copy of its frame, or no memory: close the channel then.
     """
     cdef uint64_t asked = c.request.needed + answer_room(c.request.needed), block
     if c.request.kept == NULL:

@@ -11,7 +11,7 @@ unmutes the channel.
     timer first         THROTTLED_AND_PENDING -THROTTLE_ENDED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
 
 Requests of a window (window_entries.pxd) do not mute the channel. A throttle in the answer to such a request
-mutes it, also while it is muted for lack of memory. A second throttle extends the first:
+mutes the channel, which may be muted already for lack of memory. A second throttle extends the first:
 
     in a window         NOT_MUTED or MUTED -THROTTLE_STARTED-> THROTTLED -THROTTLE_STARTED-> THROTTLED
                         -THROTTLE_ENDED-> MUTED
