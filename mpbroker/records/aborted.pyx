@@ -78,7 +78,7 @@ cdef class AbortedRanges:
 
     @property
     def unmarked(self) -> frozenset[int]:
-        """Return the ids of producers whose returned records lack a marker so far; empty unless `complete`."""
+        """Return the ids of producers whose returned records have no marker yet; empty unless `complete`."""
         return frozenset(self.handed_out or ())
 
     def is_aborted(self, batch: Batch) -> bool:
