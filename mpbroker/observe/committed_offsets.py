@@ -1,8 +1,8 @@
 """Committed offsets of all groups, read from the files of `__consumer_offsets` while the broker runs.
 
-No process is asked, so that commits cost no more, and a coordinator may be replaced meanwhile. Reading ends
-at the high watermark: only durable commits count. The first call begins to read, a batch at a time, and each
-later call continues. The partitions take turns, so that a busy partition delays no other.
+Reading the files does not slow down commits, and works while a coordinator is replaced. Reading ends at the
+high watermark: only durable commits count. The first call begins to read, a batch at a time, and each later
+call continues. The partitions take turns, so that a busy partition delays no other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 @dataclass
 class _Reading:
-    """A partition of the topic, and its commits as far as they have been read."""
+    """A partition of `__consumer_offsets`, and its commits as far as they have been read."""
 
     generation: int
     reader: PartitionReader
@@ -77,12 +77,12 @@ class CommittedOffsets:
 
     @property
     def unreadable(self) -> int:
-        """Return how many partitions of the topic cannot be read."""
+        """Return how many partitions of `__consumer_offsets` cannot be read."""
         return sum(bool(reading.problem) for reading in self._readings.values())
 
     @property
     def unread(self) -> int:
-        """Return how many offsets of the topic are still to be read."""
+        """Return how many offsets of `__consumer_offsets` are still to be read."""
         return sum(max(reading.end - reading.next_offset, 0) for reading in self._readings.values())
 
     def follow(self, logs: list[LogSeen]) -> Iterator[None]:

@@ -98,7 +98,7 @@ class Model:
         self._follow_partitions(sample)
 
     def add_groups(self, groups: Groups) -> None:
-        """Add the newest groups. If they are not known, keep the groups known before, with the problem."""
+        """Add the newest groups. If they could not be read, keep the previous groups and note the problem."""
         if self.groups is not None and groups.taken_ns == self.groups.taken_ns:
             return
         if groups.problem:
@@ -325,7 +325,7 @@ def _place(one: PartitionSeen) -> TopicPartition:
 
 
 def _grown_bytes(before: PartitionSeen, now: PartitionSeen) -> float | None:
-    """Return the bytes by which the high watermark has moved, estimated if it is in another segment."""
+    """Return how many bytes the high watermark has moved: an estimate if it is now in another segment."""
     if before.high_watermark_at is None or now.high_watermark_at is None:
         return None
     (old, begin), (segment, end) = before.high_watermark_at, now.high_watermark_at

@@ -1,4 +1,4 @@
-"""Reads committed offsets in an event loop, for a while after each call, a piece at a time."""
+"""Reads committed offsets in an event loop, in short pieces, and continues for a while after each call."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from mpbroker.protocol.topic_names import TopicPartition
 
 
 class Health(StrEnum):
-    """The health of a broker, as its parts that answer show it."""
+    """The health of a broker, as it is seen from outside."""
 
     RUNNING = "running"
     RECOVERING = "recovering"

@@ -47,7 +47,7 @@ _SMALL = 33
 
 @cache
 def unpackers(code: str) -> list[Callable[[Buffer, int], tuple[Any, ...]]]:
-    """Return a list in which item N is the `unpack_from` of N values of one type. Most arrays are short."""
+    """Return a list in which item N is the `unpack_from` of N values of one type, for short arrays."""
     return [Struct(">" + code * n).unpack_from for n in range(_SMALL)]
 
 
@@ -111,7 +111,7 @@ class _DecoderWriter(FunctionWriter):
         return x
 
     def struct(self, struct: StructType) -> str:
-        """Write the lines that decode a struct. Return the expression that builds it after a `flush`."""
+        """Write the lines that decode a struct. Return the struct as an expression, valid after `flush`."""
         plain, tagged = struct.at(self.version)
         got = {f: self.field(f) for f in plain}
         if self.flexible:

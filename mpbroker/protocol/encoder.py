@@ -51,7 +51,7 @@ def put_tags(w: bytearray, tags: list[tuple[int, bytearray]]) -> None:
 
 
 def string_length(n: int) -> bytes:
-    """Return the compact length, `n` as a varint, of a string of n - 1 bytes. Raises ValueError."""
+    """Return `n` as a varint: the compact length of a string of n - 1 bytes. Raises ValueError."""
     if n > MAX_STRING + 1:
         too_long(n - 1)
     return uvarint(n)

@@ -93,7 +93,7 @@ def read_uvarint(b: Buffer, p: int) -> tuple[int, int]:
 
 
 def skip_tags(b: Buffer, p: int, count: int) -> int:
-    """Skip unknown tagged fields; return the position after them. `count`: the first byte of their number."""
+    """Skip unknown tagged fields; return the position after them. `count`: first byte of the varint count."""
     if count > 127:
         count, p = more(b, p, count)
     for _ in range(count):

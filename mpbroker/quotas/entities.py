@@ -125,7 +125,7 @@ class QuotaTable:
         self.put(entity, values)
 
     def matching(self, wanted: dict[str, tuple[MatchType, str | None]], strict: bool) -> Iterator[Entity]:
-        """Yield the entities that match `wanted` in each of its types; with `strict`, those with no other."""
+        """Yield the entities that match each type in `wanted` and, with `strict`, have no other type."""
         for entity in self._quotas:
             names = dict(entity)
             if strict and len(names) != len(wanted):

@@ -257,7 +257,7 @@ class LocalFollower:
             self._has_alarms = False
 
     def _has_changed(self) -> bool:
-        """Return whether a poll may find other bounds. Without a running broker no change counts."""
+        """Return whether a poll may find other bounds; always False without a running broker."""
         return self._watch.is_served and (
             self._is_outdated or self._watch.state() != self._known or self._watch.is_due
         )

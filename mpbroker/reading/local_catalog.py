@@ -90,9 +90,10 @@ class LocalPartition:
 
     @cached_property
     def readable(self) -> Readable:
-        """Return which records may be read. The first access reads the files.
+        """Return which records may be read.
 
-        So damage affects only queries of this topic. Raises CorruptLog, SourceUnavailable, OSError.
+        The files are read at the first access, so that damaged files affect only queries of their topic.
+        Raises CorruptLog, SourceUnavailable, OSError.
         """
         with permission_needed(self.directory), _faults_named(self.directory):
             return self.find()
@@ -328,7 +329,7 @@ def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> lis
 
 
 def _has_moved(before: Served, after: Served) -> bool:
-    """Return whether a partition moved to another log directory; a listing in between may have missed it."""
+    """Return whether a partition moved to another log directory, so that a listing may have missed it."""
     return any(key in before and before[key][0].log_dir != slot.log_dir for key, (slot, _) in after.items())
 
 
@@ -374,7 +375,7 @@ def offsets_in_files(directory: Path) -> tuple[int, int]:
 
 
 def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:
-    """Return the high watermark's position in the files; the end of the whole batches if that is lower."""
+    """Return the high watermark's position in the files; the end of the last whole batch if that is lower."""
     base = max((one for one in bases if one <= high_watermark), default=bases[0])
     with opened(directory, base) as fd:
         size = os.fstat(fd).st_size

@@ -132,7 +132,7 @@ Limit = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The parsed options of a query. In a batch query the options for streams only have their defaults."""
+    """The parsed options of a query. In a batch query, options that only streams use have their defaults."""
 
     strategy: Strategy
     starting: Limit
@@ -370,7 +370,7 @@ def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) 
 
 
 def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strategy) -> Limit:
-    """Return one side's limit: from the timestamp for all, else timestamps by partition, else offsets."""
+    """Return the limit in `<side>timestamp`, else `<side>offsetsbytimestamp`, else `<side>offsets`."""
     one, many, offsets = f"{side}timestamp", f"{side}offsetsbytimestamp", f"{side}offsets"
     if one in options:
         return AtTimestamp(values.timestamp_ms(options[one], _shown(one)))

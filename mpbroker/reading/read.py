@@ -16,7 +16,7 @@ from mpbroker.reading.read_local import is_here, read_local
 
 
 def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the range as batches with the schema, some of the fields of `columns.SCHEMA`.
+    """Yield the records of the range as batches with `schema`, which has fields of `columns.SCHEMA`.
 
     Raises DataLoss, CorruptLog, SourceUnavailable, OSError.
     """
@@ -37,7 +37,7 @@ def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iter
 
 
 def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
-    """Return True if the files can be read here, False if they cannot but can be fetched from brokers.
+    """Return True if the files can be read here, False if records have to be fetched from brokers.
 
     Raises FilesUnavailable if neither is possible.
     """

@@ -90,7 +90,7 @@ class Stream:
         return self._initial.to_json()
 
     def prepare_available_now(self) -> None:
-        """Have this run end after the records that exist at the first call of `next_end`."""
+        """End this run after the records that exist at the first call of `next_end`."""
         self._is_available_now = True
 
     def next_end(self, start: Mapping[str, Any], *, everything: bool = False) -> Json:
@@ -147,7 +147,7 @@ class Stream:
             self._follower.close()
 
     def _parsed(self, start: Mapping[str, Any]) -> StreamOffsets:
-        """Parse offsets; return the last end itself if Spark passes its JSON back, as it mostly does."""
+        """Parse offsets. If they are the JSON of the last end, as in most calls, return that object."""
         if self._last_end is not None and start == self._last_end.to_json():
             return self._last_end
         return parse_offsets(start)
@@ -299,7 +299,7 @@ class Stream:
         """Return the current end offsets.
 
         Ends below `begun` and missing partitions are accepted only after retries. While brokers do not
-        answer, return `begun`, or wait if `is_final`. Raises SourceUnavailable after TRY_S for each retry.
+        answer, return `begun`, or wait if `is_final`. Raises SourceUnavailable after retries * TRY_S seconds.
         """
         tries_left = self._options.retries
         while True:

@@ -145,11 +145,12 @@ def _index(path: Path) -> list[AbortedTransaction]:
 
 
 def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
-    """Check that the `unmarked` producers did not abort the records below the offset that were read.
+    """Check that no later marker aborts the records below `offset` that were read as committed.
 
-    Reads each producer's next marker in [offset, bound). An abort marker whose index entry begins at or above
-    the offset ends a later transaction; compaction removed the marker of the records that were read. An abort
-    marker without such an entry aborts these records, and its entry is lost: then this raises CorruptLog.
+    `unmarked` are producers of such records without a marker below `offset`. Reads each producer's next
+    marker in [offset, bound). An abort marker whose index entry begins at or above `offset` ends a later
+    transaction (compaction removed the marker of the records that were read). An abort marker without such
+    an entry aborts the records that were read, and its entry was lost: this raises CorruptLog.
     Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)

@@ -40,8 +40,8 @@ cdef class AbortedRanges:
     """A set of aborted transactions, made from tuples (producer id, first offset, last offset).
 
     The tuples are sorted once, so that the look-up for a batch takes logarithmic time. `complete` means that
-    `found` has all aborted transactions of the range. Then an abort marker of another transaction whose
-    records were returned is an error.
+    `found` has all aborted transactions of the range that is read. Then an abort marker of another
+    transaction whose records were returned is an error.
     """
 
     def __cinit__(self, found: Iterable[tuple[int, int, int]] = (), *, complete: bool = False):
@@ -78,7 +78,7 @@ cdef class AbortedRanges:
 
     @property
     def unmarked(self) -> frozenset[int]:
-        """Return the ids of producers with returned records but no later marker; empty unless `complete`."""
+        """Return the ids of producers whose returned records have no marker yet; empty unless `complete`."""
         return frozenset(self.handed_out or ())
 
     def is_aborted(self, batch: Batch) -> bool:

@@ -208,7 +208,7 @@ def assign_producer(
     uint8_t[::1] batch, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
     bint transactional=False
 ) -> None:
-    """Set the producer fields of a whole batch, and the transactional bit if true; update its CRC."""
+    """Set a whole batch's producer fields, and its transactional bit if `transactional`; update its CRC."""
     set_producer(
         _whole_batch(batch), batch.shape[0], producer_id, producer_epoch, base_sequence, transactional
     )

@@ -191,7 +191,7 @@ class _Lz4:
 
 
 class _ZstdAtOnce:
-    """Compresses all pieces at the end, for hosts without libzstd: cramjam's own pieces take more memory."""
+    """Compresses all data at the end, for hosts without libzstd. In pieces, cramjam takes more memory."""
 
     def __init__(self, _size: int, level: int) -> None:
         self._level = level
@@ -277,7 +277,7 @@ def _zstd_decompress(data: memoryview, limit: int) -> bytes:
 
 
 def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
-    """Decompress one raw block, which begins with its decompressed size, if that is at most `room` bytes."""
+    """Decompress one raw block. Raise CompressionError if it decompresses to more than `room` bytes."""
     if cramjam.snappy.decompress_raw_len(block) > room:
         raise CompressionError(f"snappy: holds more than the bound of {limit} bytes")
     return bytes(cramjam.snappy.decompress_raw(block))

@@ -201,7 +201,7 @@ cdef class Encoder:
         self, const int32_t[::1] targets, key: Binary | None, value: Binary | None,
         timestamps: Numbers | None, int64_t now_ms, headers: Headers | None = None
     ) -> list[Encoded]:
-        """Encode each row for its target in `targets`. Return the batches that became full, in that order.
+        """Encode each row for its target in `targets`. Return full batches in the order of filling.
 
         `mpbroker.records.addresses` describes the columns; None is a column of nulls. timestamps are in
         microseconds, and now_ms replaces a null. Raises ValueError for a header without a key.

@@ -15,7 +15,7 @@ assert (
 
 
 cdef class Muting:
-    """The turn's mute state of one channel, for tests that need no connection."""
+    """The mute state machine of one channel, for tests without a connection."""
     cdef Mutes mutes
     cdef Channel channel
 
@@ -45,7 +45,7 @@ cdef inline void timer_put(Mutes *u, uint32_t place, uint32_t channel) noexcept 
     u.channels[channel].timer = place
 
 cdef void timer_sift(Mutes *u, uint32_t place, uint32_t channel) noexcept nogil:
-    """Put a channel into the heap of timers: into the vacant `place` (from 1), or above or below it."""
+    """Put a channel into the heap of timers at the vacant `place` (from 1), then sift it up or down."""
     cdef uint64_t until = u.channels[channel].throttled_until_ns
     cdef uint32_t child
     while place > 1 and timer_at(u, place // 2) > until:

@@ -31,8 +31,8 @@ cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept no
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
 
 cdef void requeue_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t taken) noexcept nogil:
-    """Queue the window's requests again that the dead handler `number` had not taken. If it had taken one,
-    close the channel: the result is unknown, and later requests must not be served before that request.
+    """Requeue the window's requests that the dead handler `number` had not taken. If the handler had taken a
+    request, close the channel: the result is unknown, and later requests must not be served before it.
     """
     cdef bint is_closed = c.state == ChannelState.CHANNEL_CLOSED, lost = False
     cdef uint32_t i, count = c.window_count
@@ -71,7 +71,7 @@ cdef bint has_lost_produce(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef void take_back(ChannelTurn *t, Channel *c, Request *r) noexcept nogil:
-    """Replace a request that its handler has not taken from the ring by a CANCEL. The handler is paused."""
+    """Overwrite an untaken request in its handler's ring with a CANCEL. The handler is paused."""
     cdef Peer *peer = &t.peers.handlers[r.handler]
     count_taken_by(&t.peers, peer)
     peer.is_request[r.ring_position & (REQUEST_RING_PLACES - 1)] = 0
@@ -143,8 +143,8 @@ cdef void handler_died(ChannelTurn *t, uint32_t number) noexcept nogil:
     forget_untaken(&t.peers, peer)
 
 cdef void log_worker_died(ChannelTurn *t) noexcept nogil:
-    """Close the channels with Produce requests that were lost with a log worker: those taken by a handler and
-    not answered. The handlers are paused, and the other log workers have answered all their requests.
+    """Close each channel that has a Produce request lost with a log worker: a handler has taken the request
+    and has not answered it. The handlers are paused, and the other log workers have answered all requests.
     """
     cdef uint32_t i
     cdef Channel *c

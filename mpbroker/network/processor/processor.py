@@ -257,7 +257,7 @@ class Processor:
                 self._renew_security(number, listener)
 
     def _choose_answers(self) -> None:
-        """Let the turn answer ApiVersions unless a test injects a fault into it, which handlers do."""
+        """Let the turn answer ApiVersions, or let handlers answer it while a test injects faults into it."""
         found = faults.read(self.context.memory.private.block("faults"))
         answers = all(fault.api_key != ApiKey.API_VERSIONS for fault in found)
         if answers != self.answers_api_versions:
@@ -276,7 +276,7 @@ class Processor:
             )
 
     def _follow_news(self) -> None:
-        """Read new credentials now and then, even if no login needs them: the coordinator waits for that."""
+        """Read new credentials regularly, even without logins: the coordinator waits until they are read."""
         now_ns = time.monotonic_ns()
         if now_ns >= self.next_news_ns:
             self.next_news_ns = now_ns + NEWS_NS
@@ -453,7 +453,7 @@ class Processor:
 
 
 def _guess(size: int) -> str:
-    """Return a guess for the log of what client has sent `size` as its first four bytes, or ""."""
+    """Return a log text that guesses the client's protocol from the frame size that it sent, or ""."""
     first = struct.pack(">i", size)
     if first[0] == TLS_HANDSHAKE_RECORD:
         return ": a TLS client on a plaintext listener?"

@@ -60,8 +60,8 @@ cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept n
     return claimed + answer_room(claimed)
 
 cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Separate the frame from the bytes after it (the stash), since its block also gets the answer. Move the
-    shorter part into a new block, so that no byte moves more than twice. Return False if memory is exhausted.
+    """Separate the frame from the bytes after it (the stash), since the frame's block also gets the answer.
+    Move the shorter part to a new block: no byte moves more than twice. Return False if memory is exhausted.
     """
     cdef uint32_t extra = c.received - c.request.needed
     cdef uint64_t asked, block
@@ -89,12 +89,12 @@ cdef inline bint is_served(ChannelTurn *t, Channel *c) noexcept nogil:
     return 0 <= api_key < API_KEYS and t.first_flexible[api_key] >= 0
 
 cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the request may be served together with the window, by an unexpired session."""
+    """Return whether the request may be served with the window's requests; False in an expired session."""
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Give a request that renews the session to Python, and close the channel of an expired session. Return
-    False if the request can be served.
+    """If the request renews the session, leave it to Python. If the session has expired, close the channel.
+    Return True in these cases, False if the request can be served.
     """
     if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
@@ -112,7 +112,7 @@ cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
 cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     """Put a whole request into the window, or mute the channel and put the request into the FIFO.
 
-    Return 2 if the next request may be read, 1 if not, -1 if the channel is closed, -2 without memory.
+    Return 2 if the next request may be read, 1 if not, -1 if the channel is closed, -2 if memory is full.
     """
     cdef bint parsed
     if c.received > c.request.needed and not set_aside(t, c):
@@ -151,7 +151,7 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:
-    """Read a frame's size. If it is invalid, return False and close the channel, now or after answers."""
+    """Read a frame's size. If it is invalid, return False, and close the channel when the window is empty."""
     cdef int32_t size = <int32_t>be32(frame)
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
         if c.window_count:
@@ -264,7 +264,7 @@ cdef void receive_end(ChannelTurn *t, Channel *c, ssize_t n) noexcept nogil:
         stream_ended(t, c)
 
 cdef void stream_ended(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Close a channel whose client has sent its last byte, after the window's answers."""
+    """Close a channel whose client has ended the stream: at once, or after the window's last answer."""
     if c.window_count:
         c.readable = 0
         c.ended = 1
@@ -291,8 +291,8 @@ cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Process the bytes received before, first a request that waited until the window was empty. Return what
-    `frame_received` returns.
+    """Process bytes that were received earlier, first a request, if any, that waited for an empty window.
+    Return what `frame_received` returns.
     """
     if not c.barred:
         return find_block(t, c)

@@ -108,8 +108,8 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel has held, for `stall_ns`, only bytes pipelined after a parked request or in a
-    throttle. Such a channel waits for the broker: close it only if another channel needs its memory.
+    """Return whether a channel that is throttled, or whose request is parked, has kept further received bytes
+    for `stall_ns`. It waits for the broker, not for its client: close it only if others need its memory.
     """
     if c.last_active_ns + t.memory.stall_ns >= t.now_ns:
         return False
@@ -118,7 +118,7 @@ cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
     return c.state == ChannelState.CHANNEL_THROTTLED and (c.stash != 0 or c.request.block != 0)
 
 cdef void close_stalled(ChannelTurn *t) noexcept nogil:
-    """Ten times a second, close channels that make no progress with memory or files that others need."""
+    """Ten times a second, close stalled channels that hold memory or files that other channels need."""
     cdef uint32_t place = t.activity.links[t.channel_places].after
     cdef bint memory = t.memory.dry_since_ns or t.lists.starved_count or replies_are_out(&t.peers)
     cdef Channel *c

@@ -42,8 +42,8 @@ cdef void end_throttles(ChannelTurn *t) noexcept nogil:
         end_throttle(t, &t.channels[t.mutes.timers[1]])
 
 cdef void unmute(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Unmute a channel that is answered, unless its throttle lasts. If the next frame was received already,
-    queue its request now.
+    """Unmute a channel whose request has ended, unless the channel is still throttled. If the next frame was
+    received already, queue its request now.
     """
     cdef int framed
     if not mute_event(&t.mutes, c, UNMUTE):

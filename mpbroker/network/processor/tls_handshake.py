@@ -75,7 +75,7 @@ class TlsHandshakes:
         self._channels.close(peer, CloseReason.CLOSED_TLS)
 
     def read_last_alert(self, pipe: TlsPipe, session: Connection, peer: TlsSaslChannel) -> None:
-        """Log the TLS alert, if any, of a client that has closed: it may not trust our certificate."""
+        """Log the TLS alert, if any, of a client that has closed, such as a refusal of our certificate."""
         if self.last_alerts >= HANDSHAKES_PER_TURN_MAX:
             return
         self.last_alerts += 1

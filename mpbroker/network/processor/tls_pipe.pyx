@@ -50,7 +50,7 @@ _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class MoreLater(Exception):
-    """Raised if the socket has more bytes, which epoll will not report again, but other channels go first."""
+    """Raised if a call has used up its share: the socket may have more bytes, which epoll does not report."""
 
 
 cdef uint8_t received[CIPHERTEXT_BYTES]
@@ -85,7 +85,7 @@ cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
 # ---- OpenSSL's side
 
 cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
-    """Take encrypted bytes from OpenSSL (BIO write), into a buffer. Return `n`, or -1 without memory."""
+    """Buffer encrypted bytes from OpenSSL (BIO write). Return `n`, or -1 if memory is exhausted."""
     global staged_end
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     BIO_clear_retry_flags(bio)
@@ -99,7 +99,7 @@ cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
     return n
 
 cdef bint keep_staged(Wire *wire) noexcept nogil:
-    """Move the bytes of the shared buffer to the connection's own memory. Return False without memory."""
+    """Move the shared buffer's bytes to the connection's own memory. Return False if memory is exhausted."""
     global staged_end
     cdef size_t n = staged_end
     staged_end = 0
@@ -142,7 +142,7 @@ cdef bint has_spoken(Wire *wire) noexcept nogil:
     return wire.begun
 
 cdef bint fill(Wire *wire) noexcept nogil:
-    """Receive from the socket. Return False if no bytes came, or if the call may receive no more of them."""
+    """Receive from the socket. Return False if no bytes came, or if this call has used up its share."""
     global received_at, received_end
     cdef ssize_t n
     if wire.ended:
@@ -292,8 +292,8 @@ cdef class TlsPipe:
     def recv_into(self, unsigned char[::1] room) -> int:
         """Decrypt into `room`. Return the number of decrypted bytes, 0 at the end of the stream.
 
-        Without any, raise BlockingIOError if the socket is empty, or MoreLater if other channels go first. If
-        other channels go first after some bytes, `had_share` is True.
+        If no byte can be decrypted, raise BlockingIOError for an empty socket, MoreLater if other channels go
+        first. If other channels go first after some bytes, `had_share` is True.
         """
         cdef size_t got = 0, n = 0, most = room.shape[0]
         if self.failed is not None:
@@ -356,7 +356,7 @@ cdef class TlsPipe:
 
     @property
     def carries_answer(self) -> bool:
-        """Return whether bytes of an answer are encrypted and may not be written yet."""
+        """Return whether bytes of an answer are encrypted, but perhaps not yet written."""
         return self.in_flight != 0
 
     @property
@@ -429,7 +429,7 @@ cdef class TlsPipe:
                 raise os_error(c_errno)
 
     cdef object _error(self, int done):
-        """Return the error for which OpenSSL did not continue; None if OpenSSL waits for the client."""
+        """Return the error that stopped OpenSSL; None if OpenSSL only waits for bytes of the client."""
         cdef int kind = SSL_get_error(self.tls, done)
         if kind == SSL_ERROR_WANT_READ:
             return None

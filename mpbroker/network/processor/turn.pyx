@@ -348,8 +348,8 @@ cdef class ProcessorTurn:
         return self.t.open_count
 
     def handed(self) -> tuple[bytes, list[int]] | None:
-        """Return the message (handover.py) and its descriptors (one or none) that Python must decide about;
-        None if there is no such message. The caller then owns the descriptors.
+        """Return an acceptor's message (handover.py) that Python must decide about, and its descriptors (one
+        or none), which the caller then owns. Return None if there is no such message.
         """
         if not self.intake.handed_waits:
             return None
@@ -369,9 +369,10 @@ cdef class ProcessorTurn:
         self.intake.listener_kinds[listener] = 0
 
     def tell_closed(self, levels: Mapping[CloseReason, int], int level_at_start) -> None:
-        """Set which closed connections are reported to Python: those whose reason has an enabled log level.
+        """Set the log level of each close reason. Closed connections are reported only at enabled levels.
 
-        `level_at_start` is the least enabled level until clients set another one.
+        TLS and SASL connections are always reported. `level_at_start` is the least enabled level until a
+        client sets another one.
         """
         for reason, level in levels.items():
             self.t.reports.reason_levels[<int>reason] = level

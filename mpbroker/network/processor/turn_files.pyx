@@ -133,7 +133,7 @@ cdef class TurnFiles:
         publish(self.t)
 
     def ask_again(self, uint32_t channel) -> None:
-        """Give a request whose segment file was replaced to a handler again; close the third time."""
+        """Let a handler repeat a fetch whose segment file was replaced; the third time, close the channel."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return

@@ -250,7 +250,7 @@ cdef class TlsSaslTurn:
         return c.state == ChannelState.CHANNEL_SENDING or window_holds_answers(&self.t.window, c)
 
     def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
-        """Encrypt and write the channel's answer, or the answers that its window writes next, in chunks.
+        """Encrypt and write the channel's answer, or the next answers of its window, in chunks.
 
         Stop when all is sent, the socket is full, or `most` bytes are written. A chunk counts as sent when it
         is written completely. Raise what the pipe raises.
