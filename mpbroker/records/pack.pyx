@@ -1,4 +1,4 @@
-"""Compresses a Zstandard frame a piece at a time. See `pack.h`."""
+"""Compresses data to a Zstandard frame, a piece at a time. See `pack.h`."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -42,7 +42,7 @@ cdef class ZstdPacking:
         zstd_packer_end(&self.ref)
 
     def add(self, const uint8_t[::1] data) -> None:
-        """Compress the next piece. Raises CompressionError if all pieces have more than `size` bytes."""
+        """Compress the next piece. Raises CompressionError if all pieces together exceed `size` bytes."""
         cdef int64_t made = -1
         cdef int64_t n = data.shape[0]
         cdef const uint8_t *p = &data[0] if n else NULL

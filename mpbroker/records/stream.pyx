@@ -374,7 +374,7 @@ def seal(
     int32_t last_offset_delta, int64_t base_timestamp, int64_t max_timestamp, int64_t producer_id,
     int16_t producer_epoch, int32_t base_sequence, int32_t count
 ) -> None:
-    """Write the header, with the CRC, to the first BATCH_HEADER_BYTES of a batch that has its records."""
+    """Write the header and CRC of a batch to its first BATCH_HEADER_BYTES, after its records were written."""
     cdef c.BatchInfo info
     if batch.shape[0] < c.BATCH_HEADER_BYTES:
         raise ValueError("no room for the header")

@@ -18,7 +18,7 @@ _CODEC_NAMES = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 cdef class Libraries:
-    """The compression libraries, loaded by the file names in `names` (by the codec's number)."""
+    """The compression libraries. `names` has each library's file name, by the codec's number."""
 
     def __init__(self, names: dict[int, str] = LIBRARY_NAMES):
         cdef bytes zlib = names[1].encode(), lz4 = names[3].encode(), zstd = names[4].encode()

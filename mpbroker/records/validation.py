@@ -113,8 +113,8 @@ def validate_in_pieces(
 
     The result is a view of the data if possible. A wrong largest timestamp is corrected, in place if the data
     is writable. A batch with another codec than the topic's, or with wrong offset deltas, is rebuilt. An
-    incomplete second batch is cut off. Rebuilding takes up to three times the decompressed size of memory.
-    Raises InvalidRecords if the batch is refused.
+    incomplete second batch is cut off. Rebuilding takes up to three times as much memory as the
+    decompressed records. Raises InvalidRecords if the batch is refused.
     """
     view = memoryview(data).cast("B")
     scan = scan_batch(view, policy.max_message_bytes)
@@ -243,8 +243,8 @@ def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:
 def _timestamp_problem(timestamp: int, stamped: bool, policy: TopicPolicy, now_ms: int) -> str | None:
     """Return the problem with a record's timestamp, or None.
 
-    With the topic's type CreateTime, a timestamp other than -1 must be in range, even if the batch has the
-    type LogAppendTime (`stamped`), which is a problem otherwise.
+    If the topic's type is CreateTime, a timestamp other than -1 must be in range, and nothing else is
+    checked. Otherwise it is a problem if the client gave the batch the type LogAppendTime (`stamped`).
     """
     if policy.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
         if _in_range(timestamp, policy, now_ms):

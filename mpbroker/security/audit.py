@@ -105,7 +105,7 @@ class Event(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """The number of one principal's (or address's) events in a minute that the limits kept from the log."""
+    """How many events of one principal, or address, the limits kept out of the log in one minute."""
 
     kind: Kind
     whose: str

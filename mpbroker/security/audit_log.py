@@ -201,7 +201,7 @@ class AuditLog:
 
 
 def audit_of(config: BrokerConfig) -> Audit:
-    """Return the audit of a process whose configuration is always this object."""
+    """Return the audit of a process that uses this configuration object from its start to its end."""
     return Audit(lambda: config, AuditLog(lambda: config).write)
 
 

@@ -110,7 +110,7 @@ class FetchedKeySet(Keys):
 
 
 def _keep_fetching(owner: weakref.ref[FetchedKeySet], wish: threading.Event) -> None:
-    """Fetch keys until the key set is no longer in use, as when settings of the listener have changed."""
+    """Fetch keys until the key set is out of use, for example because the listener's settings changed."""
     while (keys := owner()) is not None:
         pause_s = keys.fetch_now()
         del keys

@@ -243,7 +243,7 @@ def _frame(header: RequestHeader, body: Message, version: int | None = None) -> 
 
 
 def _illegal_state(header: RequestHeader) -> bytes:
-    """Return the API's response with ILLEGAL_SASL_STATE; b"" if its response cannot have a single error."""
+    """Return the API's response with ILLEGAL_SASL_STATE; b"" if its response has no top-level error_code."""
     response: Any = RESPONSES.get(header.api_key)
     if not hasattr(response, "error_code"):
         return b""

@@ -1,4 +1,4 @@
-"""The memory that requests and answers may take: queued.max.request.bytes, or a share of the machine's.
+"""Limits the memory of requests and answers: queued.max.request.bytes, or a share of the machine's memory.
 
 The memory for requests is divided among processors (Kafka: the MemoryPool of SocketServer, one for all
 processors). Each processor has an arena with a limit. The sum of the limits never exceeds the total: before

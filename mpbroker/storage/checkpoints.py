@@ -5,8 +5,8 @@ holds its version, the number of entries, then an entry per line.
 
 Kafka's text has no checksum. A flipped bit would change an offset, and a wrong log start offset loses
 records. Therefore an offset checkpoint begins with an entry of a topic that cannot exist, whose offset is the
-CRC-32C of the following lines. Kafka takes the entry for a partition that it does not have, and drops the
-entry when it writes the file. A file without a checksum is accepted.
+CRC-32C of the following lines. Kafka assumes that the entry belongs to a partition that it does not have, and
+drops the entry when it writes the file. A file without a checksum is accepted.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def _read_all(directory: Path) -> dict[str, str]:
 
 
 def _refuse_foreign(directory: Path) -> None:
-    """Raise FatalError if a directory without meta.properties has files of an unknown owner."""
+    """Raise FatalError if a directory without meta.properties has files that mpbroker does not know."""
     # A killed start may have left the lock and a half-written file.
     ours = _OUR_FILES | names.NOT_PARTITIONS | {names.META_PROPERTIES + ".tmp"}
     others = sorted(

@@ -52,7 +52,7 @@ cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *
 
 
 def entry_count(int fd, int size) -> int:
-    """Return the number of `size`-byte entries in a file, without a tail of zeros. Raises OSError."""
+    """Return the number of `size`-byte entries in a file, not counting a tail of zeros. Raises OSError."""
     cdef int64_t low = 0, high = os.fstat(fd).st_size // size, middle
     cdef uint8_t entry[16]
     while low < high:
@@ -69,9 +69,9 @@ def entry_count(int fd, int size) -> int:
 
 
 def last_offset_entry(int fd, int64_t base) -> tuple[int, int, int]:
-    """Return (number of entries, last entry's offset and position) of an `.index` without a tail of zeros.
+    """Return (number of entries, last entry's offset and position) of an `.index`.
 
-    Returns (0, base - 1, 0) for an empty file. Raises OSError.
+    The file must not have a tail of zeros. Returns (0, base - 1, 0) for an empty file. Raises OSError.
     """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
@@ -82,9 +82,9 @@ def last_offset_entry(int fd, int64_t base) -> tuple[int, int, int]:
 
 
 def last_time_entry(int fd, int64_t base) -> tuple[int, int, int]:
-    """Return (number of entries, last entry's timestamp and offset) of a `.timeindex` without a zero tail.
+    """Return (number of entries, last entry's timestamp and offset) of a `.timeindex`.
 
-    Returns (0, -1, base) for an empty file. Raises OSError.
+    The file must not have a tail of zeros. Returns (0, -1, base) for an empty file. Raises OSError.
     """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES

@@ -95,7 +95,8 @@ cdef bint forget_oldest(ProducersRef *producers) noexcept nogil:
     """Forget the eighth of the producers whose last writes are oldest; return False if memory is exhausted.
 
     Forgetting many at once makes a new producer cheap on average. Producers with open transactions or unknown
-    offsets cannot be forgotten. If at most an eighth can be forgotten, none is.
+    offsets are never forgotten: the eighth is of the others. If the others are at most an eighth of all
+    producers, none is forgotten.
     """
     cdef int64_t *offsets = <int64_t *>malloc(producers.used * sizeof(int64_t))
     cdef uint64_t i, count = 0

@@ -71,7 +71,7 @@ class RangeDamaged(Exception):
 
 
 class Bound(NamedTuple):
-    """The first offset and byte that are invisible: the high watermark's or last stable offset's."""
+    """The first invisible offset (high watermark or last stable offset), its segment and its position."""
 
     offset: int
     segment_base: int
@@ -159,7 +159,7 @@ class _OpenSegment:
             return False
 
     def has_its_indexes(self) -> bool:
-        """Return False while compaction replaces the segment and the old indexes may still be there."""
+        """Return whether the indexes belong to the open `.log`. Compaction replaces them after the `.log`."""
         if not self._has_its_indexes:
             path = Path(os.fsdecode(self.path))
             try:
@@ -345,7 +345,7 @@ class PartitionReader:
         return len(entries) > 0 and entries[len(entries) - 1].last_offset >= offset
 
     def _aborted_in(self, base: int) -> transaction_index.Entries:
-        """Return the entries of a segment's `.txnindex`. A file that is already open is only read on."""
+        """Return the entries of a segment's `.txnindex`. Of an open file, check only new entries."""
         damage = self._damaged_indexes.get(base)
         if damage is not None and damage.is_there(self.directory.parent):
             raise RangeDamaged(str(damage))
@@ -431,7 +431,7 @@ class PartitionReader:
     def search(
         self, batch: TimedBatch, timestamp_ms: int, from_offset: int
     ) -> Pieces[tuple[int, int] | None]:
-        """Search a batch for a record with `RecordSearch`, which concurrent and later equal calls share.
+        """Search a batch for a record. Equal calls, concurrent or later, share one `RecordSearch`.
 
         The batch is read before the first pause. Raises CorruptBatch, SegmentGone, OSError.
         """
@@ -664,7 +664,10 @@ def _check_resident(fd: int, position: int, length: int) -> None:
 
 
 def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
-    """Raise NotResident, with the `unread` bytes, if the first read of a search would wait for the disk."""
+    """Raise NotResident if the first read of a search would wait for the disk.
+
+    The exception has the range to load: `unread` bytes, at least LOOKED_AT_BYTES, but not beyond `end`.
+    """
     left = max(end - position, 0)
     if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))

@@ -107,7 +107,7 @@ class AlteredSettings:
         return self.now != before
 
     def acknowledge(self) -> None:
-        """Report the version read last as applied (or refused) to the coordinator: clients wait for this."""
+        """Tell the coordinator that the version read last was applied or refused. Clients wait for this."""
         if self._acknowledged != self._version:
             self._acknowledged = self._version
             self._done.store(0, self._version)

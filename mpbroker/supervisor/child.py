@@ -171,10 +171,11 @@ def _flush_log() -> None:
 
 
 def _terminated(context: ProcessContext, parent: int) -> None:
-    """Handle SIGTERM. Stop if the supervisor has died, when the kernel sends SIGTERM, otherwise do nothing.
+    """Handle SIGTERM: stop if the supervisor has died, otherwise do nothing.
 
-    While the supervisor lives, it alone decides which roles stop, and in which order. A SIGTERM to the whole
-    process group must not end roles during a graceful stop.
+    The kernel sends SIGTERM when the supervisor dies. While the supervisor lives, it alone decides which
+    roles stop, and in which order. A SIGTERM to the whole process group must not end roles during a graceful
+    stop.
     """
     if os.getppid() != parent:
         context.terminate()

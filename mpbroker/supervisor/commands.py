@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Commands:
-    """Serves commands. A command may arrive while the process tree waits: changes are only begun or noted."""
+    """Serves commands. `serve` only begins or notes changes, since the process tree may be waiting."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, changing: Changing, faulting: Faulting, about: dict[str, Any]

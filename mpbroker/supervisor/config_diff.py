@@ -129,7 +129,7 @@ class Changes:
 
 
 class ConfigDiff:
-    """Compares new configurations with the last one as it was read, without chosen ports."""
+    """Compares new configurations with the last one as it was read (port 0 stays 0 in it)."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked
@@ -200,7 +200,7 @@ class ConfigDiff:
         )
 
     def done(self, changes: Changes) -> None:
-        """Record that all running processes use the changes. Otherwise the next reload repeats them."""
+        """Record that all running processes use the changes. Without this, the next reload repeats them."""
         assert changes.asked is not None
         assert changes.static is not None
         self._asked, self._static = changes.asked, changes.static

@@ -279,7 +279,10 @@ class Listeners:
         return change.answer
 
     def advance(self, tree: Tree) -> None:
-        """Complete the changes that the acceptor has made. A new acceptor starts with the new listeners."""
+        """Complete the changes that the acceptor has made.
+
+        The acceptor's death completes a removal, too: its successor does not serve the removed listener.
+        """
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
             if change.comes:

@@ -156,7 +156,7 @@ class Supervisor:
         self.hangups += 1
 
     def belong_to(self, owner_fd: int) -> None:
-        """Stop as after SIGTERM when the descriptor becomes readable. Allow fault injection."""
+        """Have the broker stop, as after SIGTERM, when `owner_fd` becomes readable. Allow fault injection."""
         self.faulting.is_allowed = True
 
         def stop() -> None:

@@ -110,7 +110,7 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, poll:
 
 
 def _wait(connection: socket.socket, timeout_s: float) -> bool:
-    """Wait up to `timeout_s` until the connection has a message or is closed; return whether it does."""
+    """Wait up to `timeout_s` until the connection receives a message or ends; return whether it did."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))

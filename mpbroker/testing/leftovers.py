@@ -1,7 +1,7 @@
 """Names a broker's directories after the process that owns them, and removes directories without an owner.
 
 A broker removes its directories when its owner has ended. If the owner was killed while the broker did not
-run, or together with it, the directories remain until the same user starts another broker.
+run, or together with the broker, the directories remain until the same user starts another broker.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ BROKERS = ("mpbroker_broker", "mpbroker_own_broker")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of the log of each broker that a failed test used to the test's report."""
+    """Add to a failed test's report the last log lines of each broker that the test used."""
     report = yield
     if report.failed:
         for name in BROKERS:

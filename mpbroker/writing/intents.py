@@ -10,7 +10,7 @@ from mpbroker.client.transactions import ProducerId
 
 
 class SinkError(RuntimeError):
-    """A batch cannot be committed exactly once. The text names the rows in the topic and the remedy."""
+    """A batch cannot be committed exactly once. The text says why, and what to do."""
 
 
 class Outcome(Enum):

@@ -51,7 +51,7 @@ _STRAY_TIMEOUT_MS = 1_000
 
 
 def partition_of(sink_id: str, partitions: int) -> int:
-    """Return the partition with the intents of a sink. Partitions added to the topic later change nothing."""
+    """Return the partition of a sink's intents. It is below PARTITIONS, even if the topic has more by now."""
     return partition_for(sink_id.encode(), min(partitions, PARTITIONS))
 
 
@@ -64,7 +64,7 @@ def prefix_of(sink_id: str) -> str:
 
 
 def begun(transactions: Transactions, name: str, timeout_ms: int) -> Transaction:
-    """Begin a transaction with this name; append + while a transaction of that name is open.
+    """Begin a transaction; append "+" to its name as long as a transaction of that name is open.
 
     To begin an open transaction again would abort it. Spark counts attempts from 0 again when it retries a
     stage, and may use the results of the first try. Raises ClientError.
