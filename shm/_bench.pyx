@@ -32,7 +32,7 @@ cdef struct Pace:
 
 
 cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
-    """Wait until both sides are in the round, and then a random time of up to about a cache miss."""
+    """Wait until both sides are in the round, then for a random time, at most about that of a cache miss."""
     cdef uint64_t spins = 0, _
     store_release(pace.mine, round)
     while load_acquire(pace.theirs) < round:
@@ -45,7 +45,7 @@ cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
 
 
 cdef class Lockstep:
-    """One of two sides. Side 0 announces that it waits, side 1 publishes and checks for the announcement."""
+    """A side of the protocol. Side 0 announces that it waits; side 1 publishes and checks for that."""
     cdef Pace pace
     cdef int side
     cdef object keep

@@ -222,7 +222,7 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """Return a free, new or joined block of the class, or 0. Cut the extent again if no block is in use."""
+    """Return a free, new or joined block of the class, or 0. Empty a full extent if no block is in use."""
     cdef uint64_t block = take_free(arena, order)
     if block == 0:
         block = carve(arena, order)

@@ -23,7 +23,7 @@ _PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 class Stat(NamedTuple):
-    """The state of a process or thread. Ticks are clock ticks (`TICKS_PER_S`), from boot in `start_ticks`."""
+    """The state of a process or thread. A second has `TICKS_PER_S` ticks; `start_ticks` is since boot."""
 
     state: str
     cpu_ticks: int

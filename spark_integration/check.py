@@ -29,6 +29,6 @@ class Check(NamedTuple):
 
 
 def failed(name: str, error: Exception, state: State = PROBLEM) -> Check:
-    """Make a finding of an error, whose first sentence names the problem and the rest the remedy."""
+    """Make a check's result from an error. Its first sentence names the problem, the rest the remedy."""
     found, _, advice = str(error).partition(". ")
     return Check(name, state, found, advice)

@@ -65,7 +65,7 @@ class Decoding(msgspec.Struct, frozen=True):
 
     @property
     def arrow(self) -> pa.StructType:
-        """Return the type of the result in Arrow, as Spark converts its own."""
+        """Return Arrow's type of the result, converted from Spark's type as Spark does it."""
         return _made(self)[0]
 
     def decode(self, values: pa.Array) -> pa.StructArray:
@@ -91,7 +91,7 @@ def msgpack_decoding(wanted: StructType, mode: Mode) -> Decoding:
 
 
 def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
-    """Describe decoding Avro. Asks a registry for the subject, if that is what names the fields.
+    """Describe decoding Avro. Asks a registry for the subject's schema, if no other schema is given.
 
     Raises OptionError, RegistryUnavailable.
     """

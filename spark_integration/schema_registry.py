@@ -130,7 +130,7 @@ class Registry:
 
 
 class _Document:
-    """The document at a path of a registry, which never changes: that of an id, or of a numbered version.
+    """A document of a registry that never changes: a schema by its id, or a subject's numbered version.
 
     The registry is asked once, also by several threads. A missing document is remembered for a while.
     """

@@ -61,7 +61,7 @@ _QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """A task's message to the driver: with exactlyOnce its batch, and its transaction if it has rows."""
+    """A task's message to the driver. With exactlyOnce, `prepared` is None if the task wrote no rows."""
 
     rows: int
     batch: Batch | None = None
@@ -103,7 +103,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes for `df.write`.
 
     The writer travels to every task and to the driver's commit, and holds what both need. `known` is the
-    sink's last decision when the writer was made, for a job that has a number.
+    sink's last decision when the writer was made; None without the option sinkBatch.
     """
 
     def __init__(self, options: WriteOptions, known: Intent | None = None) -> None:

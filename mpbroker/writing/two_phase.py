@@ -57,7 +57,7 @@ def commit(
 
 
 def abort(log: KafkaIntentLog, ends: KafkaEnds, batch: Batch, prepared: Sequence[Prepared]) -> None:
-    """Abort the batch after a failure, also of `commit`. A batch that was decided is not aborted.
+    """Abort the batch after a task or `commit` failed. A batch that was decided is not aborted.
 
     Raises SinkError, and aborts nothing, if the sink belongs to another query.
     """

@@ -1,8 +1,9 @@
 """Measure the bare device below a log directory: `python -m ops.bench.device DIR`.
 
-A commit round without a broker: one write of the round's size to a file that has its blocks, after the one
-before and around the file's end, past the page cache as the commit journal writes
-(mpbroker/log/append/flusher.h), and one fdatasync. Compare durable figures with it.
+A commit round without a broker: one write of the round's size to a file whose blocks are allocated, and one
+fdatasync. Each write follows the one before, and begins at the file's start again when the file is full. It
+bypasses the page cache, as the commit journal does (mpbroker/log/append/flusher.h). Compare durable figures
+with these times.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def stock_clients() -> Figures:
 
 
 def starts() -> Figures:
-    """Measure the seconds until a broker or a test's broker serves, and its memory with the exporter."""
+    """Measure the seconds until each kind of broker serves, and mpbroker's memory with its exporter."""
     found: dict[str, list[float]] = {"mpbroker": [], "kafka": [], "test": []}
     pss_mb = []
     with run.data_directory(None) as directory:
@@ -184,7 +184,7 @@ def when_and_where() -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Return figures with four digits: the rest is noise, and would make each run a long difference."""
+    """Return figures rounded to four digits: further digits are noise, and would differ after each run."""
     if isinstance(value, dict):
         return {name: rounded(one) for name, one in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value

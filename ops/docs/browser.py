@@ -79,7 +79,7 @@ class Browser:
         return self._page.evaluate(expression)
 
     def until(self, expression: str, what: str) -> Any:
-        """Wait until an expression is true, and return it. One that throws is not true yet."""
+        """Wait until an expression is true, and return its value. While it throws, it counts as false."""
         last_error = ""
         for _ in range(PATIENCE_MS // PAUSE_MS):
             try:

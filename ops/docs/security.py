@@ -1,7 +1,7 @@
 """Writes the tables of docs/SECURITY.md that are measured: `python -m ops.docs.security`.
 
 docs/attacks.json comes from `python -m tests.security.attack_table --write`, docs/security.json from
-`make bench-security ARGS=--write`; both call this.
+`make bench-security ARGS=--write`; both commands also write the tables.
 """
 
 from __future__ import annotations

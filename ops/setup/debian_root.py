@@ -1,7 +1,7 @@
 """A directory with packages of Debian: for arm64 a compiler's sysroot or the root of emulated programs.
 
 apt resolves and fetches with a configuration of its own, so that the system's architectures, sources and
-packages stay as they are. Nothing is configured, so nothing is run and root is not needed.
+packages stay as they are. Packages are only unpacked: none of their scripts run, and root is not needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FetchFailed(Exception):
 
 
 def require(tools: dict[str, str]) -> None:
-    """Raise MissingTools unless every program is on PATH. `tools`: programs by the package that has them."""
+    """Raise MissingTools unless every program is on PATH. `tools`: the package of each program."""
     missing = {tool: package for tool, package in tools.items() if shutil.which(tool) is None}
     if missing:
         install = " ".join(sorted(set(missing.values())))
@@ -39,7 +39,7 @@ def require(tools: dict[str, str]) -> None:
 def make(
     directory: Path, packages: Sequence[str], *, architecture: str = "arm64", release: str = RELEASE
 ) -> Path:
-    """Unpack the packages and their dependencies below `directory`. Return the root, which is kept."""
+    """Unpack packages and their dependencies. Return the root, which later calls with these packages use."""
     root, wanted = directory / "root", directory / "packages"
     named = "\n".join([architecture, release, *packages])
     if wanted.exists() and wanted.read_text() == named:

@@ -1,6 +1,6 @@
 """Builds the jar of the JVM reader, the same bytes each time: python -m ops.setup.jvm_reader
 
-Needs a JDK (javac 17 or newer) and the jars of the installed PySpark, whose version the jar is then for.
+Needs a JDK (javac 17 or newer) and the jars of the installed PySpark. The jar is for that Spark version only.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ _DDL: Final = (
 
 @dataclass
 class PartitionAudit:
-    """A partition's numbers.
+    """The results of an audit for a partition.
 
-    `compacted` counts offsets that compaction took, `missing` those that are in no batch.
+    `compacted` counts offsets that compaction removed, `missing` those in the gaps that are holes.
     """
 
     topic: str
