@@ -209,7 +209,7 @@ class Admin:
         isolation: int = READ_UNCOMMITTED,
         failed: list[ClientError] | None = None,
     ) -> dict[int, OffsetAndTimestamp]:
-        """Return the offset of each timestamp. Errors are added to `failed`, or raised if it is None."""
+        """Return each partition's offset for its timestamp. Errors are raised unless `failed` takes them."""
         split = {
             leader: {(topic.name, number): at for number, at in mine.items()}
             for leader, mine in by_leader(topic, timestamps).items()

@@ -1,7 +1,7 @@
 """A member of a consumer group of the classic protocol (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
-The member has no thread of its own. The program calls `must_rejoin` between its reads, which sends heartbeats
-that are due. Members do not read during a rebalance. The assignor is RangeAssignor.
+The member has no thread of its own. Between its reads the program calls `must_rejoin`, which sends a
+heartbeat if one is due. Members do not read during a rebalance. The assignor is RangeAssignor.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ POLL_MS_MAX = 300_000.0
 class NetworkClient:
     """A client's connections, made on demand. Only `wakeup` may be called from another thread.
 
-    `advice` ends the error's text if connecting fails. The parameters after `advice` are for tests. Raises
-    ClientConfigError.
+    `advice` is appended to the error if a server that the user named cannot be reached. The parameters after
+    `advice` are for tests. Raises ClientConfigError.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class NetworkClient:
                 self._lost(known, ConnectionLost(f"{lost}: idle for too long"), now_ms)
 
     def _lost(self, known: NodeState, failure: ClientError, now_ms: float, late_ms: float = -1.0) -> None:
-        """Close a connection. Its requests fail with `failure`, or time out if due by `late_ms`."""
+        """Close a connection. Its requests due by `late_ms` fail as timed out, all others with `failure`."""
         connection = known.connection
         known.failed(failure, now_ms)
         self._stirred = True
@@ -387,7 +387,7 @@ def _timed_out(node: Node, request: ClientRequest) -> RequestTimedOut:
 
 
 def _configure(sock: socket.socket, config: ClientConfig) -> None:
-    """Set options before the socket connects; a later receive buffer would not limit TCP's window."""
+    """Set the socket's options. Set after connecting, the receive buffer would not limit TCP's window."""
     if config.send_buffer_bytes != OS_DEFAULT:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
     if config.receive_buffer_bytes != OS_DEFAULT:

@@ -69,7 +69,7 @@ class NodeState:
         return address
 
     def progressed(self) -> None:
-        """Reset failed set-ups once the connection is established, and failed attempts once it is ready."""
+        """Forget failed set-ups once the connection is established, and failed attempts once it is ready."""
         assert self.connection is not None
         if self.connection.established:
             self._failed_setups = 0

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Beneath(msgspec.Struct, frozen=True):
-    """A key's text without the alteration. `origin`: its place in file or flags; "" for the default."""
+    """A key's text before clients altered it. `origin`: its place in file or flags; "" for the default."""
 
     text: str | None
     origin: str

@@ -1,7 +1,7 @@
 """The answers of DescribeConfigs: every setting with value, source, type, documentation and synonyms.
 
-The order is that of Kafka's `ConfigHelper`. Synonyms are all settings that a value can come from, in order of
-precedence. The source of a value is the source of its first synonym.
+Settings are sorted by name. Synonyms are all settings that a value can come from, in order of precedence, as
+in Kafka's `ConfigHelper`. The source of a value is the source of its first synonym.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -125,8 +125,8 @@ def _wanted(table: Collection[str], names: Iterable[str] | None) -> list[str]:
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
     """Return the synonyms for these broker keys: altered values, then those of file and flags, then defaults.
 
-    As in Kafka, synonyms before the first one of `names[0]` are omitted. If a broker sets only
-    log.retention.hours, for example, the only synonym of a topic's retention.ms is log.retention.ms.
+    As in Kafka, the list begins with the first synonym whose key is `names[0]`. If a broker sets only
+    log.retention.hours, for example, a topic's retention.ms has no synonyms: log.retention.ms has no value.
     """
     keys = [_key_of(name) for name in names]
     found = sorted((one for key in keys for one in _altered(broker.altered, key)), key=lambda one: one.source)

@@ -16,7 +16,7 @@ from mpbroker.config.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 
 
 class Secret(msgspec.Struct, frozen=True, gc=False):
-    """A password or cryptographic key. Its repr and str are hidden; the field `text` has the secret."""
+    """A password or cryptographic key. Its repr and str are `[hidden]`; the field `text` has the secret."""
 
     text: str
 

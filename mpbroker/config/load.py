@@ -156,7 +156,7 @@ def _add_limits(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add the limits of single listeners to `values`. Upper-case settings whose values name listeners."""
+    """Add the limits of single listeners to `values`; change listener names in other values to upper case."""
     names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
@@ -228,8 +228,8 @@ def _supported(
 def _add_unknown(setting: _Setting, problems: list[Problem], warnings: list[Problem]) -> None:
     """Add a problem or a warning about a key that neither Kafka nor this broker has.
 
-    Kafka warns about such a key, which may belong to a plug-in. This broker warns about a key of the file
-    that `is_misspelt` does not recognize. Any other unknown key is a problem.
+    Kafka warns about such a key, which may belong to a plug-in. This broker warns if the key is in the
+    file and `is_misspelt` is false for it. In all other cases the key is a problem.
     """
     key, guess = setting.key, known.nearest(setting.key)
     hint = f"; did you mean {guess}?" if guess else ""

@@ -71,7 +71,8 @@ def needs_token(config: BrokerConfig) -> bool:
     """Return whether a request must have the console's token to read through the broker.
 
     No token is needed if every visitor has the console's rights anyway: the page is on loopback, and the
-    console connects to a port without a login. Otherwise the console would give visitors its own rights.
+    console connects to a port without a login. In any other case, a visitor without the
+    token would get rights that only the console has.
     """
     address = parse_http_listener(config.http_listener)
     if address is None or not is_loopback(address.host) or config.http_console_client_config:

@@ -1,10 +1,10 @@
 """Records of a topic, read through the broker as any consumer reads them: forwards, or the newest first.
 
-An answer has a bounded number of records, and takes bounded bytes and seconds; with a filter it may be empty.
-It has the position in each partition from which the next answer continues.
+The records, bytes and seconds of an answer are bounded; with a filter it may be empty. It has the position in
+each partition from which the next answer continues.
 
-Producers decide how large a batch becomes in memory. So decompressed bytes are counted, the whole process
-decompresses one batch at a time, and records are made a piece at a time.
+Producers decide how large a batch is after decompression. To bound memory, an answer counts the decompressed
+bytes, the whole process decompresses one batch at a time, and only some of its records are objects at once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RecordQuery:
 
 @dataclass
 class Scan:
-    """The remaining bounds of a read: a deadline, and the bytes of decompressed and of kept records."""
+    """What remains to a read: the time until `deadline`, and the bytes to fetch, decompress and keep."""
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)
@@ -253,7 +253,7 @@ def _newest(
     missed: list[tuple[int, int, int]],
     found: dict[int, list[Shown]],
 ) -> list[tuple[int, int, int]]:
-    """Add to `found` the last record of each partition in `missed`. Return the ranges still unread."""
+    """Add to `found` the last record of each range in `missed`. Return the ranges still unread."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
     if not lasts:
         return []

@@ -60,7 +60,7 @@ def _row(config: BrokerConfig, entry: Entry) -> dict[str, Any]:
 
 
 def _place_of_change(entry: Entry, source: str, origin: str) -> str:
-    """Return the place to change the setting: a command, or the source of the value."""
+    """Return where to change the setting: with `mpbroker config set`, or else in the file or a flag."""
     if not entry.read_only:
         return "mpbroker config set"
     if source == "file":

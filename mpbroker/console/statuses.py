@@ -1,6 +1,6 @@
 """The HTTP status for each kind of failure of a request.
 
-502 means only that the broker does not answer.
+The status is 502 only if the broker sends no valid response.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ def ends_of(now: Snapshot) -> Ends:
 
 
 def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:
-    """Return a row about a partition of a group. `committed` replaces an older, lower `end`."""
+    """Return a row about a group's partition. An `end` below `committed` is old: `committed` replaces it."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
         row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}

@@ -294,7 +294,7 @@ class Lines:
         return named
 
     def _retried(self, text: str) -> None:
-        """Print why a batch is sent again. A full disk has no error code of its own in Kafka's protocol."""
+        """Print why a batch is sent again; after KAFKA_STORAGE_ERROR, also which command checks the disk."""
         storage = ErrorCode.KAFKA_STORAGE_ERROR.name in text
         disk = f". Its disk is full or broken: mpbroker why {self.topic} says which" if storage else ""
         _say(f"{text}{disk}")

@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 def write(where: ClusterAddress, settings: Settings) -> None:
-    """Write the committed records that the topic has now, from the start of -o on; print a summary."""
+    """Write the topic's committed records, from the place that -o names to the end; print a summary."""
     _check_target(settings)
     try:
         from mpbroker.reading import arrow

@@ -1,4 +1,4 @@
-"""Runs a job of `mpbroker spark`: its session, progress and signals, and one sentence about a failure."""
+"""Runs a job of `mpbroker spark`: shows progress, handles signals, and reports a failure in one sentence."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def until_stopped(
 
 
 def _interrupt_start() -> NoReturn:
-    """End the child processes, such as a starting JVM, which would never end. Raise KeyboardInterrupt."""
+    """End the child processes; a JVM that is still starting would run forever. Raise KeyboardInterrupt."""
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         with suppress(ProcessLookupError):
             os.kill(int(child), signal.SIGTERM)

@@ -74,7 +74,7 @@ def flush() -> None:
 
 
 def give_up_errors() -> None:
-    """Flush standard error; discard the output if that fails. Python would try again and exit with 120."""
+    """Flush standard error. If that fails, discard the buffer, or Python would exit with code 120."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()

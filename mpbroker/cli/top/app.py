@@ -270,7 +270,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_sort(self, by: int) -> None:
-        """Sort by the column that is `by` columns to the right. The unsorted order counts as a column."""
+        """Sort by the column `by` places right of the current sort column. Unsorted counts as a column."""
         room = self.query_one(Table).size.width
         keys: list[str | None] = [None]
         keys += [

@@ -17,7 +17,7 @@ from mpbroker.protocol.topic_names import OWN_TOPICS
 
 
 def seen_once(wanted: BrokerFlags, interval_s: float, *, with_groups: bool) -> Model:
-    """Take two samples for rates, or one of a stopped broker. Raises CliError, ClientConfigError."""
+    """Sample a running broker twice, for rates, or a stopped one once. Raises CliError, ClientConfigError."""
     watch, model = Watch(wanted), Model()
     first = watch.first()
     model.add(first)
