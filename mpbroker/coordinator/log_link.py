@@ -1,4 +1,4 @@
-"""The coordinator's requests to the log workers: append to its log, open a topic, remove one.
+"""The coordinator's requests to the log workers: append batches, open a topic, remove a topic.
 
 To open or remove a topic, the coordinator asks several workers the same question, each worker about the
 partitions that it owns. A question is over when all its workers have answered. If a worker dies, `peer_down`
@@ -6,8 +6,9 @@ drops all questions to all workers. Openings and removals that were pending are 
 idempotent.
 
 An append to the metadata log is dropped only when the worker of that log dies. The log must not be read until
-the outcome of the append is known. An unexpected answer is ignored: fences prevent such answers, but a failed
-fence must not end this process. A message that does not fit into the arena waits until blocks are returned.
+the outcome of the append is known. An answer to an unknown request is logged and ignored. (A dead worker is
+fenced, so such an answer comes only if a fence has failed.) A message that does not fit into the arena waits
+until blocks are returned.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class _Asked:
-    """A question to several workers, and the answers so far. `topic`: the topic to be opened."""
+    """A question to several workers, and the answers so far. `topic`: the topic to open, if any."""
 
     kind: Kind
     topic_id: bytes
@@ -174,7 +175,8 @@ class LogLink:
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
         """Append batches to several partitions. Calls `done` when each is durable or refused.
 
-        `done` is never called if a log worker dies first. (For the metadata log: if the log's worker dies.)
+        `done` is never called if a log worker dies first. (If all batches are for the metadata log, only the
+        death of that log's worker counts.)
         """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
         changes = self._changes
@@ -299,7 +301,7 @@ class LogLink:
 
 
 def _together(topic_id: bytes, answers: list[Message]) -> Message:
-    """Return one answer to an opening, made of all workers' answers, without a failed worker's partitions."""
+    """Merge the workers' answers about the opening of a topic. Leave out partitions of failed workers."""
     ensured = [answer for answer in answers if isinstance(answer, EnsuredTopic)]
     if len(answers) == 1 or not ensured:
         return answers[0]

@@ -9,8 +9,8 @@
     attribute of a client  kafka_server_socket_server_metrics_connection_count
     quota of a client      kafka_server_quota_byte_rate{resource,user,client_id}
 
-Label names are in lower case. Attributes in nanoseconds are left out, and so are means of metrics for which
-a count is written.
+Label names are in lower case. Attributes in nanoseconds are left out. So are averages of metrics whose
+count is written.
 """
 
 from __future__ import annotations

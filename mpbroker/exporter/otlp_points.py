@@ -1,7 +1,8 @@
-"""Converts a page of metrics to OpenTelemetry's, with the same names and labels, cumulative from the start.
+"""Converts a page of metrics to OpenTelemetry metrics with the same names and labels.
 
-When a process is replaced, its counts restart at 0. A sum that has decreased gets a later start time, as the
-data model demands (OpenTelemetry specification: Metrics Data Model, Resets and Gaps).
+Sums are cumulative from the broker's start. When a process is replaced, its counts restart at 0. A sum that
+has decreased gets a later start time, as the data model demands (OpenTelemetry specification: Metrics Data
+Model, Resets and Gaps).
 
 Counters become monotonic sums, histograms remain histograms. OpenTelemetry's exporter has no summaries: their
 quantiles become a gauge, and count and sum become sums. (OpenTelemetry specification: Prometheus and
@@ -114,7 +115,7 @@ class Points:
         return Metric(name, meaning, _unit(name), data)
 
     def _histogram(self, family: Family) -> Metric:
-        """Return a histogram with a point for each set of labels, and counts per bucket, not cumulative."""
+        """Return a histogram with a point for each set of labels. Each bucket has its own count."""
         buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
         sums: dict[tuple[tuple[str, str], ...], float] = {}
         for sample in family.samples:

@@ -76,7 +76,7 @@ class Sender:
         threading.Thread(target=self._run, name="otlp", daemon=True).start()
 
     def stop(self) -> None:
-        """Have the thread send nothing more. Call this before the event loop ends."""
+        """Make the thread send nothing more. Call this before the event loop ends."""
         self._over.set()
 
     def _run(self) -> None:

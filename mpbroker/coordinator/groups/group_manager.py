@@ -111,8 +111,8 @@ class GroupMetadataManager:
 class GroupContents:
     """Takes the records read from `__consumer_offsets`: applies offsets and keeps each group's last record.
 
-    Offsets of a transaction stay pending until its marker is read. If the marker is missing, the transaction
-    coordinator will still send it.
+    Offsets of a transaction stay pending until its marker is read. If the log lacks the marker, the
+    transaction coordinator will send it.
     """
 
     def __init__(self, manager: GroupMetadataManager, offsets: Offsets) -> None:

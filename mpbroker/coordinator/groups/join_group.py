@@ -48,7 +48,7 @@ class Join:
 
     @property
     def protocols(self) -> Protocols:
-        """Return the protocols; of several with the same name only the first, as each name has one vote."""
+        """Return the protocols. Of protocols with the same name, return only the first."""
         found: dict[str, bytes] = {}
         for one in self.request.protocols:
             found.setdefault(one.name, one.metadata)

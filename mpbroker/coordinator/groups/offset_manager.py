@@ -63,7 +63,7 @@ class OffsetMetadataManager:
         self.offsets.begin(keys)
 
     def expire(self, group_id: str, keys: list[OffsetKey]) -> None:
-        """Delete the offsets of a group that have these keys."""
+        """Delete offsets of a group. `keys`: the keys of these offsets."""
         self._write(group_id, [(key, None) for key in keys], lambda _error: None)
 
     # --- commit

@@ -63,7 +63,7 @@ class PendingOffsets:
         self._next_order = 0
 
     def add(self, transaction: TransactionKey, key: OffsetKey, value: OffsetValue) -> None:
-        """Add an offset of an open transaction. The record of the offset is durable."""
+        """Add an offset of an open transaction, after the offset's record has become durable."""
         one = self._open.setdefault(transaction, _OpenTransaction())
         one.offsets[key] = _Pending(self._next_order, value)
         one.groups.add(key.group)
@@ -111,7 +111,7 @@ class PendingOffsets:
         self._of_key.clear()
 
     def is_open(self, group_id: str) -> bool:
-        """Return whether an open transaction has committed offsets of the group."""
+        """Return whether offsets of the group were added to a transaction that is still open."""
         return group_id in self._of_group
 
     def has(self, key: OffsetKey) -> bool:
@@ -196,7 +196,7 @@ class Offsets:
         return self._pending.has(key)
 
     def is_in_transaction(self, group_id: str) -> bool:
-        """Return whether an open transaction has committed offsets of the group."""
+        """Return whether offsets of the group were added to a transaction that is still open."""
         return self._pending.is_open(group_id)
 
     def drop_group(self, group_id: str) -> None:

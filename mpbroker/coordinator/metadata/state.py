@@ -3,9 +3,9 @@
 No I/O; time and ids are parameters.
 
 `MetadataState` is the result of all records of `__cluster_metadata`, applied in order. `decide` takes a state
-and a call, and returns the answer with the records that make it true; it does not change the state. Records
-that are not durable yet are applied to a `draft`, a copy of the state. The draft becomes the state when its
-records are durable, and is dropped if they are refused.
+and a call, and returns the answer and the records that must be durable before the caller gets the answer.
+`decide` does not change the state. Records that are not durable yet are applied to a `draft`, a copy of the
+state. The draft becomes the state when its records are durable, and is dropped if they are refused.
 
 Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
 """
@@ -110,7 +110,7 @@ class MetadataState:
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
-        """Return a copy, to which records can be applied before they are durable. Topics are shared."""
+        """Return a copy to which records can be applied before they are durable. Both share Topic objects."""
         return replace(
             self,
             topics=self.topics.copy(),

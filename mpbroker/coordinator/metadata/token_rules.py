@@ -134,7 +134,10 @@ def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord
 
 
 def describe(tokens: TokenTable, call: calls.DescribeTokens, macs: TokenMacs | None) -> calls.DescribedTokens:
-    """Return tokens after the id `call.after` that concern a user in `call.owners` (None: all tokens)."""
+    """Return the tokens that have an owner, requester or renewer in `call.owners` (None: all tokens).
+
+    Begin after the token with the id `call.after`. Return as many as fit into one answer.
+    """
     if macs is None:
         return calls.DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners = None if call.owners is None else frozenset(call.owners)

@@ -1,5 +1,5 @@
-"""The parts that the group and the transaction coordinator share: requests, their topic, its writes, timers.
+"""Code that the group coordinator and the transaction coordinator share.
 
-The coordinators are state machines without I/O. These parts connect them with the log. (Kafka:
-CoordinatorRuntime.)
+Each coordinator is a state machine without I/O. The code here handles its requests, reads and writes its
+topic, and runs its timers. (Kafka: CoordinatorRuntime.)
 """

@@ -113,7 +113,7 @@ class InternalTopic:
         self._life = 0
 
     def create(self) -> None:
-        """Request the creation of the topic. For CREATE_RETRY_S after a failure, only report a failure."""
+        """Request the topic's creation. If a creation failed less than CREATE_RETRY_S ago, fail at once."""
         if time.monotonic() < self._create_at:
             self._listener.creation_failed()
             return

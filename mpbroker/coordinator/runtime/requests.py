@@ -53,7 +53,7 @@ Raises ApiError if the whole request fails.
 
 
 class Answers:
-    """Decodes the requests that handlers forward as clients sent them, and encodes the responses (KIP-590).
+    """Decodes the forwarded requests, whose bytes come from the client, and encodes the responses (KIP-590).
 
     Request and response have the client's version; a handler frames the response. (Kafka: EnvelopeRequest,
     EnvelopeResponse.) `send` sends an answer; it returns False if the handler has died or the arena is full.

@@ -34,7 +34,7 @@ log = logging.getLogger("mpbroker.coordinator")
 
 
 class Producer(NamedTuple):
-    """The id and epoch of the producer whose transaction has the records."""
+    """The id and epoch of a producer, for records that belong to its transaction."""
 
     producer_id: int
     epoch: int

@@ -1,6 +1,6 @@
 """The partitions of a transaction: AddPartitionsToTxn, AddOffsetsToTxn, and checks before an append.
 
-Markers are written only to partitions of the transaction: a batch in another partition would stay open.
+Only partitions of the transaction get markers. A batch in another partition would stay without a marker.
 (Kafka: TransactionCoordinator.handleAddPartitionsToTransaction and handleVerifyPartitionsInTransaction.)
 """
 
@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Serve a CheckTransaction: call `then(outcome)`. If it returns False, stop holding the markers."""
+        """Serve a CheckTransaction. Call `then` with the outcome; if `then` returns False, end the hold."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

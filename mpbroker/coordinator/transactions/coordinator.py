@@ -122,7 +122,7 @@ class TransactionCoordinator:
         """Do nothing: `TransactionContents.end` has sent the markers of each partition's transactions."""
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for a step of their id, and ListTransactions requests under way."""
+        """Return requests that wait for a step of their transactional id, and unfinished ListTransactions."""
         return [*self.state.waiters(), *self.listing.waiters()]
 
     def abandon(self, waiter: Waiter) -> None:
@@ -136,7 +136,7 @@ class TransactionCoordinator:
         self.listing.withdraw(waiter)
 
     def refuse_waiters(self, transactional_id: str, waiter: Waiter | None = None) -> None:
-        """Answer `waiter`, or all waiting requests of the id if it is None, after an internal error."""
+        """Fail `waiter`, or all waiting requests of the id if `waiter` is None, after an internal error."""
         transaction = self.state.find(transactional_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)

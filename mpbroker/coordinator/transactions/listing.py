@@ -43,12 +43,12 @@ class ListTransactions:
         return list(self._under_way)
 
     def abandon(self, waiter: Waiter) -> None:
-        """End the list of a request whose client has disconnected."""
+        """Stop listing for a request whose client has disconnected."""
         if self._under_way.pop(waiter, None) is not None:
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """End the list of a request that failed. The caller answers the request."""
+        """Stop listing for a request that failed. The caller answers the request."""
         self._under_way.pop(waiter, None)
 
     def list(
@@ -113,7 +113,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Compare ids with the request, up to `steps` steps of work. Return True if all ids are compared."""
+        """Match ids with the request, until `steps` are used up. Return True if no ids are left to match."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:

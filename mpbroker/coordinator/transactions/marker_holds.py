@@ -2,9 +2,9 @@
 
 A client of transaction version 1 (TV1) keeps its epoch in its next transaction, so only the order in the log
 assigns a batch to a transaction. When the coordinator allows a handler to append a batch, it opens a hold,
-which delays the markers until the handler has appended. A producer that appends as in TV2 but has not ended a
-transaction as in TV2 needs holds, too: it may still end this one as in TV1. A hold belongs to a request, not
-to a transactional id, so the hold remains if the log is loaded again.
+which delays the markers until the handler has appended. A producer that appends as in TV2 needs holds, too,
+until it has ended a transaction as in TV2. Until then it may end its transaction as in TV1. A hold belongs to
+a request, not to a transactional id, so the hold remains if the log is loaded again.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class MarkerSender:
     def send(
         self, marker: Marker, partitions: frozenset[TopicPartition], complete: Callable[[], None]
     ) -> None:
-        """Append the marker to each partition. Call `complete` when all have it or are deleted."""
+        """Append the marker to each partition. Call `complete` when each has the marker or is deleted."""
         ending = _Ending(marker, len(partitions), complete)
         if not partitions:
             complete()

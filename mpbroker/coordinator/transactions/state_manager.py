@@ -130,7 +130,7 @@ class TransactionStateManager:
             self._give_up(step, ErrorCode.NETWORK_EXCEPTION)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Do nothing. (A request whose step waits runs no more code, so it cannot fail.)"""
+        """Do nothing. (A request that has queued its step does nothing more, so it cannot fail.)"""
 
     # --- steps
 

@@ -42,7 +42,7 @@ Action: TypeAlias = Callable[[], None]
 
 @dataclass(eq=False)
 class PendingStep:
-    """A request's step, which may have to wait until the step under way of its id has ended.
+    """A request's step. It may have to wait until an earlier step of the same transactional id has ended.
 
     Kafka answers CONCURRENT_TRANSACTIONS at once, and its clients retry after 20 to 100 ms. A step usually
     takes less time, so here requests wait in their order, and are refused after PATIENCE_MS.
@@ -200,7 +200,7 @@ def check_may_abort(transaction: TransactionMetadata, expected: Producer | None,
 def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Return the step that keeps the producer id and, but for a retry, bumps the epoch. Raises ApiError."""
+    """Return the step that keeps the producer id and bumps the epoch (not for a retry). Raises ApiError."""
     value = transaction.value
     assert value is not None
     is_retry = bump_for(value, transaction.last_epoch, expected) is Bump.SAME
@@ -300,7 +300,7 @@ def _judge_retry(value: TransactionValue, is_commit: bool) -> Verdict:
 
 
 def _has_bumped_epoch(value: TransactionValue, producer: Producer) -> bool:
-    """Return whether `producer` has the epoch before the last bump, after a lost answer or a timeout."""
+    """Return whether `producer` is one epoch behind, because of a lost answer or a timeout."""
     if producer == (value.producer_id, value.producer_epoch - 1):
         return True
     return value.producer_epoch == 0 and producer == (value.previous_producer_id, EXHAUSTED_FROM)

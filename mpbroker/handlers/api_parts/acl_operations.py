@@ -19,7 +19,7 @@ def operations(context: RequestContext, kind: ResourceType, name: str, is_asked:
 
 
 def cluster_operations(context: RequestContext, is_asked: bool) -> int:
-    """Do what `operations` does for the cluster. Return 0 if the client may not describe the cluster."""
+    """Return what `operations` returns for the cluster; 0 if the client may not describe the cluster."""
     if not is_asked:
         return NOT_ASKED
     if not context.broker.authorization.allows_cluster(context, DESCRIBE_CLUSTER, is_logged=False):

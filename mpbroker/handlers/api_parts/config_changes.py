@@ -1,7 +1,7 @@
 """Common code of AlterConfigs and IncrementalAlterConfigs.
 
-Changes of settings go to the coordinator, which stores them. Changes of loggers' levels are made here and end
-with the broker. (Kafka: ConfigAdminManager.)
+Changes of settings go to the coordinator, which stores them. Changes of loggers' levels are made here and
+last until the broker stops. (Kafka: ConfigAdminManager.)
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def wait_until_durable(
 
 
 class _Wait:
-    """A request that waits for durable log ends: a `parked_fetches.ParkedFetch`."""
+    """A request that waits for durable log ends (implements `parked_fetches.ParkedFetch`)."""
 
     def __init__(
         self, context: RequestContext, ends: Sequence[LogEnd], then: Callable[[ErrorCode], None]

@@ -47,7 +47,7 @@ def ask_workers(
     question_of: Callable[[list[Wanted]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
 ) -> Generator[None]:
-    """Do what `ask_owners` does for partitions that may have no slot: `worker_of` returns their worker."""
+    """Ask the workers that `worker_of` returns, as `ask_owners` does. The partitions need no slots."""
     by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
     for one, result in wanted:
         by_worker.setdefault(worker_of(one), []).append((one, result))

@@ -78,7 +78,7 @@ def _forward_in_parts(
 
 
 class Part(NamedTuple):
-    """A part of a commit. `begins_within`: its first topic is the rest of the earlier part's last topic."""
+    """A part of a commit. `begins_within`: True if its first topic began in the part before."""
 
     topics: list[Any]
     begins_within: bool

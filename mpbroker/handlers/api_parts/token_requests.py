@@ -43,9 +43,10 @@ def fields_of(token: TokenDetails) -> tuple[str, str, str, str, int, int, int, s
 def change_token(
     context: RequestContext, call: ChangeToken, response: Callable[[int, int], Message], verb: str
 ) -> Generator[None, None, Message]:
-    """Have the coordinator change a token's expiry; return the response.
+    """Ask the coordinator to change a token's expiry. Return the response.
 
-    `response` makes it from an error code and the new expiry in ms. `verb` names the change in a log line.
+    `response` builds the response from an error code and the new expiry in ms. `verb` is the word for the
+    change in a log line.
     """
     if not may_ask_for_tokens(context):
         return response(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME_MS)

@@ -291,7 +291,7 @@ class Production:
     ) -> Append | Problem | None:
         """Check a batch; return None if the check would take longer than other requests should wait.
 
-        Also return None if decompression fails: the batch may only be too large for this check.
+        Also return None if decompression fails, since the cause may be the size limit of this check.
         """
         if isinstance(topic, ErrorCode) or data.records is None:
             return at_once(check(self.context, topic, data))

@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: respond at once, since waiting would add no records."""
+    """The answer for one partition. `more`: True if waiting cannot add records to the answer."""
 
     answer: Answer
     length: int = 0
@@ -178,7 +178,7 @@ class Fetch:
                 self.slots.append(topic.partitions[interest.wanted.partition].slot)
 
     def forget_files(self) -> None:
-        """Forget the partitions' open files, because the processor has found another file under a path."""
+        """Forget the partitions' open files: the processor has found that a path now has another file."""
         broker = self.context.broker
         for slot in self.slots:
             broker.fetch_positions.forget(slot)
@@ -186,7 +186,7 @@ class Fetch:
                 broker.readers.forget(read_partition(broker.table, slot))
 
     def wait_for_bytes(self) -> None:
-        """Set the slots' waiting marks. The caller must poll again: only later bytes wake the handler."""
+        """Mark the slots, so that later bytes wake the handler. The caller polls again for earlier bytes."""
         self._is_polling = self.is_long  # the caller polls next, even if `charge_wait` expires the fetch
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 
@@ -244,7 +244,10 @@ class Fetch:
         return may
 
     def poll_and_respond(self) -> Generator[None]:
-        """Poll, and respond if there are answers. A poll requested meanwhile follows after other requests."""
+        """Poll, and respond if there are answers.
+
+        If another poll is requested meanwhile, begin it after other requests have been served.
+        """
         self._is_polling, self._poll_is_wanted = True, False
         answers = yield from self.poll()
         if answers is not None:
@@ -257,7 +260,7 @@ class Fetch:
     def poll(self) -> Generator[None, None, list[Answer] | None]:
         """Read the available bytes. Return the answers, or None if the fetch is to wait.
 
-        It waits until there are `min_bytes`, an error, or no time left. Bytes that are not in the page cache
+        A fetch waits for `min_bytes`, an error, or its deadline. Bytes that are not in the page cache
         are left out; if there are no other bytes, the fetch waits for the disk.
         """
         total, files, settled, answers = 0, 0, False, []
@@ -286,9 +289,9 @@ class Fetch:
         return since_ms is not None and self.context.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
     def _prefetch(self, cold: NotResident) -> None:
-        """Have bytes read from the disk, unless reads for a full response are under way.
+        """Begin to read bytes from the disk, unless this poll has begun enough reads for a full response.
 
-        Bytes that are not read are left to the client's next fetch. Raises OSError if a read has failed.
+        Bytes that are not read now are read for a later fetch. Raises OSError if an earlier read failed.
         """
         broker = self.context.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):
@@ -318,7 +321,7 @@ class Fetch:
         return self.unknown
 
     def respond(self, answers: list[Answer]) -> Generator[None]:
-        """Send the answers. A client over its quota gets an empty response, not charged for records."""
+        """Send the answers. A client over its quota gets an empty response, and no bytes are charged."""
         context = self.context
         # A mark that comes while the response is built must not poll once more.
         context.broker.fetches.release(context.slot)

@@ -1,9 +1,9 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or only validates the request (`validate_only`).
 
 The coordinator decides (mpbroker/coordinator/metadata/topic_rules.py), and answers when the topic is durable,
-opened and published. Many topics are sent to the coordinator some at a time. After `timeout_ms` the response
-is REQUEST_TIMED_OUT; topics sent to the coordinator are still created. More replicas than brokers are refused
-with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp. (Kafka:
+opened and published. Many topics are sent to the coordinator in several calls. After `timeout_ms` the
+response is REQUEST_TIMED_OUT; topics sent to the coordinator are still created. More replicas than brokers
+are refused with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp. (Kafka:
 ControllerApis.createTopics, ReplicationControlManager.)
 """
 

@@ -1,7 +1,7 @@
 """DeleteRecords (key 21), versions 0-2: deletes the records below an offset (-1: the high watermark).
 
 The log worker moves the log start offset, and answers when the new one is on disk. Whole segments below that
-offset are deleted at once; records before it in its segment stay in the file but can no longer be read. If a
+offset are deleted at once. In the segment that has the offset, earlier records stay but cannot be read. If a
 partition is named twice, the last offset counts. A deletion of records that are not durable yet waits for
 them, at most for the request's timeout. (Kafka: KafkaApis.handleDeleteRecordsRequest,
 Partition.deleteRecordsOnLeader; KIP-107.)

@@ -141,7 +141,7 @@ def futures_in(context: RequestContext, results: list[Result]) -> Iterator[calls
 
 
 def future_bytes(move: calls.MovingPartition) -> int:
-    """Return the bytes of a future replica's segments, also if it has become the current replica since."""
+    """Return the bytes of a future replica's segments, even if it has just become the current replica."""
     future = Path(move.directory)
     for directory in (future, future.with_name(partition_name(move.topic, move.partition))):
         with contextlib.suppress(OSError):

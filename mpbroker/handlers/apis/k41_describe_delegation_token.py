@@ -1,7 +1,7 @@
 """DescribeDelegationToken (key 41), versions 1-3: tokens of some principals, or of all, with their HMACs.
 
 A client sees the tokens that it owns, has requested or may renew, and tokens that it has a permission for.
-The coordinator is asked for some tokens at a time. (Kafka: KafkaApis.handleDescribeTokensRequest,
+The coordinator returns many tokens in several answers. (Kafka: KafkaApis.handleDescribeTokensRequest,
 DelegationTokenManager.filterToken; KIP-48, KIP-373.)
 """
 
