@@ -47,7 +47,7 @@ class RequestContext(PendingRequest):
     def split(
         self, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
     ) -> Generator[None, None, tuple[list[Named], list[Named]]]:
-        """Return the things that the client may use, and those that it may not use, in pieces.
+        """Return (things that the client may use, things that it may not use); do the work in pieces.
 
         A thing without a name counts as allowed: it does not exist, which its API reports.
         """

@@ -140,7 +140,7 @@ class Intake:
                 self._broker.forwarding.take_over(context, call)
 
     def serve_delayed(self, *, all_of_them: bool = False) -> None:
-        """Serve the requests that a fault has delayed for long enough."""
+        """Serve requests that a test's faults delay: those whose delay is over, or `all_of_them`."""
         for context in self.faults.take_due(all_of_them=all_of_them):
             if context.pieces is not None:
                 self._broker.long_work.append(context)
@@ -156,9 +156,9 @@ class Intake:
         self.scheduler.forget_ended()
 
     def close_produces(self) -> None:
-        """Close the connections of produces that no log worker has got yet, because a log worker died.
+        """After a log worker's death, close the connections of produces that no log worker has got yet.
 
-        Processors count each produce as lost that a handler has taken and not answered.
+        Processors count every produce as lost that a handler has taken and not answered.
         """
         for slot in self._produces.take_waiting():
             self._broker.responses.close(slot)

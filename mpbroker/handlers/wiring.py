@@ -115,7 +115,7 @@ def make_broker(
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """Return the waiting produces to close, too, if `request` closes its connection (`Responses.close`)."""
+    """Remove and return the produces that wait for `request`, which closes its connection (`Responses`)."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 

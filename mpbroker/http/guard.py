@@ -51,7 +51,7 @@ def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
 
 
 def refused_origin(scope: Scope, *, is_change: bool = False) -> Refusal | None:
-    """Return a refusal if another site's page has sent the request, or a change lacks Origin; else None."""
+    """Return a refusal for a request of another site's page, or for a change that lacks Origin, else None."""
     site = header(scope, b"sec-fetch-site")
     if site is not None and site not in _OWN_SITES:
         return Refusal(403, "a page of another site asks for this")

@@ -20,7 +20,7 @@ async def start(send: Send, status: int, kind: str, headers: Headers) -> None:
 async def respond(
     scope: Scope, send: Send, status: int, body: bytes | None, kind: str, headers: Headers
 ) -> None:
-    """Send a whole response; for HEAD, the head only. `body` None: there is no content-length (HEAD, 304)."""
+    """Send a whole response; for HEAD, the head only. If `body` is None, send no content-length."""
     length = [] if body is None else [("content-length", str(len(body)))]
     await start(send, status, kind, [*headers, *length])
     sent = b"" if body is None or scope["method"] == "HEAD" else body

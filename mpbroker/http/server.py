@@ -215,7 +215,7 @@ class _Connection:
             self.abort()
 
     def client_has_closed(self, patience_s: float) -> None:
-        """Note that the client has closed. End responses, also later ones, `patience_s` from now."""
+        """Note that the client has closed its side. Let no response last beyond `patience_s` from now."""
         self._client_gone_at = min(asyncio.get_running_loop().time() + patience_s, self._client_gone_at)
         if self._limit is not None and not self._limit.expired():
             until = self._limit.when()

@@ -47,7 +47,7 @@ Entry = dict[str, Any]
 
 
 class NotAFile(ValueError):
-    """Raised for a file whose name is not one of a log directory's files."""
+    """Raised for a file whose name is not the name of any kind of file in a log directory."""
 
 
 class Unreadable(ValueError):

@@ -56,7 +56,7 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def log_bytes(partition: Partition) -> int:
-    """Return the size of all segments in bytes, which a check reads. Skip deleted files. Raises OSError."""
+    """Return the total size of the segments in bytes. Skip deleted files. Raises OSError."""
     total = 0
     with suppress(FileNotFoundError):
         for path in segment_paths(partition.path):

@@ -185,7 +185,7 @@ class _Run:
             return resolve(self.config, {})
 
     def _read_metadata(self, log_dir: LogDirectory, log: PartitionLog) -> None:
-        """Read the settings of topics. Warn if a record cannot be understood, such as a new one of Kafka."""
+        """Read the settings of topics. On an error, as for a newer Kafka's record, warn and use defaults."""
         log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, log_dir.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)
         try:
@@ -214,7 +214,7 @@ class _Run:
 
 
 def _is_group(path: Path) -> bool:
-    """Return whether the last broker had log.flush.policy=group, so that its high watermarks are durable."""
+    """Return whether the last broker on `path` made high watermarks durable (log.flush.policy=group)."""
     return is_there(path / names.DURABLE_MARK) or any(path.glob("mpbroker.journal*"))
 
 

@@ -124,7 +124,7 @@ def plan(path: Path) -> Plan:
 
 
 def _refuse_journaled(partition: Partition) -> None:
-    """Raise CannotRepair if a journal has records of the partition: a repair moves the bytes of segments."""
+    """Raise CannotRepair if a journal has records of the partition that may not be in its segments yet."""
     for path in sorted(partition.path.parent.iterdir()):
         if worker_of(path.name) is not None:
             _refuse_if_in(path, partition)

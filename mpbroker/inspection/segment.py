@@ -152,8 +152,9 @@ def _next_batch(view: memoryview, position: int, next_offset: int, base: int) ->
 def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epochs = ()) -> Segment:
     """Read a whole segment and its indexes, and return the segment with its findings.
 
-    `is_last`: the segment is the partition's last one. `seen`: called with the bytes passed since its last
-    call. `epochs`: the partition's leader epochs. Raises OSError; ValueError for another kind of file.
+    `is_last`: the segment is the partition's last one. `seen`: called with the number of bytes read since
+    its last call. `epochs`: the partition's leader epochs. Raises OSError; ValueError if the file's name is
+    not the name of a segment.
     """
     base = parse_segment(path.name)
     if base is None:

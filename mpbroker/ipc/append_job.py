@@ -107,7 +107,7 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """One call of `append`: a result or None for each batch. `owing` log workers have not answered yet."""
+    """One call of `append`: each batch's result or None; `owing` counts log workers that must answer."""
 
     then: Then
     filled: list[Batch | None]

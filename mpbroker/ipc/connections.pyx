@@ -231,10 +231,10 @@ cdef class Ledger:
         return position, taken, found
 
     def news(self, uint64_t position) -> tuple[int, list[tuple[int, tuple[int, bytes] | None]]] | None:
-        """Return (new position, changes since `position`), or None if some were overwritten: count again.
+        """Return (new position, changes since `position`); None if some of the changes were overwritten.
 
-        A change is (ticket, (listener number, address)) if a connection was opened, and (ticket, None) if a
-        connection was closed.
+        After None, take a new `snapshot`. A change is (ticket, (listener number, address)) if a connection
+        was opened, and (ticket, None) if a connection was closed.
         """
         cdef uint64_t end = load_acquire(self._word(CHANGES_END_AT)), i, entry, ticket
         if end == position:

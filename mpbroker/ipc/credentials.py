@@ -38,7 +38,7 @@ class CredentialBase(Struct, tag="base"):
 
 
 class CredentialDelta(Struct, tag="delta"):
-    """Credentials and tokens to add or replace; (user, mechanism) and token ids of those to remove."""
+    """Credentials and tokens to add or replace, and (user, mechanism) or token id of each one to remove."""
 
     changed: list[ScramImage] = []
     removed: list[tuple[str, int]] = []

@@ -15,10 +15,10 @@ BYTES = 1 << 20
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault of one API: each request waits, then fails with `error_code` or, if `closes`, is disconnected.
+    """A fault of one API: each request waits, then fails with `error_code` or is disconnected (`closes`).
 
-    `error_code` 0 means no error. `client_id` limits the fault to clients with that id, and `times` to the
-    first requests; None and 0 mean no limit. The file `hits` gets a byte for each request concerned.
+    `error_code` 0 means no error. The fault applies only to clients with the id `client_id` (None: to all),
+    and only to the first `times` such requests (0: to all). The file `hits` gets a byte for each of them.
     """
 
     hits: str

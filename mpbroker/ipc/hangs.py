@@ -1,14 +1,14 @@
 """The judgement whether a process is alive, busy for long, waiting for a disk, or hung.
 
-A process is silent while its turn counter does not move. An observer counts silence in its own checks, never
-by the clock alone: after the supervisor was stopped, or the machine slept, no process may appear dead. The
+A process is silent while its turn counter does not move. An observer counts its own checks that find silence.
+It does not use the clock alone, or processes would appear dead after the machine or the observer slept. The
 observer is the supervisor or, for the worker processes of a recovery, the log process that started them.
 (Kafka has no counterpart: a JVM cannot replace a thread.)
 
 alive     the turn counter moves; the loop of every process turns at least once in a tick
-works     the process uses the CPU, and has announced a heavy request, recovers, or is the exporter. It counts
-          as alive: with the request for up to `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, in recovery for
-          as long as that takes, as exporter for a quarter of the timeout
+works     the process uses the CPU. A process with an announced heavy request then counts as alive for up to
+          `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, a process in recovery for as long as that takes, the
+          exporter for a quarter of the timeout; for other processes this does not count
 waits     the process is in an uninterruptible sleep of the kernel, which a slow disk causes and no signal can
           end; or it could run, but other processes use all CPUs
 hangs     none of these for handler.hang.timeout.ms, ten times as long in recovery, or a quarter of it in the

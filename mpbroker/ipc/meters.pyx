@@ -1,4 +1,4 @@
-"""The pages whose layout `meters.pxd` describes, for the process that writes them and for all readers."""
+"""Access to the pages of counts (`meters.pxd`), for the process that writes them and for all readers."""
 import os
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -370,7 +370,7 @@ cdef class Meters:
         note_pause(&self.ref, kind, key, pause_ms)
 
     def quota_exempt(self, int kind, uint64_t value) -> None:
-        """Add use that no quota limits, for all clients together."""
+        """Add `value` to the usage that no quota limits, which is counted for all clients together."""
         self._check_quota(kind)
         add_quota(quota_of_all(&self.ref, kind), QuotaWord.QUOTA_EXEMPT, value)
 
@@ -420,7 +420,7 @@ class Reader:
         return self._used(process)[USED_LOST]
 
     def apis(self, process: int) -> dict[int, tuple[dict[int, int], list[tuple[list[int], int, int]]]]:
-        """Return {API page: ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])}."""
+        """Return {API key: ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])}."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_APIS, API_PAGES):
             words = self._words(
@@ -443,7 +443,7 @@ class Reader:
         return found
 
     def topics(self, process: int) -> dict[tuple[int, int], list[int]]:
-        """Return the cells (words by TopicMeter) by (slot, generation)."""
+        """Return the cells by (slot, generation). A cell is a list of words, indexed by TopicMeter."""
         used, found = self._used(process), {}
         cells = _parts(self._slots, CELLS_PER_PART) * PART_BYTES
         for part in _bits(used, USED_TOPICS, _parts(self._slots, CELLS_PER_PART)):
@@ -455,7 +455,7 @@ class Reader:
         return found
 
     def retired(self, process: int) -> list[int]:
-        """Return the retired counts (words by TopicMeter): sums over former partitions of reused slots."""
+        """Return the retired counts, indexed by TopicMeter: sums over former partitions of reused slots."""
         return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
 
     def names(self) -> dict[tuple[int, int], str]:
@@ -495,9 +495,9 @@ class Reader:
         return found
 
     def quotas(self, process: int) -> tuple[list[list[int]], list[tuple[str, str, list[int]]]]:
-        """Return (rows by QuotaKind, [(user, client id, row)]). A row is a list of words by QuotaWord.
+        """Return (rows of all clients together, indexed by QuotaKind, [(user, client id, row)]).
 
-        The first part sums up all clients; the second part has an item for each client.
+        A row is a list of words, indexed by QuotaWord. The second part has an item for each client.
         """
         used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP
         alls = [[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)]

@@ -144,7 +144,7 @@ class Forwarding:
         self._coordinator.adopt(call.number, call.block, call.generation, call.size, lambda _answer: None)
 
     def taken(self, call: Call) -> None:
-        """Release the memory of a request that waits for other members: the coordinator has read it."""
+        """Release the memory of a request that waits for other group members: the coordinator has read it."""
         self._coordinator.taken(call.request)
         for context, number in self._away.get(call.connection, {}).items():
             if number == call.request:
@@ -179,7 +179,7 @@ class Forwarding:
                 self._coordinator.abandon(number)
 
     def release(self) -> None:
-        """Fail requests that wait for other members, so that their clients retry: this handler stops."""
+        """Fail requests that wait for other group members, since this handler stops. Their clients retry."""
         for context, number in self._all():
             if context.slot.api_key in WAIT_FOR_OTHERS:
                 self._back(context)

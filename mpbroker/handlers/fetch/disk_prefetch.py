@@ -2,8 +2,9 @@
 
 A processor that sends a part of a file which is not in the page cache waits for the disk, and so do all its
 connections. A handler that reads such a part waits, too. So a handler checks whether a part is resident
-(`mpbroker.storage.residency`) before it reads the part or answers with it. Other parts are read here, where
-only the fetches that need them wait. (Kafka has no counterpart: its network threads wait.)
+(`mpbroker.storage.residency`) before it reads the part or answers with it. Parts that are not resident are
+read by these threads, so that only fetches of those parts wait. (Kafka has no counterpart: its network
+threads wait.)
 
 Pages are moved through a pipe to /dev/null, so they are not copied. The kernel reads them in large folios, as
 for any sequential reader. With POSIX_FADV_WILLNEED it would read single pages, in one call that nothing
@@ -61,7 +62,8 @@ class DiskPrefetch:
         """Read a part of a file into the page cache in a thread; `reap` calls `then` afterwards.
 
         `then` must check again whether the part is resident and, if not, call `read` again: the read may have
-        failed or not begun. Raises OSError if the file cannot be examined, or within `then` if a read failed.
+        failed or not begun. Raises OSError if the file cannot be examined. After a failed read, the call in
+        `then` raises the error of that read.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length
@@ -94,7 +96,7 @@ class DiskPrefetch:
         self._threads.append(thread)
 
     def _do_without_thread(self, why: Exception) -> None:
-        """Log that no thread could be started. Without any thread, read here; all requests wait for that."""
+        """Log that no thread could be started. If none runs, read in the main thread: all requests wait."""
         log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
         if not self._threads:
             self._jobs.put(None)

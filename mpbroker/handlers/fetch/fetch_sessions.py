@@ -66,7 +66,7 @@ UNKNOWN_MAKER = Maker(-1, -1)
 
 
 class FetchSessionCache:
-    """The sessions of handler number `handler`. `places` has the sessions that its turn can find."""
+    """The sessions of handler number `handler`. `places` has those that the handler's turn can find."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class FetchSessionCache:
         return session_id
 
     def _try_evict(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Evict a session to make room for one of `size` partitions; return True if one was evicted.
+        """Evict a session to make room for a new one with `size` partitions; return True if that succeeded.
 
         A session unused for MIN_EVICTION_MS is evicted first, otherwise the least worthy `_is_evictable`
         session if the new one is worth more. A follower's session is worth more than a consumer's, then more
@@ -186,7 +186,7 @@ class FetchSessionCache:
 
 
 def _is_evictable(session: FetchSession, *, by_privileged: bool) -> bool:
-    """Return True if a session was not young at its last fetch, or must make way for a follower's session."""
+    """Return True if a session was in use for MIN_EVICTION_MS, or may be evicted for a follower's session."""
     grown_up = session.used_ms - session.created_ms > MIN_EVICTION_MS
     return grown_up or (by_privileged and not session.privileged)
 
@@ -220,7 +220,7 @@ class FetchContext:
         return FetchResponse()
 
     def preview(self, answers: list[Answer]) -> FetchResponse:
-        """Build a response that is only measured: it has the size of the response to these answers."""
+        """Build a response as large as the response to these answers, to measure it. Change no session."""
         return at_once(FetchContext.respond_in_pieces(self, answers))
 
 

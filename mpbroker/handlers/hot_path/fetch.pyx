@@ -401,7 +401,7 @@ cdef bint take_session(
 
 
 cdef bint take_rest(Cursor *c, int version) noexcept nogil:
-    """Read the fields after the topics. Return False if they have forgotten topics, tags or bad bytes."""
+    """Read the fields after the topics. Return False for forgotten topics, tags or malformed bytes."""
     cdef bint flexible = version >= FLEXIBLE
     cdef int64_t length
     if version >= SESSIONS and take_length(c, flexible, True) != 0:
@@ -416,7 +416,7 @@ cdef bint take_rest(Cursor *c, int version) noexcept nogil:
 
 
 cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept nogil:
-    """Write the paths after the response's bytes, then the table of parts. Return False without room."""
+    """Write the segments' paths after the response's bytes, then the parts. Return False if room is short."""
     cdef uint8_t *path = answer.at
     cdef uint64_t paths = 0, at
     cdef uint32_t i, sent = 0

@@ -55,8 +55,8 @@ cdef bint is_deleted(const Segment *segment) noexcept nogil:
 cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
     """Return the position of the first byte that is not visible; -1 if nothing of the segment is visible.
 
-    Segments before the bound's segment are wholly visible. A file that ends before the bound is another
-    file of the same name: the partition has moved to another log directory and back.
+    Segments before the bound's segment are wholly visible. A file that ends before the bound counts as not
+    visible: it is another file of the same name, since the partition has moved between log directories.
     """
     cdef int64_t size = file_bytes(segment.fd) if segment.base <= bound.segment_base else -1
     if segment.base == bound.segment_base:

@@ -189,7 +189,7 @@ cdef class SessionTable:
         self.keep = [None] * SESSION_PLACES
 
     def close(self, bint closed) -> None:
-        """Set whether sessions are disabled. If so, the turn also answers fetches that ask for a session."""
+        """Set whether sessions are disabled. If so, the turn serves fetches without making a session."""
         self.ref.none = closed
 
     def is_free(self, int32_t session_id) -> bool:

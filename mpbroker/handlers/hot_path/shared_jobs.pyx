@@ -24,7 +24,7 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
     """Return a new entry for a job that all workers in its header must return; NULL if memory runs out.
 
-    Every batch starts with UNKNOWN_SERVER_ERROR, so that a batch that no worker fills is not a success.
+    Each batch's error is UNKNOWN_SERVER_ERROR at first, so that a batch without a result is not a success.
     """
     cdef JobHeader *header = header_of(job, arena)
     cdef SharedJob *grown
@@ -75,7 +75,7 @@ cdef void shared_end(SharedJobs *jobs, SharedJob *entry) noexcept nogil:
 
 
 cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept nogil:
-    """Count the codes if `is_told` (the client gets them) or one is an error. Return an error or NO_ERROR."""
+    """Return a batch's error or NO_ERROR. Count all codes if that is an error or the client `is_told`."""
     cdef JobBatch *batch
     cdef int worst = NO_ERROR
     cdef uint32_t i
@@ -93,7 +93,7 @@ cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept n
 cdef void shared_answer(
     const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply
 ) noexcept nogil:
-    """Fill `reply`, the response's descriptor, after the last return. `arena` is the processor's."""
+    """Fill the descriptor `reply` when all workers have returned the job. `arena` is the processor's."""
     cdef const ProduceSlot *job = &entry.job
     cdef JobHeader *header = header_of(job, arena)
     cdef int worst

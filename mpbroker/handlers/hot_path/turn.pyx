@@ -403,7 +403,7 @@ cdef class HandlerTurn:
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
         """Forget the jobs that wait for room in a log worker's ring; return those that no other worker has.
 
-        With `owner`, forget only the jobs in the arena of this processor, or of any (ANY_PROCESSOR).
+        `owner`: forget only jobs in this processor's arena, or in any processor's arena (ANY_PROCESSOR).
         """
         cdef LogPeer *log = &self.logs[worker]
         cdef ProduceSlot job
@@ -679,7 +679,7 @@ cdef class HandlerTurn:
         return append(&self.slow, slot)
 
     cdef void _announce(self, RequestSlot *request, Slot *slot) noexcept nogil:
-        """Mark a request, also in `slot`, as heavy: its batches unpack to more bytes than the turn may do."""
+        """Mark a request and its copy `slot` as heavy: its batches unpack to too many bytes for the turn."""
         self.unpacker.ref.too_large = 0
         request.flags |= HEAVY
         memcpy(slot, request, sizeof(Slot))

@@ -33,10 +33,10 @@ class Rule(NamedTuple):
     """The needs of an API.
 
     `request`: needs of the whole request; its client must have all. `resource`: needs of each thing that the
-    request names. `alternative`: one need that replaces all needs; `Authorization.refusal` checks it in place
-    of `request`, the API in place of `resource`. `remark`: exceptions, for docs/SECURITY.md. `is_admin`: the
-    request is an act of administration, served on the listeners of admin.listener.names alone and written to
-    the audit log.
+    request names. `alternative`: a need that alone suffices. `Authorization.refusal` checks the alternative
+    before the needs in `request`; the API checks it before those in `resource`. `remark`: exceptions, for
+    docs/SECURITY.md. `is_admin`: the request is an act of administration, served on the listeners of
+    admin.listener.names alone and written to the audit log.
     """
 
     request: tuple[Need, ...] = ()

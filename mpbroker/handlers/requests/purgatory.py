@@ -3,9 +3,9 @@
 Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or
 cancelled. An operation that ends is removed from the lists of all its keys at once. (Kafka purges ended
 operations when more than `purge.interval.requests` have gathered.) Only the timer of an ended operation
-stays; such timers are purged when they are more than `purge_interval` and more than half. Deadlines are exact
-to the millisecond, in one heap instead of Kafka's hierarchical wheel, since a handler has few timers. (Kafka:
-DelayedOperation, DelayedOperationPurgatory, SystemTimer.)
+stays; such timers are purged when they are more than `purge_interval` and more than half of all timers.
+Deadlines are exact to the millisecond, in one heap instead of Kafka's hierarchical wheel, since a handler has
+few timers. (Kafka: DelayedOperation, DelayedOperationPurgatory, SystemTimer.)
 """
 
 from __future__ import annotations
