@@ -50,7 +50,7 @@ def write_pointer(log_dir: Path, pointer: Pointer) -> None:
 
 
 def read_pointer(log_dir: Path) -> Pointer | None:
-    """Return the pointer in a log directory; None if there is none, so that no broker uses the directory.
+    """Return the pointer in a log directory, or None if the directory has none.
 
     Raises OSError, msgspec.DecodeError.
     """

@@ -97,7 +97,7 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order about another process: welcome the role if `alive`; fence it if no flag is set.
+    """An order about another process: welcome the role if `alive`; fence it if all four flags are False.
 
     `stage` is the number of a fence's step. Obey a welcome even if the process has died meanwhile: then an
     order to fence it follows.
@@ -216,7 +216,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def obey_settings(self) -> None:
-        """Obey and acknowledge a pending order. For processes to which only changed settings matter."""
+        """Acknowledge a pending order. Adopt a changed configuration; do nothing about other orders."""
         if (order := self.pending_order()) is not None:
             if order.settings_changed:
                 self.follow_settings()
@@ -285,7 +285,7 @@ class ProcessContext:
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until the bell rings or `something_waits()`; for `timeout_ms` or IDLE_SLEEP_MS at most."""
+        """Sleep until the bell rings or `something_waits()`, at most min(`timeout_ms`, IDLE_SLEEP_MS)."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 

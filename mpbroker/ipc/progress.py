@@ -28,7 +28,7 @@ class _Word(IntEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in one log directory. `bytes`: how many must be checked. `goes_on`: False at the end."""
+    """The progress in one log directory. `bytes`: the total to check. `goes_on`: it is not finished."""
 
     log_dir: int
     goes_on: bool

@@ -76,7 +76,7 @@ cdef enum:
 
 
 class SessionGone(LookupError):
-    """The channel no longer serves the connection, so the caller cannot hold a request of the connection."""
+    """Raised when a channel no longer serves a connection. The caller then holds no request of it."""
 
 
 class TooLong(ValueError):

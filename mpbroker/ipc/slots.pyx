@@ -83,7 +83,7 @@ def pack_request(
 
 
 def file_generation(status: os.stat_result) -> int:
-    """Return the number that identifies a file with this `os.stat_result` (`file_generation_of`)."""
+    """Return the number by which the file with this status is identified (`file_generation_of`)."""
     return file_generation_of(status.st_ino, status.st_dev)
 
 

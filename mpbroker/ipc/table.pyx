@@ -84,5 +84,5 @@ def damage_word(uint32_t generation, uint32_t version) -> int:
 
 
 def damage_of(uint64_t word, uint32_t generation) -> int:
-    """Return the version in a word of damage; 0 if no range of the partition is damaged."""
+    """Return the version in a word of damage; 0 (no damage) if the word is not of `generation`."""
     return damage_version(word, generation)

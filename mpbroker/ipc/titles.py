@@ -26,9 +26,10 @@ def is_of_broker(title: str) -> bool:
 
 
 def is_left_over(title: str) -> bool:
-    """Return whether a process with this title, no child of this supervisor, is left from an earlier one.
+    """Return whether a process with this title may be a child of an earlier supervisor.
 
-    The end of the title may be missing: a process that is ending can have lost it.
+    A child of this supervisor has such a title, too. The end of the title may be missing: a process that is
+    ending can have lost it.
     """
     return title.startswith("mpbroker ") and not title.endswith(": supervisor")
 

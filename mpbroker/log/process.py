@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish when the current commit round was first seen, if an earlier check saw it; otherwise 0."""
+        """Publish when an earlier check first saw the current commit round; 0 if no earlier check saw it."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0

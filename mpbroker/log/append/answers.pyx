@@ -94,7 +94,7 @@ cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
 
 
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil:
-    """Send the results of the job's batches to the processor if its kind is PRODUCE, else to the sender."""
+    """Send the batches' results to the processor if the slot's kind is PRODUCE, else to the job's sender."""
     cdef JobHeader *job = job_of(answers, slot)
     cdef ProduceSlot back
     cdef ReplySlot reply

@@ -80,7 +80,7 @@ cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
 
 
 cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogil:
-    """List the partition for publication at the end of the log worker's round.
+    """Add the partition to those that are published in the table at the end of the log worker's round.
 
     `wakes`: whether the handlers that wait for the partition are woken then.
     """
@@ -94,7 +94,7 @@ cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogi
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil:
     """Note that `count` bytes were appended to the partition.
 
-    With group commit consumers see the records after the next commit round, else at once.
+    With group commit, consumers see the records after the next commit round; without it, at once.
 
     The log end itself is published at once: a batch may be acknowledged before it is durable, and its
     producer must not get OFFSET_OUT_OF_RANGE. If a flush is due by flush.messages, consumers
@@ -240,7 +240,7 @@ cdef void add_entry(
 cdef void submit_round(CommitRef *commit) noexcept nogil:
     """Note that the gathered round is the flusher's from now on.
 
-    The round is still valid: any change since it was gathered would have taken it back.
+    The round is up to date: before any change, `reopen` takes an offered round back.
     """
     cdef int64_t i
     cdef CommitRound *round
@@ -333,7 +333,7 @@ cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitE
 cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
     """Raise a high watermark or a last stable offset to `to`; never lower it.
 
-    The mark may be above `to`: without group commit records are visible before the round ends, and a
+    The mark may be above `to`: without group commit, records are visible before the round ends, and a
     deletion may have moved the log start or begun a new segment.
     """
     if to.offset > mark.offset or to.offset == mark.offset and to.segment_base >= mark.segment_base:
@@ -358,8 +358,8 @@ cdef void commit_release(CommitRef *commit) noexcept nogil:
 cdef void sync_behind(CommitRef *commit) noexcept nogil:
     """Sync the segments of the oldest records if a journal fills up.
 
-    Each segment is opened again for that, since a partition may roll or be removed meanwhile. A segment that
-    rolled already is in `retired`, so that no part of a partition stays unsynced.
+    Each segment is opened again for the sync, since the partition may roll or be removed meanwhile. Nothing
+    is done while `retired` has files: they may be earlier segments, which must be synced first.
     """
     cdef int i, n, dir = 0, count = 0
     cdef uint64_t target

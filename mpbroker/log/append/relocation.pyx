@@ -48,7 +48,7 @@ def resume_jobs(AppendTurn turn) -> int:
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:
-    """Append to the partition in log directory `log_dir` from now on, where its copied files are synced.
+    """Append to the partition in log directory `log_dir` from now on. Its copied files must be synced.
 
     Raises ValueError if a file of the partition is open, unsynced or part of a commit round.
     """

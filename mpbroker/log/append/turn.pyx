@@ -452,9 +452,10 @@ cdef class AppendTurn:
         return pause
 
     def serve(self, int timeout_ms) -> int:
-        """Run rounds, each as `run` does, until one finds no work or needs Python, or the time is over.
+        """Run rounds, each as `run` does, until one finds no work or needs Python.
 
-        A return to Python between two rounds costs more than a round. Return the Pause of the last round.
+        No further round begins after `timeout_ms` or NATIVE_AT_MOST_NS. A return to Python between two rounds
+        costs more than a round. Return the Pause of the last round.
         """
         cdef int pause, left_ms = timeout_ms
         cdef uint64_t begun_ns = monotonic_ns(), passed_ns

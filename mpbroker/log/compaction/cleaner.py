@@ -77,7 +77,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """A callable that calls `do`, which changes files, and returns its result."""
+    """A callable that calls `do` and returns the result of `do`. The function `do` changes files."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 
@@ -110,7 +110,7 @@ class Cleaner:
         self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
-        """Yield the new segments, each once it is on disk. Raises CleaningFailed, CorruptBatch, OSError."""
+        """Yield each new segment when it is on disk. Raises CleaningFailed, CorruptBatch, OSError."""
         task = self.task
         self.disk(partial(remove_cleaned, self._directory))
         ends = [*task.bases[1:], task.end]

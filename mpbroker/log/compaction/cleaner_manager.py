@@ -130,7 +130,7 @@ class Compaction:
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
         """Return a log's dirty part, or None if it cannot be cleaned at the moment.
 
-        The log is being swapped or moved then, or one of its segments is unmeasured or unreadable.
+        It cannot be cleaned while it is being swapped or moved, or if a segment is unmeasured or unreadable.
         """
         if log.is_swapping or log.is_moving or not is_measured(log):
             return None

@@ -4,7 +4,7 @@ After a power cut, segments lack records that were acknowledged but never synced
 when all segments that it names are synced, so the next start repeats an interrupted replay.
 
 An extent (a record's bytes for one segment) is skipped if its segment does not exist. Then the topic was
-deleted, or created again with another id, or the segment was deleted. It cannot be a lost new segment, since
+deleted, or created again with another id, or the segment was deleted. A power cut cannot be the reason:
 no batch in a segment is acknowledged before the segment's name is on disk.
 
 If only the log process died, the segments lack nothing: its successor continues the journal, and has the
@@ -153,8 +153,8 @@ class _Target(NamedTuple):
 class _Targets:
     """The existing partitions by topic id.
 
-    A partition whose id on disk has a flipped bit is found, too, since only the journal has its records. The
-    damage is reported when the partition is opened.
+    A partition is also found if a bit of its topic id on disk has flipped. Otherwise its records in the
+    journal would be lost. The damage is reported when the partition is opened.
     """
 
     def __init__(
@@ -205,7 +205,8 @@ class _Targets:
     def segment_of(self, extent: Extent) -> str | None:
         """Return the path of the extent's segment, or None if the extent must not be written back.
 
-        This is so if the partition was deleted, has synced the extent, or has data of another broker since.
+        An extent must not be written back if it is synced, or if its partition was deleted or was later
+        written by another broker.
         """
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
             return None
@@ -239,7 +240,8 @@ class _Targets:
 
 
 def _is_flipped(one: bytes, other: bytes) -> bool:
-    """Return whether the texts differ in one letter. (One of their halves is then equal: a fast test.)"""
+    """Return whether the topic ids `one` and `other`, as text, differ in exactly one letter."""
+    # Then one of their halves is equal: a fast test.
     half = TOPIC_ID_LETTERS // 2
     if one[:half] != other[:half] and one[half:] != other[half:]:
         return False

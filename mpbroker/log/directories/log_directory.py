@@ -151,10 +151,10 @@ class LogDirectory:
         Replay the journals into the segments, remove the mark of a clean stop, and sync the names of
         partitions, also of those that were being created or moved here when that run was killed.
 
-        The journals of all workers of that run are replayed, however many there were: before a worker takes
-        appends, no journal has an older record. After a clean stop, of mpbroker or Kafka, the journals'
-        records do not count. If only this worker's process died (`is_successor`), the segments are complete,
-        and its journal is continued.
+        The journals of all workers of that run are replayed and emptied, however many there were. So no
+        journal has an old record when a worker begins to append. After a clean stop, of mpbroker or Kafka,
+        the journals' records are ignored. If only this worker's process died (`is_successor`), the segments
+        are complete, and its journal is continued.
 
         Raises OSError, FatalError.
         """
@@ -217,11 +217,10 @@ class LogDirectory:
             fsync_directory(self.path)
 
     def _points_for(self, found: JournalFile) -> Mapping[TopicPartition, int]:
-        """Return the offset of each partition below which nothing of the journal is written back.
+        """Return, for each partition, the offset below which the journal's records are not written back.
 
-        Without recovery points everything in the journal is written back, except below the offset up to which
-        a partition was compacted since: the compacted records must not be overwritten with their originals.
-        Raises FatalError.
+        This is the recovery point. Without recovery points it is the offset up to which the partition was
+        compacted: compacted segments must not be overwritten with the original records. Raises FatalError.
         """
         is_known = not self._lacks_points and (self._points or is_there(self.path / names.RECOVERY_POINTS))
         if is_known or next(found.records(), None) is None:
@@ -301,7 +300,7 @@ class LogDirectory:
             self.checkpoint(name, {}, io_thread)
 
     def _write_next(self, name: str, offsets: Offsets) -> None:
-        """Write a file in the I/O thread, in the order of submission."""
+        """Write the checkpoint `name`, in the I/O thread, which writes in the order of submission."""
         try:
             self._write(name, offsets)
         finally:

@@ -72,7 +72,7 @@ cdef class FileSystem:
         return os.stat(path).st_dev == self.device
 
     def sync(self) -> None:
-        """Sync the file system. Raises OSError; for every failed write only if `is_synced_at_once`."""
+        """Sync the file system. Raises OSError, but may miss a failed write unless `is_synced_at_once`."""
         cdef int failed
         with nogil:
             failed = syncfs(self.fd)

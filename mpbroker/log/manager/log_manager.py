@@ -47,7 +47,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:
-    """Return the settings that affect the checks and stamps of batches."""
+    """Return the settings that affect how batches are checked and timestamped."""
     return config.message_timestamp_type, "compact" in config.cleanup_policy
 
 
@@ -398,7 +398,7 @@ class LogManager:
         self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
-        """Serve the log from `log_dir`, where its files are complete and synced. All must be closed."""
+        """Serve the log from `log_dir`, where its files are complete and synced. No file may be open."""
         self.open_partitions.forget(log)
         self.checkpoints.forget(log.state.table_slot)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))

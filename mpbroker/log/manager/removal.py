@@ -55,7 +55,7 @@ class DelayedDeletions:
         self.next_due_s = math.inf
 
     def of(self, log: PartitionLog, job: Callable[[], None]) -> None:
-        """Add a deletion for the log, with its topic's delay, in its log directory."""
+        """Run `job`, which deletes files of the log, after the file.delete.delay.ms of the log's topic."""
         self.add(log.config.file_delete_delay_ms, log.state.log_dir, job)
 
     def add(self, delay_ms: int, log_dir: int, job: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class _Topic:
 
 @dataclass
 class _Listing:
-    """Partition directories by topic name, listed when the first `removals` removals had begun."""
+    """Partition directories by topic name. When they were listed, `removals` removals had begun."""
 
     removals: int
     directories: dict[str, list[tuple[LogDirectory, str, int]]] = field(default_factory=dict)
@@ -236,7 +236,7 @@ class Removal:
             self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
 
     def _listed(self) -> Generator[None, None, _Listing]:
-        """List the directories of all topics whose removal has begun: these topics get no new ones."""
+        """List the directories of all topics whose removal has begun. No directory is added to them later."""
         listing = _Listing(self._begun)
         wanted = {topic.name for topic in self._under_way.values()}
         for log_dir in self._dirs:

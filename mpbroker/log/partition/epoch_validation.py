@@ -53,7 +53,8 @@ def stored_epochs(directory: str) -> Epochs | None:
 def settled(directory: str, bases: Sequence[int], stored: Epochs | None, seen: Seen, durable: int) -> Epochs:
     """Return the epochs of a log, given those of the checkpoint (`stored`) and of checked batches (`seen`).
 
-    The epochs of batches that begin below `durable` were recorded. Raises WrongEpoch, OSError.
+    A batch that begins at or after `durable` may add an epoch to those of the checkpoint. The epoch of an
+    earlier batch must be in the checkpoint. Raises WrongEpoch, OSError.
     """
     # If none was seen the last segment has no batch.
     seen = seen or list(_last_in(directory, bases[:-1]))

@@ -107,7 +107,7 @@ class Sealed:
 
 
 class Segment(NamedTuple):
-    """A segment. `end`: its last offset + 1. `largest_ms`: its largest timestamp, or when it was written."""
+    """A segment. `end`: its last offset + 1. `largest_ms`: its largest timestamp, or mtime if it has none."""
 
     base: int
     end: int
@@ -289,7 +289,7 @@ class PartitionLog:
             raise
 
     def largest_ms(self) -> int:
-        """Return the active segment's largest timestamp, or when it was last written. Raises OSError."""
+        """Return the active segment's largest timestamp; its file's mtime if it has none. Raises OSError."""
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
         active = self.directory / names.segment_name(self.state.segment_base)

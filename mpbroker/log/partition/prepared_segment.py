@@ -26,7 +26,7 @@ class Begun(NamedTuple):
 
 
 class Prepared:
-    """Unnamed files in one directory, even if it is renamed. Unused files are closed with this object."""
+    """Unnamed files in a directory. The directory may be renamed. `__del__` closes unused files."""
 
     __slots__ = ("_fds", "directory")
 

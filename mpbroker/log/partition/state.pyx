@@ -114,9 +114,9 @@ cdef class PartitionState:
     def end_times(self, last_time: tuple[int, int, int], bint is_final) -> int:
         """Return the number of entries of `.timeindex` to keep after a replay.
 
-        `last_time` is the file's last entry as (entries, timestamp, offset). It may be one more than the
-        replay made. Then it is kept if `finish_segment` would write the same one, and if `is_final`: a
-        snapshot at the log end shows that the indexes were synced. So a start saves many truncations.
+        `last_time` is the file's last entry as (entries, timestamp, offset). A single entry after those that
+        the replay made is kept if `finish_segment` would write the same entry, and if `is_final`: a snapshot
+        at the log end shows that the indexes were synced. So a start saves many truncations.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index

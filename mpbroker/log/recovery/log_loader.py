@@ -285,7 +285,7 @@ class _Loader:
             fsync_directory(self.log.directory)
 
     def _make_durable(self) -> None:
-        """Make all records found durable before they are served.
+        """Make the whole log durable before it is served: sync the last segment and write a snapshot.
 
         A full disk does not keep the partition from being read: without a snapshot the next recovery replays
         from an older one.
@@ -432,7 +432,7 @@ class _Loader:
         return log_end
 
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
-        """Return whether the segment is sound, so that only the index is wrong.
+        """Return whether the segment is sound. If it is, the fault `odd` is in the indexes alone.
 
         A damaged batch does not keep a cleanly closed partition offline: its other batches are served.
         """

@@ -154,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give partitions of the first topics to workers, up to GIVEN_MOST, but in any case that of `key`."""
+        """Give partitions to workers, up to GIVEN_MOST, or more until `key` is given if its topic is next."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
