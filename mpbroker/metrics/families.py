@@ -83,7 +83,7 @@ class Family:
 
     @property
     def named(self) -> str:
-        """Return the text of `attributes` for docs/METRICS.md, with -total and -rate of one name joined."""
+        """Return `attributes` as text for docs/METRICS.md; x-total and x-rate become x-<total|rate>."""
         pairs = {name.removesuffix("-total") for name in self.attributes if name.endswith("-total")}
         shown: dict[str, None] = {}
         for name in self.attributes:

@@ -135,7 +135,7 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
 def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_strays_aside: bool) -> None:
     """Raise CannotMove if partitions are of unknown topics, unless `sets_strays_aside`.
 
-    If the metadata know no topic of a partition, they may be an incomplete copy.
+    A partition of an unknown topic is a sign that the metadata may be an incomplete copy.
     """
     strays = strays_in(image, there)
     if not strays or (sets_strays_aside and image.topics):

@@ -98,7 +98,7 @@ def _leave_group(version: int, response: LeaveGroupResponse) -> LeaveGroupRespon
 
 
 def _knows_fenced_from(first: int) -> _Rule:
-    """Return the rule that applies `error_for_version` to responses with one error code."""
+    """Return a rule that replaces PRODUCER_FENCED as the response's error code in versions below `first`."""
 
     def rule(version: int, response: Any) -> Any:
         response.error_code = error_for_version(version, response.error_code, first)

@@ -291,7 +291,7 @@ cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Process bytes that were received earlier, first a request, if any, that waited for an empty window.
+    """Process bytes that were received earlier. If a request waits for an empty window, process it first.
     Return what `frame_received` returns.
     """
     if not c.barred:
