@@ -17,7 +17,7 @@ def beans(
 ) -> list[Bean]:
     """Return the wanted beans, sorted by name. A bean with attributes in several families is returned once.
 
-    If a bean's name is not wanted, return the bean with those attributes whose names are wanted, if any.
+    An unwanted bean is returned with its wanted attributes only, and not at all if it has none of them.
     """
     view = View(now, before)
     found: dict[str, dict[str, float]] = {}

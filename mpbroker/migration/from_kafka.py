@@ -302,10 +302,10 @@ def _write(records: Sequence[MetadataRecord], making: Path) -> None:
 
 
 def _leave_own_files(found: LogDirs) -> None:
-    """Remove files of an earlier mpbroker, and write into each directory which directories belong together.
+    """Remove files of an earlier mpbroker, and write the list of all directories into each directory.
 
-    Without the second step, a start with a missing directory would create its partitions again, empty. Raises
-    FatalError, OSError.
+    Without that list, a start with a missing directory would create that directory's partitions again, empty.
+    Raises FatalError, OSError.
     """
     for home in found.paths:
         for path in own_files(home):

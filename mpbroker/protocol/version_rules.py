@@ -91,7 +91,7 @@ def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
 
 
 def _leave_group(version: int, response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """Return the response. In older versions the error of the one member is the error of the response."""
+    """Return the response. In older versions it has no members, but the error of the first member."""
     if version >= FIRST_WITH_MEMBERS or response.error_code or not response.members:
         return response
     return LeaveGroupResponse(error_code=response.members[0].error_code)

@@ -395,7 +395,7 @@ class Recovery:
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:
-        """Submit the job unless its partition has one whose result was not taken. `hand_out` sends it."""
+        """Queue a job for `hand_out`, unless the partition already has a job whose result was not taken."""
         key = job.key
         if key not in self._given:
             self._given[key] = number
