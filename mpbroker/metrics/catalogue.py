@@ -17,7 +17,7 @@ def beans(
 ) -> list[Bean]:
     """Return the wanted beans, sorted by name. A bean with attributes in several families is returned once.
 
-    An unwanted bean is returned with its wanted attributes only, and not at all if it has none of them.
+    A bean whose own name is not wanted is returned with its wanted attributes only, if it has any.
     """
     view = View(now, before)
     found: dict[str, dict[str, float]] = {}
