@@ -17,7 +17,7 @@ def beans(
 ) -> list[Bean]:
     """Return the wanted beans, sorted by name. A bean with attributes in several families is returned once.
 
-    If a bean's name is not wanted, return the bean with those attributes whose names are wanted, if any.
+    A bean whose own name is not wanted is returned with its wanted attributes only, if it has any.
     """
     view = View(now, before)
     found: dict[str, dict[str, float]] = {}
@@ -32,7 +32,7 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Return a test whether a name contains or matches (*, ?) any pattern. Without patterns all pass."""
+    """Return a function that tests if a name contains or matches (*, ?) a pattern; True without patterns."""
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 

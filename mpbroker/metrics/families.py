@@ -55,7 +55,7 @@ class View:
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return a counter of ns as a fraction of the time between the snapshots or since the start."""
+        """Return a counter of ns divided by the time between the snapshots, or since the process started."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)
@@ -83,7 +83,7 @@ class Family:
 
     @property
     def named(self) -> str:
-        """Return the text of `attributes` for docs/METRICS.md, with -total and -rate of one name joined."""
+        """Return `attributes` as text for docs/METRICS.md; x-total and x-rate become x-<total|rate>."""
         pairs = {name.removesuffix("-total") for name in self.attributes if name.endswith("-total")}
         shown: dict[str, None] = {}
         for name in self.attributes:

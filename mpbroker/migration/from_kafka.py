@@ -135,7 +135,7 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
 def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_strays_aside: bool) -> None:
     """Raise CannotMove if partitions are of unknown topics, unless `sets_strays_aside`.
 
-    If the metadata know no topic of a partition, they may be an incomplete copy.
+    A partition of an unknown topic is a sign that the metadata may be an incomplete copy.
     """
     strays = strays_in(image, there)
     if not strays or (sets_strays_aside and image.topics):
@@ -302,10 +302,10 @@ def _write(records: Sequence[MetadataRecord], making: Path) -> None:
 
 
 def _leave_own_files(found: LogDirs) -> None:
-    """Remove files of an earlier mpbroker, and write into each directory which directories belong together.
+    """Remove files of an earlier mpbroker, and write the list of all directories into each directory.
 
-    Without the second step, a start with a missing directory would create its partitions again, empty. Raises
-    FatalError, OSError.
+    Without that list, a start with a missing directory would create that directory's partitions again, empty.
+    Raises FatalError, OSError.
     """
     for home in found.paths:
         for path in own_files(home):

@@ -23,7 +23,7 @@ Replicas = Mapping[tuple[str, int], Path]
 
 @dataclass(frozen=True)
 class LogDirs:
-    """All log directories of a node. `home`: the directory with the metadata. `ids`: their directory ids."""
+    """All log directories of a node. `home`: the one with the metadata. `ids`: directory ids by path."""
 
     paths: tuple[Path, ...]
     home: Path

@@ -111,7 +111,7 @@ def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:
 
 
 def _files(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) -> dict[Path, bytes]:
-    """Return the files to write: contents by path. The snapshot is last, since Kafka begins with it."""
+    """Return the files to write: contents by path. The snapshot is last because it completes the export."""
     now_ms = time.time_ns() // 1_000_000
     voter = Voter(found.node_id, found.ids[found.home], CONTROLLER_LISTENER, *controller)
     name = SnapshotId(image.next_offset, image.epoch).file_name

@@ -1,7 +1,7 @@
 """Rows about a broker, made of samples. Without I/O: `add` and `add_groups` take samples.
 
-Rates are between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds.
-Between two samples they would vary too much, and since the start too little.
+Rates are between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds:
+percentiles between two samples would vary too much, and percentiles since the start too little.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Summary(NamedTuple):
 
 
 class Model:
-    """Keeps the last samples of one broker, and makes rows from them. Before a sample there are no rows.
+    """Keeps the last samples of one broker, and makes rows from them. Without samples there are no rows.
 
     A row has a value for each of its names, None where nothing is known. `window` has the counts of the last
     `WINDOW_S` seconds.

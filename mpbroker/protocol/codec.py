@@ -166,7 +166,7 @@ def encode_bytes(segments: list[Buffer]) -> bytes:
 
 
 def prepare(api_key: int) -> None:
-    """Compile the codec of an API's latest version ahead: once before a fork, instead of in each child."""
+    """Compile the codec of an API's latest version. Called before a fork, so that no child compiles it."""
     latest = valid_versions(api_key)[-1]
     kinds: tuple[schema.Kind, ...] = ("request", "response")
     for kind in kinds:
@@ -176,7 +176,7 @@ def prepare(api_key: int) -> None:
 
 
 def prepare_data(cls: type[Message], version: int) -> None:
-    """Compile the decoder of a metadata record ahead: once before a fork, instead of in each child."""
+    """Compile the decoder of a metadata record. Called before a fork, so that no child compiles it."""
     key = data_key(cls)
     if (key, version) not in _decoders["data"]:
         _new_decoder("data", key, version)

@@ -1,8 +1,8 @@
 """Compiles the decoder of one message and version. A decoder returns the message and the position after it.
 
-Reading after the end of the bytes raises an exception, in `unpack_from` for values of fixed size, in the
-subscript for single bytes. Slices raise none, but since positions only grow, a check of the final position is
-enough. An array's count is checked against the remaining bytes before objects are created.
+Reading after the end of the bytes raises an exception: `unpack_from` does for values of fixed size, and a
+subscript does for a single byte. Slices raise none, but since positions only grow, a check of the final
+position is enough. An array's count is checked against the remaining bytes before objects are created.
 
 A decoder in pieces is a generator. It pauses after each `ELEMENTS_AT_ONCE` elements of an array, so that the
 process can serve other clients while it decodes a long message.

@@ -91,14 +91,14 @@ def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
 
 
 def _leave_group(version: int, response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """Return the response. In older versions the error of the one member is the error of the response."""
+    """Return the response. In older versions it has no members, but the error of the first member."""
     if version >= FIRST_WITH_MEMBERS or response.error_code or not response.members:
         return response
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 
 
 def _knows_fenced_from(first: int) -> _Rule:
-    """Return the rule that applies `error_for_version` to responses with one error code."""
+    """Return a rule that replaces PRODUCER_FENCED as the response's error code in versions below `first`."""
 
     def rule(version: int, response: Any) -> Any:
         response.error_code = error_for_version(version, response.error_code, first)

@@ -93,7 +93,7 @@ cdef class Clients:
 
     @property
     def on(self) -> bool:
-        """Return whether any quota exists, so that the client of every request must be known."""
+        """Return whether any quota exists. If so, the client of every request must be known."""
         return self.ref.on
 
     @on.setter

@@ -307,7 +307,7 @@ def _words(count: int) -> Words:
 
 
 def outlive(path: Path, lane: int) -> None:
-    """Wait for the end of a predecessor's workers, which were killed when it died. Raises OSError."""
+    """Wait until the workers of a dead predecessor have ended and unlocked byte `lane`. Raises OSError."""
     with opened(path / LOCK, os.O_RDWR | os.O_CREAT) as fd:
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, lane)
 
@@ -378,7 +378,7 @@ def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result
 
 
 class Recovery:
-    """All pools together, as the log process uses them."""
+    """The pools of all log directories. The log process submits jobs to them and takes the results."""
 
     def __init__(self, pools: Sequence[RecoveryPool], hang_timeout_s: float = 30.0) -> None:
         """`hang_timeout_s`: handler.hang.timeout.ms in seconds."""
@@ -395,7 +395,7 @@ class Recovery:
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:
-        """Submit the job unless its partition has one whose result was not taken. `hand_out` sends it."""
+        """Queue a job for `hand_out`, unless the partition already has a job whose result was not taken."""
         key = job.key
         if key not in self._given:
             self._given[key] = number
@@ -435,7 +435,10 @@ class Recovery:
                 pool.kill_hanging(self._limit_ticks)
 
     def take(self, key: Key) -> RecoveredPartition | Failure | None:
-        """Return the job's result, None before its end. Raises LookupError if the log process must do it."""
+        """Return a partition's result, None before it is done.
+
+        Raises LookupError if no worker could open the partition: the log process must open it.
+        """
         pool = self.pools[self._given[key]]
         if key in pool.left_over:
             pool.left_over.discard(key)

@@ -300,7 +300,7 @@ class Copy:
     # ---- snapshots ----
 
     def _copy_snapshots(self, wanted: Wanted) -> None:
-        """Copy producer snapshots. Only the last pass copies recent ones: they may be half written before."""
+        """Copy producer snapshots. Leave recent snapshots, which may be half written, to the last pass."""
         found = offsets_of(self.source, names.SNAPSHOT_SUFFIX)
         there = offsets_of(self.future, names.SNAPSHOT_SUFFIX)
         for offset in found:
@@ -353,7 +353,7 @@ class Copy:
 
 
 def _settle(target: int, walk: Walk, segment: _Segment) -> float:
-    """Sync the target and note in `segment` where the walk is. Return the seconds. Raises TargetFailed."""
+    """Sync the target; record the position in `segment`. Return the sync's seconds. Raises TargetFailed."""
     with _writing():
         took_s = _sync(target)
     segment.position, segment.next_offset = walk.position, walk.next_offset
@@ -361,7 +361,7 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file; return the seconds. Raises OSError: EIO (never retried) unless the disk is full."""
+    """Sync the file; return the sync's seconds. Raises OSError: EIO for all errors but a full disk."""
     try:
         return background_io.sync(fd)
     except OSError as error:

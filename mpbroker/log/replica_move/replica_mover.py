@@ -130,7 +130,7 @@ class ReplicaMover:
     # ---- orders ----
 
     def ordering(self, message: calls.MovePartitions) -> Generator[None, None, calls.MovesBegun]:
-        """Begin the requested moves, one partition a step: each takes some syncs."""
+        """Begin the requested moves, one partition a step, because each partition takes several syncs."""
         errors = []
         for one in message.partitions:
             errors.append(self._ordered(one))
@@ -320,7 +320,7 @@ class ReplicaMover:
                 move.target.forget((move.log.topic, move.log.partition))
 
     def _has_failed(self, log_dir: LogDirectory) -> bool:
-        """Return whether the directory failed. The turn knows it before `log_dir` does."""
+        """Return whether the directory failed. The native turn's flag may be set before that of `log_dir`."""
         return log_dir.failed or bool(self._manager.turn.failed_dirs >> log_dir.number & 1)
 
     def _check(self, move: Move) -> None:
@@ -382,8 +382,8 @@ class ReplicaMover:
     def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
         """Mark the copy late if the log grew at least half as fast as the pass copied.
 
-        `begun_at` is the copy's end offset when the pass began, `end` the log's end offset then. A late copy
-        stays late: if it rested for others again, its lag would grow again.
+        `begun_at` and `end`: end offsets of the copy and of the log when the pass began. A late copy stays
+        late: it no longer pauses for other users of the disk, since its lag would grow again.
         """
         if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
             move.copy.is_late = True
@@ -416,7 +416,7 @@ class ReplicaMover:
         return True
 
     def _waits_for(self, move: Move, error: OSError) -> bool:
-        """Report a temporary error of the target, such as a full disk, and return False.
+        """Report a temporary error of the target, such as a full disk. Return False: the move must wait.
 
         Raises _Over after another error, which fails the directory, or if the future replica was removed.
         """
@@ -436,7 +436,7 @@ class ReplicaMover:
     def _is_written_down(self, move: Move) -> Generator[None, None, bool]:
         """Write the partition's offsets to the target's checkpoints; return whether they are on disk.
 
-        A start then knows the log start, and replays no older journal record below the copy's end.
+        The next start reads the log start from them, and skips journal records below the copy's end.
         """
         log, log_dir, io_thread = move.log, move.target, self._manager.io_thread
         key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
@@ -499,7 +499,7 @@ class ReplicaMover:
         return self._has_copied(move, copied) and log.is_paused
 
     def _placed(self, move: Move) -> Generator[None, None, bool]:
-        """Put the future replica in place. Return whether that succeeded, which decides the move."""
+        """Rename the future replica to its final name. Return False if the move must be tried again."""
         log, future = move.log, move.copy.future
         move.is_decided = True
         error = yield from self._done(partial(future_replica.place, future, move.target.path / log.name))

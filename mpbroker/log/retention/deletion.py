@@ -84,7 +84,7 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_paused(self, slot: int) -> bool:
-        """Return whether a move has paused the partition. Until the move ends its log start must stay."""
+        """Return whether a move has paused the partition, whose log start must then not change."""
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 
@@ -144,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Return `going`. If the active segment is in it, roll the log, or leave it out if that fails."""
+        """Roll the log if its active segment is in `going`. Return `going`, less that segment on failure."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:

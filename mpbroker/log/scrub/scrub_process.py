@@ -72,7 +72,7 @@ class ScrubbedDir:
         self.problem = ""
 
     def load(self) -> str:
-        """Read the file. Return the error by which earlier findings are lost, or "" if the file was read."""
+        """Read the file. Return "", or the error if the file cannot be read and its findings are lost."""
         try:
             self.known = read_scrubbed(self.path)
         except (CheckpointCorrupt, OSError) as error:
@@ -161,7 +161,7 @@ class ScrubProcess:
     # ---- orders ----
 
     def give_way(self) -> None:
-        """Do all other work that is due. Raises Abandoned if the process is to stop."""
+        """Report a heartbeat, apply settings, and call `tend` if due. Raises Abandoned if ordered to stop."""
         self.context.counters.beat()
         self.context.obey_settings()
         if time.monotonic() >= self._next_tend:
@@ -174,7 +174,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Begin requested passes. Return the directory to scrub now or None; publish whether there is one."""
+        """Begin requested passes. Publish whether a directory is to be scrubbed now; return it, or None."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
@@ -272,7 +272,7 @@ class ScrubProcess:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, log_dir: ScrubbedDir) -> None:
-        """Write the file; log a failure once. A later save retries; a restart before that loses findings."""
+        """Write the file. If that fails, log the error unless it was logged before; a later save retries."""
         self._next_save = time.monotonic() + SAVE_EVERY_S
         if self._has_failed(log_dir):
             return
@@ -473,7 +473,7 @@ def _key_of(directory: Path) -> tuple[bytes, int]:
 
 
 def _epochs_of(directory: Path) -> Epochs:
-    """Read a partition's epochs; return none if the file is corrupt. Raises OSError."""
+    """Read a partition's epochs; return () if the file is corrupt. Raises OSError."""
     try:
         return read_epochs(directory)
     except CheckpointCorrupt:

@@ -139,7 +139,7 @@ class Acceptor:
         return ExitCode.STOPPED
 
     def _obey_order(self) -> None:
-        """Apply changed settings, if any. `_look_at_processors` finds dead and leaving processors."""
+        """If the supervisor has given an order, apply changed settings and acknowledge the order."""
         order = self.context.pending_order()
         if order is None:
             return
@@ -225,9 +225,10 @@ class Acceptor:
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait. If so, processors ring after closing or taking one.
+        """Publish whether any connection waits in this process.
 
-        Look for room after this call, because only later changes ring.
+        While some wait, processors ring this acceptor after they have taken or closed a connection. Look for
+        room after this call, because earlier changes did not ring.
         """
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
@@ -355,7 +356,7 @@ class Acceptor:
             there.is_watched = True
 
     def _look_away(self, there: _Open) -> None:
-        """Stop accepting for a while. Keep the epoll watch: another process might take the last one."""
+        """Stop accepting for a while. Keep the epoll watch, since the kernel may refuse a new one."""
         self.epoll.modify(there.sock.fileno(), 0)
 
     def _admit(self, there: _Open, connection: socket.socket, peer: Any) -> None:
@@ -452,7 +453,7 @@ class Acceptor:
         self.notices.report(now_ms, logging.INFO, name, limit, text, name, delay_ms, bound, limit)
 
     def _log_slots(self, there: _Open, held: _Held, now_ms: float) -> None:
-        """Log once for each connection that waits for a slot, since the backlog behind it waits, too."""
+        """Log that a held connection waits for a slot (max.connections), once for each connection."""
         if held.waits_for_slot:
             return
         held.waits_for_slot = True
@@ -513,7 +514,7 @@ class Acceptor:
         self.context.ring(topology.SUPERVISOR)
 
     def _follow_settings(self) -> None:
-        """Apply changed settings. `_catch_up` then has surplus connections closed and admits waiting ones."""
+        """Apply changed settings. `_catch_up` then applies new limits to connections."""
         self.context.follow_settings()
         config = self.context.config
         change_quotas(self.quotas, config)

@@ -16,7 +16,7 @@ _decoder: msgspec.msgpack.Decoder[LimitNews] = msgspec.msgpack.Decoder(LimitNews
 
 
 def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
-    """Return quotas without listeners. The supervisor has replaced host names in overrides by addresses."""
+    """Return new quotas with the configured limits, before any listener is added."""
     return ConnectionQuotas(
         Limits(config.max_connections, config.max_connection_creation_rate),
         config.max_connections_per_ip,

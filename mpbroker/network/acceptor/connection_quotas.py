@@ -5,8 +5,8 @@ An acceptor calls `delay_ms` when it has accepted a connection. It waits until t
 connection counts until `remove` is called.
 
 The listener of the brokers is protected if there is another listener: only its own limits delay its
-connections, not the limits of all listeners together. `surplus` counts the connections above the latter
-limits; processors close the least recently active connections of the other listeners.
+connections, not the limits of all listeners together. `surplus` counts the connections above the limits
+of all listeners together; processors close the least recently active connections of the other listeners.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Return the throttle in ms by the address's rate. No rate counts a throttled connection."""
+        """Return the throttle in ms by the address's rate. A throttled connection counts in no rate."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0

@@ -115,7 +115,7 @@ cdef list take_told(Metering *m):
     return out
 
 cdef void note_size(Metering *m, Request *r) noexcept nogil:
-    """Note the size of a response in the metric of the largest response, before it is written."""
+    """Raise the metric of the largest response to the size of this answer, if the answer is larger."""
     cdef uint64_t size = r.answer.length
     cdef uint32_t i
     if r.answer.kind == SlotKind.SEND_PARTS:

@@ -103,8 +103,9 @@ cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
             return
 
 cdef void handler_died(ChannelTurn *t, uint32_t number) noexcept nogil:
-    """Repair after a handler's death: queue its untaken and repeatable requests again, and close the channels
-    of its other requests. Call this when the log process no longer answers requests of the dead handler.
+    """Repair after a handler's death: queue again each request that the handler had not taken or that may be
+    repeated, and close the channels of its other requests. Call this when the log process no longer answers
+    requests of the dead handler.
     """
     cdef Peer *peer = &t.peers.handlers[number]
     cdef uint64_t taken = load_acquire(peer.requests.head)

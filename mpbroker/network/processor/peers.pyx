@@ -144,7 +144,7 @@ cdef Peer *least_loaded(Peers *p) noexcept nogil:
     return best
 
 cdef bint replies_are_out(Peers *p) noexcept nogil:
-    """Return whether any handler has an answer that waits for room, because clients do not read answers."""
+    """Return whether any handler waits for room in its reply arena, because clients do not read answers."""
     cdef uint32_t h
     for h in range(p.handler_count):
         if load_relaxed(&p.replies_out[h]):

@@ -407,7 +407,7 @@ class Processor:
         return number < len(listeners) and listeners[number].name == name
 
     def _ring_who_waits(self) -> None:
-        """Ring each acceptor that waits for room in a processor, or for a closed connection."""
+        """Ring each acceptor that waits for processors to take or to close a connection."""
         for number, acceptor in enumerate(topology.ACCEPTORS):
             if self.ledger.waits(number):
                 self.context.ring(acceptor)

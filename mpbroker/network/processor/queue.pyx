@@ -23,7 +23,7 @@ cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil:
 cdef bint await_room(Queue *q, Peers *p) noexcept nogil:
     """Ask handlers to wake this processor when they take a request. Return whether the queue has room by now.
 
-    Nothing wakes it when requests of other processors leave the queue: callers check after a short sleep.
+    Requests of other processors leave the queue without a wake-up: callers check after a short sleep.
     """
     cdef uint64_t before = p.untaken
     cdef uint32_t h

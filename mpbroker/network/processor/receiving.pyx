@@ -93,8 +93,8 @@ cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
-    """If the request renews the session, leave it to Python. If the session has expired, close the channel.
-    Return True in these cases, False if the request can be served.
+    """Leave a request that renews the session to Python. If the session has expired, close the channel.
+    Return True in both cases, False if the request can be served.
     """
     if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
@@ -291,7 +291,7 @@ cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Process bytes that were received earlier, first a request, if any, that waited for an empty window.
+    """Process bytes that were received earlier. If a request waits for an empty window, process it first.
     Return what `frame_received` returns.
     """
     if not c.barred:

@@ -51,8 +51,7 @@ cdef void feed_starved(ChannelTurn *t) noexcept nogil:
 cdef void end_jam(ChannelTurn *t) noexcept nogil:
     """If channels that wait for more memory hold all memory, let the longest waiting one exceed the limit.
 
-    Otherwise no memory would ever be freed. One channel at a time exceeds the limit, which any single request
-    may do. A throttled channel is not chosen.
+    Otherwise no memory would ever be freed. A throttled channel is not chosen.
     """
     cdef uint64_t held = 0
     cdef uint32_t i, first = t.lists.starved_count

@@ -12,8 +12,8 @@ Sockets are edge-triggered and registered once, so muting a channel costs no sys
 The turn returns to Python if there are new or closed connections, segment files to open, or orders of the
 supervisor.
 
-The state that all phases share is a struct with a struct for each part (channel_turn.pxd). A part uses its
-own struct, and those of the parts below it:
+The phases share one struct (channel_turn.pxd), which contains a struct for each part. A part uses its own
+struct, and the structs of the parts below it:
 
     take_connections, socket_event              intake, events, starvation
     take_all_answers, dispatch, publish         dispatch, window_answers, api_versions; peer_failure

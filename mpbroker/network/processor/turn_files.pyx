@@ -38,7 +38,7 @@ cdef class TurnFiles:
         self.t = turn.t
 
     def limit(self, uint32_t most) -> None:
-        """Allow `most` open files. Before more than half of them are open, idle files are closed."""
+        """Allow `most` open files. Idle files are closed when more than half of `most` would be open."""
         self.t.files.most = min(most, <uint32_t>OPEN_FILES_MAX)
 
     def opening(self) -> list[int]:

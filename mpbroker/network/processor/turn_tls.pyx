@@ -312,7 +312,7 @@ cdef class TlsSaslTurn:
 
     @property
     def timed(self) -> bool:
-        """Return whether some client has a quota on request time, so that `spent` must be called."""
+        """Return whether some client has a quota on request time. If so, the caller must call `spent`."""
         return self.t.metering.timed
 
     def spent(self, uint32_t channel, uint64_t connection, uint64_t ns) -> None:
