@@ -36,7 +36,7 @@ class InvalidQuota(ValueError):
 
 
 class Limit(NamedTuple):
-    """The bound of a budget, which all clients with this `user` and `client_id` share; "" means any."""
+    """A budget and its bound. All clients with this `user` and `client_id` share the budget; "" means any."""
 
     user: str
     client_id: str

@@ -46,7 +46,7 @@ class TokenBucket:
 
 
 class Mutations:
-    """The buckets of all budgets. `burst_s`: the size of a bucket, in seconds of its quota's rate."""
+    """The buckets of all budgets. A full bucket has the tokens of `burst_s` seconds at its quota's rate."""
 
     def __init__(
         self, burst_s: float, now_ms: Callable[[], int], meters: MutationMeters | None = None

@@ -64,11 +64,11 @@ class Follower(Protocol):
 
     @property
     def catalog(self) -> Catalog:
-        """Return the catalog with which to plan reading up to the bounds of the last `poll`."""
+        """Return the catalog with which tasks are planned, up to the bounds that the last `poll` returned."""
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether no broker serves the partitions now, so that the known bounds may be outdated."""
+        """Return whether no broker serves the partitions now. The known bounds may then be outdated."""
 
     def poll(self) -> Bounds:
         """Return the bounds of all partitions now. Raises SourceUnavailable, OptionError."""
@@ -138,7 +138,7 @@ class _Watch:
 
     @property
     def is_due(self) -> bool:
-        """Return whether to read the catalog again, since the broker did not serve all partitions yet."""
+        """Return whether to read the catalog again: some partitions were not served when it was read."""
         return bool(self._catalog.unserved) and time.monotonic() - self._made_at > _KERNEL_ANSWER_S
 
     def state(self) -> _State:
@@ -274,7 +274,7 @@ class LocalFollower:
             self._use_if_current(self._opened())
 
     def _use_if_current(self, catalog: LocalCatalog) -> None:
-        """Use the catalog, unless no broker runs and a partition ends below its last published end."""
+        """Use the catalog, unless no broker runs and a known partition is missing, recreated or shorter."""
         if None in catalog.brokers.values():
             found = catalog.bounds(selected(catalog, self._options))
             for one, known in self._bounds.items():

@@ -140,8 +140,8 @@ def _rows(segment: Segment, view: memoryview) -> Iterator[tuple[object, ...]]:
 def _published_bytes(segment: Segment) -> int | None:
     """Return the number of bytes of the segment that may be read; None if the whole file may be read.
 
-    If other segments follow, the cleaner may have replaced the file after the bound was published, and the
-    bound's position does not apply.
+    The bound's position applies only to the last segment: when other segments follow, the cleaner may have
+    replaced the file after the bound was published.
     """
     if segment.bound is None or segments_of(Path(segment.path).parent)[-1] != segment.base:
         return None

@@ -146,7 +146,7 @@ class LocalCatalog:
         return found
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Read again the offsets that the running broker publishes of these partitions; list no directories.
+        """Read these partitions' offsets again from the running broker's memory, without listing directories.
 
         Returns False if a partition has no slot, has moved to another log directory, or is not served. Then
         the caller has to open a new catalog.
@@ -163,7 +163,7 @@ class LocalCatalog:
         return True
 
     def changes(self) -> tuple[int, ...]:
-        """Return the mtimes of the log directories, which change with their partitions. Raises OSError."""
+        """Return the log directories' mtimes: a created or deleted partition changes one. Raises OSError."""
         return tuple(os.stat(log_dir).st_mtime_ns for log_dir in self._log_dirs)  # noqa: PTH116
 
     def slots(self, wanted: Iterable[TopicPartition]) -> list[Slot]:
@@ -329,7 +329,7 @@ def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> lis
 
 
 def _has_moved(before: Served, after: Served) -> bool:
-    """Return whether a partition moved to another log directory, so that a listing may have missed it."""
+    """Return whether a partition's log directory has changed: a listing in between may lack the partition."""
     return any(key in before and before[key][0].log_dir != slot.log_dir for key, (slot, _) in after.items())
 
 

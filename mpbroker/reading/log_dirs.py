@@ -128,7 +128,7 @@ def is_of(log_dir: Path, cluster_id: str, node_id: str) -> bool:
 
 @dataclass(frozen=True)
 class RunningBroker:
-    """A running broker, found from `log_dir`. `region` and `inode` are of its public shared memory file."""
+    """A running broker, found from `log_dir`. `region` maps its public memory file, `inode` is the file's."""
 
     log_dir: Path
     runtime_dir: Path

@@ -73,7 +73,7 @@ def duration_ms(text: str, option: str) -> int:
 
 
 def partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
-    """Parse `{"topic":[0,1]}`, without duplicates."""
+    """Parse `{"topic":[0,1]}`. A partition that is named twice is returned once."""
     wrong = OptionError(f"{option}: {_WANT_PARTITIONS}{text}")
     found = []
     for topic, numbers in _json_object(text, wrong).items():

@@ -202,7 +202,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """Check the options of a query; without an option for its end it is a stream. Raises OptionError."""
+    """Check a query's options, as a stream's if no option sets an end for the query. Raises OptionError."""
     options = _lowered(given)
     _refuse(options)
     _parsed(options, streaming=not any(key in options for key in _OF_BATCH))

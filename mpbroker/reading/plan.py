@@ -40,7 +40,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 class LocalFiles:
     """A partition's directory at the time of planning, and the log directories that it may move to.
 
-    `cluster_id` and `node_id` name the broker: another host may have other directories at the same paths.
+    `cluster_id` and `node_id` name the broker. (On another host, the paths may belong to another broker.)
     `aborted` are aborted transactions that the `.txnindex` files may lack.
     """
 

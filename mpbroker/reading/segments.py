@@ -94,7 +94,7 @@ def _indexed(directory: Path, base: int, fd: int, find: Callable[[int], int]) ->
 def _last_indexed(index_fd: int, base: int, position: int) -> int:
     """Return the largest position in the index that is at most `position`.
 
-    Bisects offsets: the index entries are sorted by offset and by position.
+    An index can be searched only by offset. So this bisects over offsets: positions rise with offsets.
     """
     low, high, found = 0, _LARGEST_RELATIVE_OFFSET, 0
     while low <= high:

@@ -147,7 +147,7 @@ class Stream:
             self._follower.close()
 
     def _parsed(self, start: Mapping[str, Any]) -> StreamOffsets:
-        """Parse offsets. If they are the JSON of the last end, as in most calls, return that object."""
+        """Return `start` parsed, or `_last_end` itself if `start` is its JSON, as in most calls."""
         if self._last_end is not None and start == self._last_end.to_json():
             return self._last_end
         return parse_offsets(start)
@@ -229,7 +229,7 @@ class Stream:
         return bounds[one].log_start if one in bounds else 0
 
     def _report_new(self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, begin: int) -> None:
-        """Report a partition that begins with this batch if earlier records may have been lost."""
+        """Report a new partition or recreated topic, if records before offset `begin` may have been lost."""
         name = f"{one[0]}-{one[1]}"
         if one not in first.offsets:
             if begin > 0:
@@ -375,7 +375,7 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
 
 
 def _is_lagging(bounds: Bounds, offsets: StreamOffsets) -> bool:
-    """Return whether a partition is not in `bounds`, or ends below its offset in the same topic."""
+    """Return whether `bounds` lack a partition or, unless its topic was recreated, end below its offset."""
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)
         if found is None or (found.end < offset and not offsets.of_another(one[0], found.topic_id)):

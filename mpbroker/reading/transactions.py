@@ -52,7 +52,7 @@ class AtRest(NamedTuple):
 
 
 def at_rest(directory: Path, bases: Sequence[int], high_watermark: int) -> AtRest:
-    """Compute the last stable offset and aborted transactions from the files of a partition without a broker.
+    """Compute a partition's last stable offset and aborted transactions from its files, without a broker.
 
     A transaction is open if its marker is at or above the high watermark. Raises SegmentGone, OSError.
     """
@@ -71,8 +71,9 @@ def at_rest(directory: Path, bases: Sequence[int], high_watermark: int) -> AtRes
 def _newest_snapshot(
     directory: Path, bases: Sequence[int], high_watermark: int
 ) -> tuple[dict[int, int], int]:
-    """Read the newest producer snapshot: the open transactions' first offsets by producer id, and its offset.
+    """Return (begun, offset) from the newest producer snapshot that is not above the high watermark.
 
+    `begun` has the first offset of each open transaction, by producer id; `offset` is the snapshot's offset.
     If no snapshot can be read, return no open transactions and the base offset of the first segment.
     """
     offsets = offsets_of(directory, SNAPSHOT_SUFFIX)
@@ -89,9 +90,9 @@ def _newest_snapshot(
 def _steps(
     directory: Path, bases: Sequence[int], offset: int, high_watermark: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (producer id, offset, marker) of transactional batches and of markers, in the order of the log.
+    """Yield (producer id, base offset, marker) of the transactional batches in [offset, high_watermark).
 
-    The range is [offset, high_watermark).
+    The marker is ABORT, COMMIT, or -1 for a batch of records. (See `transaction_steps`.)
     """
     first = max((base for base in bases if base <= offset), default=bases[0])
     for base, following in zip(bases, [*bases[1:], high_watermark], strict=True):
@@ -147,8 +148,8 @@ def _index(path: Path) -> list[AbortedTransaction]:
 def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
     """Check that no later marker aborts the records below `offset` that were read as committed.
 
-    `unmarked` are producers of such records without a marker below `offset`. Reads each producer's next
-    marker in [offset, bound). An abort marker whose index entry begins at or above `offset` ends a later
+    `unmarked` are producers of such records whose next marker is not below `offset`. Reads that marker of
+    each in [offset, bound). An abort marker whose index entry begins at or above `offset` ends a later
     transaction (compaction removed the marker of the records that were read). An abort marker without such
     an entry aborts the records that were read, and its entry was lost: this raises CorruptLog.
     Raises SegmentGone, OSError, too.

@@ -1,6 +1,6 @@
 """Finds the batches of aborted transactions, which read_committed readers must not return (KIP-98).
 
-Readers of segment files, of fetched bytes and the Arrow decoder use `AbortedRanges`.
+The Arrow decoder, readers of segment files and readers of fetched bytes use `AbortedRanges`.
 """
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -40,8 +40,8 @@ cdef class AbortedRanges:
     """A set of aborted transactions, made from tuples (producer id, first offset, last offset).
 
     The tuples are sorted once, so that the look-up for a batch takes logarithmic time. `complete` means that
-    `found` has all aborted transactions of the range that is read. Then an abort marker of another
-    transaction whose records were returned is an error.
+    `found` has all aborted transactions of the range that is read. Then `note_batch` raises
+    CorruptBatch for an abort marker of any other transaction whose records were returned.
     """
 
     def __cinit__(self, found: Iterable[tuple[int, int, int]] = (), *, complete: bool = False):
@@ -111,8 +111,8 @@ cdef class AbortedRanges:
     ) except -1:
         """Record that a transactional batch was read; do nothing without `complete`.
 
-        Raises CorruptBatch for an abort marker that ends no known transaction if its producer's records were
-        returned. (If it ends a known one, compaction has removed the marker of the returned records.)
+        Raises CorruptBatch for an abort marker of a transaction that this set lacks, if records of the
+        producer were returned. (If the set has it, compaction removed the marker of the returned records.)
         """
         cdef Marker marker
         cdef bint ends_none

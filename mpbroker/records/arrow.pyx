@@ -311,7 +311,7 @@ def decode_range(
 
     Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop at
     hi_offset, at a batch that `end` cuts off, and before a batch with which max_rows, or max_bytes of stored
-    batches, would be exceeded; decode at least one batch. Stop as well when the decompressed records have
+    batches, would be exceeded; decode at least one batch. Stop also when the decompressed records take
     16 times max_bytes. Skip control batches and batches of aborted transactions, but check their CRCs: a
     flipped bit must not hide a batch. Raises CorruptBatch with the position, ValueError for a bad range,
     limit or column.

@@ -123,7 +123,7 @@ class BatchScan(NamedTuple):
 
 
 class WalkScan(NamedTuple):
-    """The result of checking uncompressed records (RecordWalk in batch.h). `reason` is "" for valid ones."""
+    """The result of checking uncompressed records (batch.h: RecordWalk). `reason` is "" if all are valid."""
 
     reason: str
     bad_record: int

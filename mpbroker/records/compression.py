@@ -8,8 +8,8 @@ gzip     RFC 1952 members, one or more. Other bytes after them are ignored, as b
 snappy   The framing of snappy-java ("xerial"): magic, version, compatible version, then blocks, each
          preceded by its size; another stream may follow. A single block without the framing, which some
          clients send, is read too.
-lz4      One LZ4 frame that fills the stream. Blocks are written independent, since the Java client refuses
-         dependent blocks.
+lz4      One LZ4 frame that fills the stream. The written blocks are independent, since the Java client
+         refuses dependent blocks.
 zstd     Zstandard frames.
 
 lz4 and zstd decompress into a private mapping of the size of the limit, so that a decompression bomb causes
@@ -191,7 +191,7 @@ class _Lz4:
 
 
 class _ZstdAtOnce:
-    """Compresses all data at the end, for hosts without libzstd. In pieces, cramjam takes more memory."""
+    """Compresses all data in `finish`, for hosts without libzstd. For pieces, cramjam takes more memory."""
 
     def __init__(self, _size: int, level: int) -> None:
         self._level = level

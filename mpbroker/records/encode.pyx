@@ -1,8 +1,8 @@
 """Encodes columns of Arrow's layout into record batches: the reverse of arrow.pyx.
 
-Each row goes to a target: a partition of a topic, numbered by the caller. A target collects records after
-space for a batch header. With batch_bytes it is full: the caller gets the records, to compress, seal and send
-them. Buffers are given by their addresses, and the caller keeps them alive.
+Each row goes to a target: a partition of a topic, numbered by the caller. A target leaves room for a batch
+header and collects records after it. A target that has batch_bytes is full: the caller gets the records, then
+compresses, seals and sends them. Buffers are given by their addresses, and the caller keeps them alive.
 """
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize

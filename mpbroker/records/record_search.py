@@ -109,8 +109,8 @@ class RecordSearch:
 def told_by_header(header: BatchFrame, append_time: int | None, from_offset: int) -> tuple[int, int] | None:
     """Return (timestamp, offset) of the first record with the largest timestamp, from `from_offset` on.
 
-    Return None if the header does not determine that record, because records have different timestamps or
-    compaction removed some, and if the batch ends before the offset.
+    Return None if the header does not determine that record, because records may have different timestamps
+    or compaction removed some. Return None also if the batch ends before `from_offset`.
     """
     is_whole = header.record_count == header.last_offset_delta + 1
     offset = max(header.base_offset, from_offset)

@@ -31,7 +31,7 @@ cdef object _bytes_or_none(const uint8_t *p, int64_t size):
 
 
 cdef tuple _headers(const c.RecordView *record, const uint8_t *end):
-    """Return the headers of a record that read_record has accepted, so that every field is valid."""
+    """Return the headers of a record. `read_record` has accepted the record, so every field is valid."""
     cdef const uint8_t *at = record.headers
     cdef const uint8_t *field
     cdef int64_t size, _
@@ -208,8 +208,8 @@ cdef class RecordRules:
     """Applies a topic's rules to records that `RecordWalker` has accepted, a piece at a time.
 
     With `keyed` each record needs a key. A timestamp other than -1 must be in [earliest, latest]. With
-    `refuses_all` every record breaks a rule. `refused_count` counts the records that break a rule, and
-    `refused` has (index, timestamp, whether the key is missing) of the first `most` of them.
+    `refuses_all` every record is refused. `refused_count` counts the refused records, and `refused` has
+    (index, timestamp, whether the key is missing) of the first `most` of them.
     """
 
     cdef const uint8_t[::1] data
@@ -257,8 +257,8 @@ cdef class TimeSearch:
     """The search in `count` records, from `from_offset` on, for the first one at the time `wanted` or later.
 
     `append_time` (ms), if not None, is the timestamp of all records. The caller may decompress the stream
-    meanwhile: a step gets the bytes so far. `timestamp` and `offset` belong to the first record with the
-    largest timestamp so far, and are -1 before any record.
+    between steps, and pass the bytes decompressed so far. `timestamp` and `offset` belong to the first record
+    with the largest timestamp so far, and are -1 before any record.
     """
 
     cdef int64_t base_offset, base_timestamp, wanted, from_offset, stamp, at

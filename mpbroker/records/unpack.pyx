@@ -54,8 +54,8 @@ cdef class BatchUnpacker:
     ) -> BatchScan:
         """Check the record data of one partition like `scan_batch`, and check compressed records, too.
 
-        Without `begins_request` the data belongs to the same request as that of the last call, and both share
-        the buffer's UNPACK_ROOM_BYTES.
+        If `begins_request` is False, the data belongs to the same request as the data of the last call, and
+        both share the buffer's UNPACK_ROOM_BYTES.
         """
         cdef BatchInfo info
         cdef int verdict

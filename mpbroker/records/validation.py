@@ -244,7 +244,7 @@ def _timestamp_problem(timestamp: int, stamped: bool, policy: TopicPolicy, now_m
     """Return the problem with a record's timestamp, or None.
 
     If the topic's type is CreateTime, a timestamp other than -1 must be in range, and nothing else is
-    checked. Otherwise it is a problem if the client gave the batch the type LogAppendTime (`stamped`).
+    checked. In all other cases, the client must not have given the batch the type LogAppendTime (`stamped`).
     """
     if policy.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
         if _in_range(timestamp, policy, now_ms):

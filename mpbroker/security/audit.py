@@ -244,7 +244,7 @@ class _Counts:
         return True
 
     def ended(self, now_ms: int | None) -> list[LeftOut]:
-        """Drop the counts of minutes that are over (None: all counts); return the suppressed events."""
+        """Drop ended minutes' counts (all if `now_ms` is None). Return how many events were suppressed."""
         ended = [w for w, one in self._each.items() if now_ms is None or now_ms >= one.since_ms + EVERY_MS]
         sums = ((whose, self._each.pop(whose).more) for whose in ended)
         return [LeftOut(self._kind, whose, more) for whose, more in sums if more]
@@ -267,7 +267,7 @@ class Audit:
             self._write(event)
 
     def follow(self, now_ms: int) -> None:
-        """Write how many events were suppressed in each minute that is over. Call it regularly."""
+        """Write how many events were suppressed in the minutes that have ended. Call it regularly."""
         self._sum_up(now_ms)
 
     def close(self) -> None:

@@ -201,7 +201,7 @@ class AuditLog:
 
 
 def audit_of(config: BrokerConfig) -> Audit:
-    """Return the audit of a process that uses this configuration object from its start to its end."""
+    """Return the audit of a process whose configuration is this object until the process ends."""
     return Audit(lambda: config, AuditLog(lambda: config).write)
 
 

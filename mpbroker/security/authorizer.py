@@ -1,7 +1,7 @@
 """Authorization: decides by access control lists whether a client may do an operation.
 
 The rules are those of Kafka's StandardAuthorizer (KIP-801). A super user may do everything. An entry that
-denies takes precedence over all entries that allow. For a resource without any entries
+denies takes precedence over all entries that allow. If a resource has no entries, the setting
 allow.everyone.if.no.acl.found decides. For other resources a client needs an entry that allows.
 """
 

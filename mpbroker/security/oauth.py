@@ -28,7 +28,7 @@ class InvalidToken(ValueError):
 
 
 class Token(NamedTuple):
-    """What the broker uses of a valid token: the user name and the time of expiry (wall clock)."""
+    """The parts of a valid token that the broker uses: the user name and the time of expiry (wall clock)."""
 
     subject: str
     expires_ms: int

@@ -99,7 +99,7 @@ class SaslServer:
 
     @property
     def has_chosen(self) -> bool:
-        """Return whether the client has chosen a mechanism, so that a failure may be a wrong password."""
+        """Return whether the client has chosen a mechanism. If not, a failure cannot be a wrong password."""
         return self._mechanism is not None
 
     @property

@@ -213,7 +213,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def remove_path(listener: Listener) -> None:
-    """Remove the path of a Unix-domain listener, if it has one, after its socket is closed."""
+    """Remove a Unix-domain listener's path, after its socket is closed. Do nothing for other listeners."""
     if listener.path:
         Path(listener.path).unlink(missing_ok=True)
 

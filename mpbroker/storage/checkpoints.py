@@ -125,7 +125,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
-    """Replace a file atomically, and sync the data but not the directory if `synced`. Raises OSError."""
+    """Replace a file atomically. If `synced`, sync the data, but not the directory. Raises OSError."""
     making = f"{path}.tmp"
     fd = os.open(making, _NEW_FILE, 0o644)
     try:
@@ -226,7 +226,7 @@ def _plain(entries: Iterable[str]) -> Iterator[str]:
 def put_id_and_epochs(
     directory: Path | str, topic_id: bytes, epochs: Iterable[tuple[int, int]], *, synced: bool = True
 ) -> None:
-    """Write a new partition's topic id and epochs; sync the files, not the directory, if `synced`."""
+    """Write a new partition's topic id and epochs. If `synced`, sync the files, but not the directory."""
     _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
     _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
 
@@ -301,8 +301,8 @@ def text_of_id(topic_id: bytes) -> bytes:
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
     """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
 
-    `expected` is the id of the existing topic with the directory's name. A different id in the file is of a
-    deleted topic, and is returned. If it differs in one letter only, a bit has flipped: CheckpointCorrupt.
+    `expected` is the id of the topic that has the directory's name now. The file of a deleted topic has
+    another id, which is returned. If the ids differ in one letter only, a bit has flipped: CheckpointCorrupt.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:

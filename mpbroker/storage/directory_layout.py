@@ -119,7 +119,7 @@ def check_format(directory: Path) -> None:
 
 
 def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
-    """Raise FatalError if the format number in meta.properties is later than FORMAT, or no number."""
+    """Raise FatalError if the format in meta.properties is later than FORMAT, or is not a number."""
     found = properties.get(FORMAT_KEY, "1")
     if not re.fullmatch(r"[1-9][0-9]{0,8}", found):
         raise FatalError(

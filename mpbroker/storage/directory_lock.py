@@ -9,7 +9,7 @@ Therefore mpbroker also takes an fcntl(2) lock, as an open file description lock
 process has this open file description. A process-owned lock, as Java takes it, would end when the process
 closes any descriptor of the file, and children would not inherit it.
 
-A lock on one byte is enough against Java. It is none of the bytes that recovery workers lock
+A lock on one byte is enough to make Java's tryLock fail. Recovery workers lock other bytes of the file
 (mpbroker.log.recovery.workers).
 """
 
@@ -97,7 +97,7 @@ def holder_of(lock: Path) -> Holder | None:
 def is_in_use(log_dir: Path) -> bool:
     """Return whether a broker, mpbroker or Kafka, has locked the directory, in any container.
 
-    /proc/locks is read, too, because this user may not open the file. Raises OSError.
+    /proc/locks is read, too, because this user may lack permission to open the file. Raises OSError.
     """
     lock = log_dir / LOCK
     with contextlib.suppress(PermissionError):
@@ -251,7 +251,8 @@ def remove_empty(directories: Iterable[Path]) -> None:
 def locked_by(directory: Path) -> str:
     """Return " (mpbroker, pid 7)" or the like for the broker that has locked the directory; "" if unknown.
 
-    A starting mpbroker has not written its pid yet, and the file may still have the pid of a dead broker.
+    Returns "" also for an mpbroker that is starting: it has not written its pid yet, and the file may still
+    have the pid of a dead broker.
     """
     try:
         other = holder_of(directory / LOCK)

@@ -1,4 +1,4 @@
-"""Numbers of file errors that are temporary. Any other error takes a log directory offline."""
+"""The errno values of temporary file errors. Any other error takes a log directory offline."""
 
 from __future__ import annotations
 

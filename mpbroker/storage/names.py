@@ -73,7 +73,7 @@ class NotAPartition(ValueError):
 
 
 class PartitionName(NamedTuple):
-    """The parts of a partition directory's name. `suffix` is empty unless deleted, stray or future."""
+    """The parts of a partition directory's name. `suffix` is empty for a live partition."""
 
     topic: str
     partition: int
@@ -85,7 +85,7 @@ def segment_name(base: int, suffix: str = LOG_SUFFIX) -> str:
 
 
 def parse_segment(name: str, suffix: str = LOG_SUFFIX) -> int | None:
-    """Return the base offset in a file's name; None if the name does not end in `suffix`."""
+    """Return the base offset in a file's name; None if the name is not OFFSET_DIGITS digits and `suffix`."""
     stem = name.removesuffix(suffix)
     return int(stem) if stem != name and len(stem) == OFFSET_DIGITS and stem.isdecimal() else None
 
