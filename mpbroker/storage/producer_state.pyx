@@ -228,10 +228,10 @@ cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nog
 
 
 cdef bint producer_wants(const Producer *producer) noexcept nogil:
-    """Return whether earlier batches of the producer, up to five, must still be found in the log.
+    """Return whether the log must be searched for earlier batches, until five of the producer are known.
 
-    Fewer than five are enough if the oldest known batch begins with sequence 0, as the first of its epoch, or
-    has no sequence, since duplicates are found by sequences.
+    Fewer than five are enough if the oldest known batch begins with sequence 0, since it is the first of its
+    epoch, or if it has no sequence, since duplicates are recognized by their sequences.
     """
     cdef const ProducerBatch *oldest = &producer.batches[0]
     if producer.count == 0 or producer.count == REMEMBERED_BATCHES or oldest.last_sequence == NO_SEQUENCE:

@@ -345,7 +345,7 @@ class PartitionReader:
         return len(entries) > 0 and entries[len(entries) - 1].last_offset >= offset
 
     def _aborted_in(self, base: int) -> transaction_index.Entries:
-        """Return the entries of a segment's `.txnindex`. Of an open file, check only new entries."""
+        """Return the entries of a segment's `.txnindex`. If it is open already, check only new entries."""
         damage = self._damaged_indexes.get(base)
         if damage is not None and damage.is_there(self.directory.parent):
             raise RangeDamaged(str(damage))
@@ -431,9 +431,10 @@ class PartitionReader:
     def search(
         self, batch: TimedBatch, timestamp_ms: int, from_offset: int
     ) -> Pieces[tuple[int, int] | None]:
-        """Search a batch for a record. Equal calls, concurrent or later, share one `RecordSearch`.
+        """Find the (timestamp, offset) of a record in a batch, by the rules of `RecordSearch`.
 
-        The batch is read before the first pause. Raises CorruptBatch, SegmentGone, OSError.
+        Calls with equal arguments share one `RecordSearch`. The batch is read before the first pause. Raises
+        CorruptBatch, SegmentGone, OSError.
         """
         key = _search_key(batch, timestamp_ms, from_offset)
         search = self._searches.get(key)
@@ -521,7 +522,7 @@ class PartitionReader:
                 raise RangeDamaged(str(one))
 
     def _after_damage(self, base: int, position: int, offset: int) -> int:
-        """Return the larger of `position` and the end of all damages whose offsets are before `offset`."""
+        """Return where the last damage before `offset` in segment `base` ends, but at least `position`."""
         ends = [
             one.end
             for one in self._damages
@@ -641,9 +642,10 @@ class PartitionReader:
     def _largest_in(
         self, segment: _OpenSegment, limit: int, log_start: int, below: int | None
     ) -> scan.BatchAt | None:
-        """Find a segment's first batch with the largest timestamp, by the time index if all of it is visible.
+        """Find a segment's first batch with the largest timestamp.
 
-        `below` is the first invisible offset of the segment, None if all of it is visible.
+        `below` is the first invisible offset of the segment. If it is None, the whole segment is visible, and
+        the time index gives the largest timestamp.
         """
         timestamp, offset = self._time_floor(segment, LATEST_TIME, below)
         is_there = timestamp >= 0 and offset >= log_start

@@ -354,7 +354,7 @@ class Changing:
             self._steps, self.under_way = None, ""
 
     def _publish_altered(self) -> None:
-        """Publish altered settings now. Resizes and replacements for them wait until the change ends."""
+        """Publish altered settings now. Their resizes and replacements begin after the present change."""
         try:
             changes, security, _ = self._checked(self._diff.altered)
         except _REFUSALS as error:

@@ -99,7 +99,7 @@ class Claim:
 def _security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
     """Check certificates, users and rules of all listeners; return the security by listener number.
 
-    Token keys of another host are fetched once. Raises SecurityError.
+    If keys that verify tokens are on another host, they are fetched once. Raises SecurityError.
     """
     found = secure_listeners(config)
     for security in found.values():

@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Commands:
-    """Serves commands. `serve` only begins or notes changes, since the process tree may be waiting."""
+    """Serves commands. `serve` only begins or records changes: it is called also while the tree waits."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, changing: Changing, faulting: Faulting, about: dict[str, Any]
@@ -134,12 +134,12 @@ class CommandsAudit:
             self._log.close()
 
     def follow(self) -> None:
-        """Write the audit summaries of finished minutes. Call it regularly."""
+        """Write how many events the audit log's limit left out in each past minute. Call it regularly."""
         self._audit.follow(monotonic_ms())
         self._log.close()
 
     def close(self) -> None:
-        """Write the audit summaries of unfinished minutes, too, before the process ends."""
+        """Write how many events the limit has left out so far. Call it before the process ends."""
         self._audit.close()
         self._log.close()
 

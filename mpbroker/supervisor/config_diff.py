@@ -81,7 +81,7 @@ class ReloadError(Exception):
 
 
 class NoFile(ReloadError):
-    """The broker has no file to read again. This is a warning only: a closed terminal sends SIGHUP, too."""
+    """The broker has no file to read again. Logged as a warning: a closed terminal sends SIGHUP, too."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Changes:
 
 
 class ConfigDiff:
-    """Compares new configurations with the last one as it was read (port 0 stays 0 in it)."""
+    """Compares new configurations with the last one that was read, in which a port 0 is still 0."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked

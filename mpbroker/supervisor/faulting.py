@@ -33,7 +33,10 @@ class Faulting:
         self._asked: list[tuple[list[Fault], Later]] = []
 
     def ask(self, wanted: list[Fault] | None) -> Later:
-        """Request `wanted` as the only faults; answered when all processes have them. Raises FatalError."""
+        """Request that the broker has the faults `wanted` and no others.
+
+        The returned answer is given when all processes have them. Raises FatalError, ValueError.
+        """
         if not self.is_allowed:
             raise FatalError("faults are for brokers that mpbroker.testing has started; this one serves")
         wanted = wanted or []

@@ -40,7 +40,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 @dataclass
 class _Change:
-    """The adding (`comes`) or removal of a listener. `answer` is given when the change is done."""
+    """A listener that is being added (`comes` is True) or removed. `answer` is given when that is done."""
 
     number: int
     listener: Listener

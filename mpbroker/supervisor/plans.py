@@ -11,8 +11,9 @@ processor    First the handlers forget the processor's connections, so that no n
              Then the log workers finish the jobs that refer to it. After that no process uses the arena.
 log          First the handlers drop their requests to this log worker, and pause. Then the other log workers
              finish all their jobs, and the handlers answer the parts that the others return. Then the
-             processors close the connections with a Produce request that was taken and not answered: no other
-             request remains by now, and no process reads these requests. Then the handlers continue.
+             processors close each connection with a Produce request that a handler took and did not answer.
+             Only requests that were lost with the log worker are still unanswered, and no process reads their
+             memory. Then the handlers continue.
 coordinator  The log workers finish the coordinator's published jobs. Then the handlers answer pending calls.
 cleaner      The log workers finish the swap of files that the cleaner has requested. (When a log worker dies,
              the cleaner releases that worker's files before its successor opens them.)
@@ -52,8 +53,8 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
 def needed_to_start(role: int) -> tuple[int, ...]:
     """Return the roles that must bind the rings (queues) of `role` before its process is forked.
 
-    Coordinator and cleaner call the log workers at once. A processor has clients as soon as it serves: its
-    requests go to handlers and, in its arena, to log workers.
+    Coordinator and cleaner call the log workers at once. A processor has clients as soon as it serves: then
+    handlers must be able to take its requests, and log workers to read the records in its arena.
     """
     if topology.is_processor(role):
         return (*handlers_of(role), *LOG_WORKERS)

@@ -58,7 +58,7 @@ class Pointers:
         self.name(config.listeners)
 
     def name(self, listeners: Iterable[Listener]) -> None:
-        """Set the bound listeners that the pointers name. The next `write` writes a change."""
+        """Set the bound listeners that the pointers name. If they differ, the next `write` writes them."""
         addresses = {one.name: str(one).partition("://")[2] for one in listeners}
         if addresses != self._pointer.listeners:
             self._pointer.listeners = addresses

@@ -407,7 +407,7 @@ class Tree:
                 self.log.warning(text, *silent)
 
     def _hang_limits(self, child: Child) -> tuple[int, float]:
-        """Return how many ticks a child may be silent, and how many more are excused by use of the CPU."""
+        """Return how many ticks a child may be silent, and how many more while it uses the CPU."""
         limit = max(HANG_TICKS_MIN, self.config.handler_hang_timeout_ms // TICK_MS)
         if self._recovers(child):
             return HEAVY_TIMEOUTS * limit, float("inf")

@@ -56,7 +56,7 @@ def partition_of(sink_id: str, partitions: int) -> int:
 
 
 def prefix_of(sink_id: str) -> str:
-    """Return the prefix of a sink's transactional ids. A sinkId has no slash, so the prefix is unique.
+    """Return the prefix of a sink's transactional ids. No other sink's ids have it: sinkIds have no slash.
 
     The sink aborts any open transaction with this prefix.
     """

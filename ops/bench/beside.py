@@ -1,4 +1,4 @@
-"""Loads under something that may disturb them: `make bench-beside` (ARGS='cold moving': only these).
+"""Measures loads alone and with a disturbance: `make bench-beside` (ARGS='cold moving': only these two).
 
 An experiment runs its load alone and with the disturbance in turns, so that other work on the machine
 affects both. It fails if the median p99 with the disturbance is more than a bound times the median p99 of
@@ -89,10 +89,10 @@ Disturb = Callable[[Trial], AbstractContextManager[Lasts]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A row of EXPERIMENTS. Disturbed, `figure` may be at most `times_max` times its value without.
+    """A row of EXPERIMENTS. The disturbance may make `figure` worse by at most the factor `times_max`.
 
-    `quiet`: how often a turn measures the load alone. `{directory}` in `flags` stands for the directory of
-    the experiment.
+    `quiet`: how many measurements of the load alone are in each turn. `{directory}` in `flags` stands for the
+    directory of the experiment.
     """
 
     load: frames.Request

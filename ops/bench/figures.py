@@ -55,7 +55,7 @@ def in_turns(
 
 
 def loads() -> Figures:
-    """Measure the generator's loads, memory and CPU when idle, and the bare device with a lone round."""
+    """Measure brokers under load, their memory and CPU when idle, and lone rounds of the bare device."""
     with run.started() as (brokers, directory):
         for scenario in SCENARIOS:
             run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)
@@ -158,7 +158,7 @@ def transaction_rates() -> Figures:
 
 
 def spark_readers() -> Figures:
-    """Measure seconds for eight million records of 100 bytes, all columns, by each reader."""
+    """Measure the seconds in which each reader reads all columns of eight million 100-byte records."""
     (shape, _) = spark.shapes(SPARK_RECORDS, 0)
     with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
         return {

@@ -138,7 +138,10 @@ def offset_commit(topic: str, group: int = 0) -> Request:
 
 
 def metadata(client_id: str = CLIENT_ID) -> Request:
-    """Return a Metadata of all topics, version 4. It has no error code: `error_at` is in throttle_time_ms."""
+    """Return a Metadata of all topics, version 4.
+
+    Its response has no error code: `error_at` is the upper half of throttle_time_ms, which is 0.
+    """
     return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
 
 

@@ -252,7 +252,7 @@ def fill(broker: Broker, topic: str, gigabytes: float) -> None:
 
 
 def over_log_size(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return curves of small produces to a partition of each size, and fetches of its first large batch."""
+    """Return two curves over a partition's size: small produces, and fetches of the first large batch."""
     sizes, free = PLACES["log-size"], shutil.disk_usage(directory).free / 1e9
     if free < FREE_FACTOR * max(sizes):
         needs = FREE_FACTOR * max(sizes)
@@ -279,7 +279,7 @@ def over_log_size(stack: ExitStack, directory: Path) -> list[Planned]:
 
 
 def over_workers(kind: str) -> Prepare:
-    """Return the curve over the number of one kind of process, over 64 partitions."""
+    """Return the curve over the number of processes of a kind. The load produces to 64 partitions."""
 
     def prepare(stack: ExitStack, directory: Path) -> list[Planned]:
         planned = []

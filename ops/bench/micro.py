@@ -180,7 +180,7 @@ class Pair:
 
 
 def wake_up(rounds: int) -> float:
-    """Return ns from ringing to the sleeper having taken the slot: half a ping-pong, both sides sleep."""
+    """Return the ns from a send until the sleeping receiver has the slot: half a round trip."""
     pair = Pair(16)
 
     def play(side: int) -> None:

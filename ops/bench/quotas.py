@@ -59,7 +59,7 @@ class Load:
 
 @dataclasses.dataclass
 class Measured:
-    """The pauses of a load. `paused_s`: in all; a pause that outlasts the run counts up to its end."""
+    """The pauses of a load. `paused_s` is their sum; the last pause counts up to the end of the run."""
 
     requests: int = 0
     throttled: int = 0

@@ -24,7 +24,7 @@ SAMPLE_S = 0.05
 
 
 def burn(cores: float, seconds: float, ready: Barrier) -> None:
-    """Use `cores` of a core (0 to 1) for some seconds, a slice at a time."""
+    """Use the fraction `cores` (0 to 1) of one core for some seconds, a slice at a time."""
     ready.wait(START_TIMEOUT_S)
     stop_at = time.monotonic() + seconds
     while (now := time.monotonic()) < stop_at:

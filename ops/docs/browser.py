@@ -98,7 +98,7 @@ class Browser:
         self.until(f"({shown}).includes({json.dumps(text)})", f"{text!r} is shown in {selector}")
 
     def click(self, selector: str, text: str = "") -> None:
-        """Click the first element that is shown and has a text, when nothing covers it."""
+        """Click the first visible element of `selector` that contains `text`, once nothing covers it."""
         with_text = re.compile(re.escape(text)) if text else None
         self._page.locator(selector, has_text=with_text).filter(visible=True).first.click()
 

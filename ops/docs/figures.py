@@ -96,7 +96,7 @@ def numbers(figures: Figures) -> list[str]:
 
 
 def small(figures: Figures) -> list[str]:
-    """Return rates of small produces by connections, then by partitions, and the CPU that `os` needs."""
+    """Return rates of small produces by connections and partitions, and CPU with log.flush.policy=os."""
     lines = head("one record of 100 bytes a request", *BESIDE, "os, CPU : Kafka's")
     for load in (*SMALL, *SPREAD):
         cpu = {one: found["cpu_us"] for one, found in figures["loads"]["loads"][load].items()}
@@ -243,7 +243,7 @@ def circumstances(curves: Curves) -> list[str]:
 
 
 def bends(curves: Curves) -> list[str]:
-    """Return a table of the curves' figures at both ends of each stretch that the page explains."""
+    """Return a table with a row for each of BENDS: a curve's figure at both ends of a range."""
     lines = ["| curve | over | figure, of a request | os | durable |", "|---|---|---|---|---|"]
     for name, first, last, figure, value in BENDS:
         points = {(point["series"], point["x"]): point for point in curves[name]["points"]}

@@ -81,7 +81,7 @@ def _broker(name: str, rows: Sequence[Measured]) -> list[str]:
 
 
 def _noise(rows: Sequence[Measured]) -> float:
-    """Return by how much the rates of two brokers that are alike differed, as a share of the first one's."""
+    """Return the largest difference between the rates of two equal brokers, as a share of the first rate."""
     return max(abs(float(row["rate_ratio"]) - 1) for row in rows if row["form"] == AGAIN)
 
 

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def add_translated(sources: Path) -> None:
-    """Add the C files that Cython has made in the checkout: they are the same for every processor."""
+    """Copy Cython's C files from the checkout to `sources`: they are the same for every processor."""
     for package in NATIVE:
         for made in (ROOT / package).rglob("*.c"):
             shutil.copyfile(made, sources / made.relative_to(ROOT))

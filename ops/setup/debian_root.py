@@ -95,7 +95,7 @@ def _fetch(configuration: Path, packages: Sequence[str]) -> list[Path]:
 
 
 def _extract(archive: Path, root: Path) -> None:
-    """Unpack a package. `dpkg-deb --extract` would put directories where /lib and /bin are links to /usr."""
+    """Unpack a package. Keep the links /bin, /lib and /sbin, which `dpkg-deb --extract` would replace."""
     for name in ("bin", "lib", "sbin"):
         if not (root / name).is_symlink():
             (root / "usr" / name).mkdir(parents=True)

@@ -77,7 +77,7 @@ def translate(extension: Any, force: bool) -> None:
 
 
 def write_shared() -> bool:
-    """Have Cython write the shared module. Return False if this Cython version has written it before."""
+    """Have Cython write the module of its utility code. Return False if this version has written it."""
     if SHARED_SOURCE.exists():
         with SHARED_SOURCE.open(encoding="utf-8") as text:
             if f"Cython {cython_version} " in text.readline():

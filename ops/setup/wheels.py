@@ -82,7 +82,7 @@ def unpack(sdist: Path, into: Path) -> Path:
 
 
 def add_jar(sources: Path) -> None:
-    """Add the jar of the JVM reader, which make has built: it is the same for each Python."""
+    """Copy the jar of the JVM reader, which make has built, to `sources`: each Python uses the same."""
     for jar in (ROOT / JAR).glob("*.jar"):
         shutil.copy(jar, sources / JAR)
 

@@ -40,7 +40,7 @@ def stream(spark: SparkSession, source: str, address: str, log_dir: str) -> Data
 
 
 def run(frame: DataFrame, work: Path) -> list[tuple[int, int]]:
-    """Return the records of all batches up to the present end."""
+    """Run the query until it has read all present records; return their (partition, offset) pairs."""
     got: list[tuple[int, int]] = []
 
     def take(batch: DataFrame, _number: int) -> None:
