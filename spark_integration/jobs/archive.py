@@ -117,7 +117,7 @@ class _Archiving:
         return self._result
 
     def _ahead(self, reached: Mapping[Log, int]) -> Slice:
-        """Return the offsets to archive: from the end of earlier runs, or the log's start, to the readable end."""
+        """Return the offsets to archive: from the last run's end, or the log's start, to the readable end."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             bounds = catalog.bounds(selected(catalog, options))
