@@ -47,8 +47,8 @@ cdef class Ring:
     def reset(self) -> None:
         """Empty the ring after its producer or consumer has ended, for the successor of that process.
 
-        A running consumer must have taken all slots. A running producer must not push, and
-        calls `rebind` later. Positions are not reset to 0: a consumer that reads meanwhile must see no slots.
+        A running consumer must have taken all slots. A running producer calls `rebind` before it pushes again.
+        Positions are not reset to 0: a consumer that reads meanwhile must see no slots.
         """
         cdef uint64_t tail = load_acquire(self.ref.tail)
         if load_acquire(self.ref.head) != tail:
