@@ -47,7 +47,7 @@ cdef class Ring:
     def reset(self) -> None:
         """Empty the ring after its producer or consumer has ended, for the successor of that process.
 
-        A running consumer must have taken all slots. A running producer calls `rebind` before it pushes again.
+        A running consumer must have taken all slots. A running producer must `rebind` before its next push.
         Positions are not reset to 0: a consumer that reads meanwhile must see no slots.
         """
         cdef uint64_t tail = load_acquire(self.ref.tail)
