@@ -45,7 +45,7 @@ cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
 
 
 cdef class Lockstep:
-    """A side of the protocol. Side 0 announces that it waits; side 1 publishes and checks for that."""
+    """Side 0 or 1 of the module's protocol: 0 announces a wait, 1 publishes and looks for an announcement."""
     cdef Pace pace
     cdef int side
     cdef object keep

@@ -185,7 +185,7 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
     """Make a block of the class from adjacent smaller free blocks or from a larger one; return 0 if none fit.
 
     The rest becomes free blocks again. Without joining, an extent cut into small blocks could not hold a
-    large one while any is in use. Searches all blocks, but not again before the next release.
+    large one while any is in use. A failed search is not repeated for this size until a block is freed.
     """
     cdef uint64_t whole = (<uint64_t>1) << order, first = 0, behind = 0, start, at, end, i
     cdef int piece
@@ -396,7 +396,7 @@ cdef class Arena:
         return memoryview(self.keep)[block : block + length]
 
     def reset(self) -> None:
-        """Discard all blocks and return all pages to the kernel, after the last owner has ended."""
+        """Discard all blocks and return all pages to the kernel, after the previous owner has ended."""
         forget_blocks(&self.ref)
         if madvise(self.ref.base, self.ref.extent, MADV_REMOVE):
             raise OSError(errno, "the arena's pages could not be given back")

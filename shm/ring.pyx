@@ -45,9 +45,10 @@ cdef class Ring:
         return load_acquire(self.ref.tail)
 
     def reset(self) -> None:
-        """Empty the ring. Its producer must have ended, and a running consumer must have taken all slots.
+        """Empty the ring after its producer or consumer has ended, for the successor of that process.
 
-        Positions are not set back: a consumer may read the ring at any moment and must see no slots.
+        A running consumer must have taken all slots. A running producer must `rebind` before its next push.
+        Positions are not reset to 0: a consumer that reads meanwhile must see no slots.
         """
         cdef uint64_t tail = load_acquire(self.ref.tail)
         if load_acquire(self.ref.head) != tail:

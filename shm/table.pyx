@@ -1,4 +1,4 @@
-"""Tables of slots with two copies. `table.pxd` describes a slot and is the native interface."""
+"""Tables of slots that hold two copies of a payload. `table.pxd` has the layout and the native interface."""
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from shm.table cimport READ_TRIES, copy_stride, slot_version, table_read, table_write
@@ -70,7 +70,7 @@ cdef class SlotTable:
         return load_acquire(slot_version(&self.ref, slot))
 
     def versions(self, const uint64_t[::1] slots) -> bytes:
-        """Return the versions of many slots, 8 bytes each; different bytes later mean that a slot changed."""
+        """Return the versions of many slots, 8 bytes each. If they differ later, a slot has changed."""
         cdef Py_ssize_t i, count = slots.shape[0]
         for i in range(count):
             if slots[i] >= self.ref.slots:

@@ -138,7 +138,7 @@ class AvroType:
         return spark, _fields(converts) if converts else None
 
     def _union(self, branches: list[Any]) -> tuple[DataType, Convert | None]:
-        """Map a union like Spark: null means nullable; two numbers give the wider type, others a struct."""
+        """Map a union as in Spark: null means nullable; two numbers become the wider one, others a struct."""
         others = [branch for branch in branches if _kind(branch) != "null"]
         if not others:
             return NullType(), None

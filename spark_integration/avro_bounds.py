@@ -1,9 +1,9 @@
 """Walks through Avro's binary encoding before fastavro decodes it, where fastavro has no bounds of its own.
 
 A few bytes can make fastavro 1.13 use up the stack (a schema that contains itself), the memory (an array
-whose elements take no bytes) or the time (a decimal of many digits; a block with a negative size, by which
-fastavro jumps back and reads the same bytes again, if the reader's schema lacks the block's field). Schemas
-without any of these need no walk.
+whose elements take no bytes) or the time (a decimal of many digits, or a block with a negative size). If the
+reader's schema lacks a field, fastavro skips the blocks of that field by their sizes; with a negative size it
+jumps back and reads the same bytes again. Schemas without any of these need no walk.
 """
 
 from __future__ import annotations

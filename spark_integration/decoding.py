@@ -36,7 +36,7 @@ class MsgPack(msgspec.Struct, frozen=True):
 
 
 class Avro(msgspec.Struct, frozen=True):
-    """Decodes Avro. Each schema is JSON text, which workers can compare and keep."""
+    """Decodes Avro. `writer` and `reader` are JSON text: it is hashable, so `_made` can cache decoders."""
 
     writer: str | None
     reader: str | None

@@ -124,7 +124,7 @@ def section(text: str, anchor: str, name: str) -> str:
 
 
 class _Place(NamedTuple):
-    """A target of links: a heading, or a paragraph with an anchor. The paragraph's level is the deepest."""
+    """A target of links: a heading, or a paragraph with an anchor, one level below the deepest heading."""
 
     line: int
     level: int

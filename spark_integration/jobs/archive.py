@@ -1,8 +1,8 @@
 """Archives topics as Parquet, each record once: the records of a run become visible by one rename.
 
-A run has the ids of its topics. After a topic was deleted and recreated, the next run begins at the start of
-the new topic. If that happens during a run, the run is dropped. `lake` describes the directory, and what a
-crash leaves in it.
+A run records the ids of its topics. After a topic was deleted and recreated, the next run begins at the start
+of the new topic. If that happens during a run, the run is dropped. `lake` describes the directory, and what
+a crash leaves in it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Archiving:
         return self._result
 
     def _ahead(self, reached: Mapping[Log, int]) -> Slice:
-        """Return the offsets to archive, from each log's last run, or its start, to what may be read now."""
+        """Return the offsets to archive: from the last run's end, or the log's start, to the readable end."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             bounds = catalog.bounds(selected(catalog, options))
@@ -257,7 +257,7 @@ def without(whole: Slice, done: Slice) -> Slice:
 
 
 def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[int, int, int]]:
-    """Return records, first and last offset by partition, counted in the Parquet files of runs."""
+    """Return (number of records, first offset, last offset) by partition, from the Parquet files of runs."""
     if not any(any(place.rglob("*.parquet")) for place in places):
         return {}
     # Without a schema Spark would take a topic named 0001 for a number.
@@ -279,7 +279,7 @@ def as_microseconds(spark: SparkSession) -> Iterator[None]:
 
 
 def file_schema(partition_by: Sequence[str]) -> StructType:
-    """Return the columns of the files, followed by those of the directories around them."""
+    """Return the columns in the Parquet files, then the `partition_by` columns, which name directories."""
     of_directories = {
         "topic": FIELDS["topic"],
         "date": StructField("date", DateType()),

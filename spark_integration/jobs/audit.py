@@ -2,8 +2,8 @@
 
 The files are read by as many tasks as there are segments.
 
-A gap is a run of offsets between two batches that is in no batch. Below the cleaner's checkpoint compaction
-may have removed them; above it a gap is a hole. Control records and aborted records are not gaps, because
+A gap is a range of offsets that no batch contains. Compaction may have removed offsets below the cleaner's
+checkpoint; a gap above the checkpoint is a hole. Control records and aborted records are not gaps, because
 their batches exist. A duplicate is a batch whose producer id, epoch and sequence another batch of the
 partition has, too.
 """

@@ -75,7 +75,7 @@ class Source:
         return {**{name: text for name, text in chosen.items() if text is not None}, **self.extra, **more}
 
     def parsed(self) -> ReadOptions:
-        """Parse the options as a batch query's. Raises OptionError."""
+        """Return the options, parsed for a batch query. Raises OptionError."""
         return parse_options(self.options())
 
 

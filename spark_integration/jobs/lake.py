@@ -169,7 +169,7 @@ class Lake:
                 shutil.rmtree(other)
 
     def _check_link(self, generations: Path) -> None:
-        """Check that an archive has its link: without it the job would delete the runs. Raises JobError."""
+        """Raise JobError if there are runs, but no link `data`: without it `begin` could delete them."""
         if self.data.is_symlink() or not generations.exists():
             return
         found = sorted(one.name for one in generations.iterdir() if any(one.iterdir()))

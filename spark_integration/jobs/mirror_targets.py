@@ -79,10 +79,10 @@ class Targets:
     def make(self, sink: WriteOptions, *, has_begun: bool) -> list[str]:
         """Create the topics that do not exist, and return their names.
 
-        With `keep_partitions`, an existing topic may have fewer partitions than its source. With `has_begun`
-        the source has grown, so the missing partitions are added. Otherwise the topic is not this mirror's,
-        and JobError is raised. Raises JobError also for other topics that do not fit, in any case before a
-        record is written. Raises OptionError, SourceUnavailable.
+        With `keep_partitions`, an existing topic may have fewer partitions than its source. If the mirror
+        `has_begun`, the source has grown, so add the missing partitions. If it has not begun, raise JobError,
+        since the topic is not this mirror's. Raises JobError also for other topics that do not fit, always
+        before a record is written. Raises OptionError, SourceUnavailable.
         """
         source = parse_options(dict(self.source), streaming=True)
         counts: dict[str, int] = {}

@@ -140,7 +140,7 @@ def _is_wanted(topic: str, settings: ReplaySettings) -> bool:
 
 
 def _frame(spark: SparkSession, paths: list[Path], wanted: tuple[Span, ...]) -> DataFrame:
-    """Return the records of these offsets, by the topics, topic ids and partitions in the files."""
+    """Return the records below `paths` whose topic, topic id, partition and offset are in `wanted`."""
     # With one schema Spark takes no topic named 0001 for a number. Dates and hours are not needed here.
     reader = spark.read.schema(file_schema(("topic",))).option("basePath", str(paths[0].parent))
     frame = reader.parquet(*map(str, paths))

@@ -33,7 +33,7 @@ class Running:
         self._batch = -1
 
     def wait(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Return when the query has ended or `is_stopped` returns True. Raises the error of the query.
+        """Wait for the end of the query; stop it once `is_stopped` returns True. Raises the query's error.
 
         Signal handlers must not raise, but make `is_stopped` return True: an exception would interrupt a call
         to the JVM, and the next call would get the interrupted call's answer.

@@ -85,7 +85,7 @@ def user_delete(
 
 
 def read_password(user: str, source: Path | None) -> str:
-    """Return the first line of `source` ("-": standard input); None: ask the user twice. Raises CliError."""
+    """Return the first line of `source` ("-": standard input), or ask for a password. Raises CliError."""
     if source is None:
         if not sys.stdin.isatty():
             raise CliError("no terminal to ask for the password: use --password-file", USAGE_ERROR)

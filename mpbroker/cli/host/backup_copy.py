@@ -424,7 +424,7 @@ def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) ->
 
 
 def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
-    """Yield the files of a log directory to copy. Unless `at_rest`, partitions may be deleted meanwhile."""
+    """Yield the files to copy from a log directory. Unless `at_rest`, partitions may be deleted meanwhile."""
     for entry in sorted(log_dir.iterdir()):
         if entry.name in _NOT_COPIED or entry.name.endswith((".tmp", *_REMOVED)):
             continue

@@ -164,7 +164,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
-    """Return a client of the broker in MPBROKER_RUNTIME_DIR, else on the first directory. Raises CliError."""
+    """Return a client of MPBROKER_RUNTIME_DIR's broker, or of the first log directory's. Raises CliError."""
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())

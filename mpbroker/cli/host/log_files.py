@@ -285,7 +285,7 @@ _VERDICTS = (
 
 @contextmanager
 def _progress(partitions: list[Partition]) -> Iterator[Any]:
-    """Show how many bytes are read, of those that the logs have at the start; a broker may append more."""
+    """Show how many bytes of the logs are read. Bytes that a broker appends meanwhile are not counted."""
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
     sizes = {one.path: log_bytes(one) for one in partitions}
