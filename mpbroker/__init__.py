@@ -1,4 +1,4 @@
-"""A broker that speaks Kafka's protocol: Python processes that share memory, and native turns in between."""
+"""A broker that speaks Kafka's protocol: Python processes that share memory, with native fast paths."""
 
 from typing import TYPE_CHECKING, Any
 

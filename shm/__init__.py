@@ -1,7 +1,7 @@
-"""Shared memory for processes that never wait for each other: one writer per word, and no wait for a dead
-process.
+"""Shared memory between processes without locks: each word has one writer; a dead process blocks no other.
 
-`region` has named blocks; `ring` descriptors; `doorbell` wake-ups; `arena` buffers and leases; `table`
-two-copy slots; `marks` marks of waiting processes; `counters` numbers and histograms; `word` single words;
-`rates` sums over a sliding window; `clock` the time. Usable alone; knows nothing of Kafka.
+`region` lays out named blocks. A block may hold a `ring` (a queue of 64-byte slots), a `doorbell` (wakes a
+process), an `arena` (allocates buffers and lends them), a `table` of slots for many readers, `marks` of
+waiting processes, `counters` and histograms, single `word`s, or `rates` (sums over a sliding window). The
+package does not depend on Kafka's protocol or on mpbroker.
 """

@@ -1,8 +1,8 @@
-"""Tight native loops over the primitives, for benchmarks and for stress tests that Python is too slow for.
+"""Native loops over the primitives, for benchmarks and for stress tests that Python is too slow for.
 
-`Lockstep` lets two processes do the two halves of a "store mine, fence, look at yours" protocol at the same
-time, over and over. In each round at least one of them must see the other; a round in which neither does is a
-lost wake-up. Its block:
+With `Lockstep` two processes run the halves of a "store own word, fence, load the other's" protocol at the
+same time, repeatedly. In each round at least one process must see the other's store; a round in which neither
+does is a lost wake-up. The layout of the block:
 
     0     round of side 0       written by side 0
     64    round of side 1       written by side 1
@@ -32,7 +32,7 @@ cdef struct Pace:
 
 
 cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
-    """Wait until both sides are in the round; then wait up to about a cache miss, at random."""
+    """Wait until both sides are in the round, then for a random time, at most about that of a cache miss."""
     cdef uint64_t spins = 0, _
     store_release(pace.mine, round)
     while load_acquire(pace.theirs) < round:
@@ -45,7 +45,7 @@ cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
 
 
 cdef class Lockstep:
-    """One side: 0 announces that it waits (marks, arms, asks for space), 1 publishes and checks for that."""
+    """Side 0 or 1 of the module's protocol: 0 announces a wait, 1 publishes and looks for an announcement."""
     cdef Pace pace
     cdef int side
     cdef object keep
@@ -61,7 +61,7 @@ cdef class Lockstep:
         self.pace.seed = side + 1
 
     def mark_misses(self, WaitingMarks marks, SlotTable table, uint64_t rounds) -> int:
-        """Count lost wake-ups: side 0 marks, reads the slot; side 1 publishes it, reads the marks."""
+        """Count lost wake-ups of marks: side 0 marks and reads a slot; side 1 publishes and reads marks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, before, saw
         cdef uint64_t *version = slot_version(&table.ref, 0)
         cdef uint8_t payload[64]
@@ -85,7 +85,7 @@ cdef class Lockstep:
         return misses
 
     def bell_misses(self, Doorbell bell, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups of a bell: side 0 arms it and reads its ring, side 1 pushes and rings."""
+        """Count lost wake-ups of a bell: side 0 arms the bell and reads a ring; side 1 pushes and rings."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw, count
         cdef Slot slot
         with nogil:
@@ -107,7 +107,7 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups at a full ring: side 0 asks for space, checks; side 1 takes a slot, checks."""
+        """Count lost wake-ups at a full ring: side 0 asks for space and checks it; side 1 takes a slot."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
         cdef Slot slot
         with nogil:
@@ -133,7 +133,7 @@ cdef inline uint64_t check_word(uint64_t number, uint64_t place) noexcept nogil:
 
 
 def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
-    """Push `count` numbered, self-checking slots, `batch` per publish; yield at a full ring. Producer."""
+    """Push `count` numbered slots with checksums, publishing `batch` at a time. Producer only."""
     cdef uint64_t number, place, staged = 0
     cdef Slot slot
     with nogil:
@@ -152,7 +152,7 @@ def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
 
 
 def ring_drain(Ring ring, uint64_t count) -> int:
-    """Take `count` slots of a `ring_stream`; return how many were wrong in their place. Consumer."""
+    """Take `count` slots of a `ring_stream`; return how many have wrong contents. Consumer only."""
     cdef uint64_t number = 0, waiting, i, place, wrong = 0
     cdef Slot *slot
     cdef bint good
@@ -174,7 +174,7 @@ def ring_drain(Ring ring, uint64_t count) -> int:
 
 
 def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
-    """Push and take `rounds` of `batch` slots in one process; return a sum, so that no load is left out."""
+    """Push and take `batch` slots `rounds` times; return a sum that keeps compilers from skipping loads."""
     cdef uint64_t _, i, total = 0
     cdef Slot slot
     if batch > ring.ref.size:
@@ -192,9 +192,9 @@ def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
 
 
 def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
-    """Write payloads of one number repeated, growing from the slot's version; return the last. Writer.
+    """Write `writes` payloads, each of one number repeated; return the last number. Writer only.
 
-    The payload must be a multiple of 8 bytes, up to 4096.
+    The numbers grow from the slot's version. The payload must be a multiple of 8 bytes, up to 4096.
     """
     cdef uint64_t payload[512]
     cdef uint64_t i, _, number, words = table.ref.payload_bytes // 8
@@ -211,7 +211,7 @@ def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
 
 
 def table_verify(SlotTable table, uint64_t slot, uint64_t reads) -> tuple[int, int, int]:
-    """Read a `table_storm`; return (torn or backward payloads, reads given up, payloads that were new)."""
+    """Read a `table_storm`. Return the numbers of (torn or older payloads, failed reads, new payloads)."""
     cdef uint64_t payload[512]
     cdef uint64_t i, _, last = 0, torn = 0, busy = 0, fresh = 0, version, words = table.ref.payload_bytes // 8
     cdef bint good

@@ -1,15 +1,15 @@
-"""Blocks of shared memory that one process writes, lends to others and alone frees.
+"""Allocates blocks of shared memory. One process, the owner, writes, lends and frees them.
 
-The arena is a large sparse extent. Its owner cuts it into blocks of power-of-two size classes. The
-allocator's state lies in the owner's private memory, so a killed owner leaves nothing half-linked. That
-memory does not survive a fork as one allocator: the owner must make its `Arena` after the fork. Each block
-begins with a header that only the owner writes:
+The arena is a large sparse memory area, its extent. The owner cuts it into blocks of power-of-two size
+classes. The allocator's state is in the owner's private memory, so a killed owner leaves no inconsistent
+state. A fork would copy that state, so an owner must make its `Arena` after the fork. A descriptor is a
+message with a block's offset and generation. Each block begins with a header that only the owner writes:
 
     0    generation   grows with each allocation and each release; a descriptor with an older one is stale
     8    capacity     bytes usable after the header
     16   state        0 free, 1 held by the owner, 2 lent
-    24   borrower     to whom, while lent
-    64   the bytes; a block is named by the offset of this place in the arena
+    24   borrower     the process that has the block while it is lent
+    64   the usable bytes; their offset in the arena names the block
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -68,7 +68,7 @@ cdef inline BlockHeader *block_header(ArenaRef *arena, uint64_t block) noexcept 
     return <BlockHeader *>(arena.base + block - BLOCK_HEADER_BYTES)
 
 cdef inline uint64_t block_generation(uint8_t *base, uint64_t block) noexcept nogil:
-    """Return the generation. For any process that maps the arena at `base`."""
+    """Return the block's generation, in any process that maps the arena at `base`."""
     return load_acquire(&(<BlockHeader *>(base + block - BLOCK_HEADER_BYTES)).generation)
 
 cdef inline uint64_t block_capacity(uint8_t *base, uint64_t block) noexcept nogil:

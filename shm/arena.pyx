@@ -1,4 +1,4 @@
-"""Sparse arena with a local allocator, leases and generations; `arena.pxd` draws the block header."""
+"""A sparse arena of shared memory: allocates blocks and lends them. `arena.pxd` describes block headers."""
 from libc.errno cimport errno
 from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memset
@@ -18,7 +18,7 @@ cdef extern from "<sys/mman.h>" nogil:
 
 
 class ArenaFull(MemoryError):
-    """Raised when the limit of bytes in use, or the extent itself, leaves no room for the block."""
+    """Raised when the limit of bytes in use is reached, or the arena has no room for the block."""
 
 
 cdef int stack_reserve(BlockStack *stack, uint64_t room) noexcept nogil:
@@ -50,10 +50,10 @@ cdef inline int class_of(uint64_t size) noexcept nogil:
 
 
 cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
-    """Cut a new block of a class; return 0 when the extent (or private memory) is used up.
+    """Cut a new block of a class off the extent; return 0 if the extent or private memory is exhausted.
 
-    Blocks of a page and more lie on page bounds, so that whole pages can be given back; half pages come in
-    pairs.
+    Blocks of a page and more are page-aligned, so that whole pages can be returned to the kernel. Blocks of
+    half a page are cut in pairs.
     """
     cdef uint64_t whole = (<uint64_t>1) << order
     cdef uint64_t pieces = ARENA_PAGE_BYTES // whole if whole < ARENA_PAGE_BYTES else 1
@@ -100,7 +100,7 @@ cdef void forget_blocks(ArenaRef *arena) noexcept nogil:
 
 
 cdef void shelve(ArenaRef *arena, uint64_t block, int order) noexcept nogil:
-    """Put a free block on the list of its class."""
+    """Put a free block on its class's list. Above the warm limit return the block's pages to the kernel."""
     cdef uint64_t whole = (<uint64_t>1) << order
     if order < LARGE_CLASS:
         stack_push(&arena.free[order], block)
@@ -121,7 +121,7 @@ cdef inline uint64_t whole_size(ArenaRef *arena, uint64_t block) noexcept nogil:
 
 
 cdef uint64_t forget_gone(ArenaRef *arena, BlockStack *stack) noexcept nogil:
-    """Remove BLOCK_GONE blocks from a list; return their bytes."""
+    """Remove BLOCK_GONE blocks from a list; return the sum of their sizes in bytes."""
     cdef uint64_t i, kept = 0, gone = 0
     for i in range(stack.count):
         if block_header(arena, stack.offsets[i]).state == BLOCK_GONE:
@@ -134,7 +134,7 @@ cdef uint64_t forget_gone(ArenaRef *arena, BlockStack *stack) noexcept nogil:
 
 
 cdef bint new_block(ArenaRef *arena, uint64_t start, int order) noexcept nogil:
-    """Write the header of a block cut out of free ones. Return False if private memory is exhausted."""
+    """Write the header of a block made of free blocks. Return False if private memory is exhausted."""
     cdef uint64_t block = start + BLOCK_HEADER_BYTES
     if (
         stack_reserve(&arena.carved, arena.carved.count + 1)
@@ -161,7 +161,7 @@ cdef int compare_offsets(const void *a, const void *b) noexcept nogil:
 
 
 cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint64_t *behind) noexcept nogil:
-    """Find adjacent free blocks of `whole` bytes, page-aligned: indexes [first, behind) in `carved`."""
+    """Find page-aligned adjacent free blocks of `whole` bytes, [first, behind) in `carved`; False if none."""
     cdef uint64_t i, begin = 0, bytes = 0, block, end = 0
     for i in range(arena.carved.count):
         block = arena.carved.offsets[i]
@@ -182,10 +182,10 @@ cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint
 
 
 cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
-    """Make a block of the class out of adjacent smaller free ones, or of a larger one; the rest becomes
-    blocks again. Returns 0 if there are none. Searches all blocks, once between two releases.
+    """Make a block of the class from adjacent smaller free blocks or from a larger one; return 0 if none fit.
 
-    Otherwise an extent cut into small blocks could not hold a large one while any of them is used.
+    The rest becomes free blocks again. Without joining, an extent cut into small blocks could not hold a
+    large one while any is in use. A failed search is not repeated for this size until a block is freed.
     """
     cdef uint64_t whole = (<uint64_t>1) << order, first = 0, behind = 0, start, at, end, i
     cdef int piece
@@ -222,7 +222,7 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """Find a block of the class: freed, new, of a recut empty extent, or joined of free neighbours."""
+    """Return a free, new or joined block of the class, or 0. Empty a full extent if no block is in use."""
     cdef uint64_t block = take_free(arena, order)
     if block == 0:
         block = carve(arena, order)
@@ -236,10 +236,10 @@ cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
-    """Allocate a block of at least `size` bytes; return 0 when the limit or the extent is used up.
+    """Allocate a block of at least `size` bytes; return 0 if the limit is reached or the extent exhausted.
 
-    Below the limit one block of any size is granted, so in-use bytes may exceed it by one block (as in
-    Kafka's MemoryPool).
+    Below the limit a block of any size is allocated, so the bytes in use may exceed the limit by one block
+    (as in Kafka's MemoryPool).
     """
     if arena.in_use_bytes >= arena.limit_bytes:
         return 0
@@ -247,7 +247,7 @@ cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
 
 
 cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nogil:
-    """Allocate like `arena_allocate`, but ignore the limit; return 0 when the extent is used up."""
+    """Allocate like `arena_allocate`, but ignore the limit; return 0 if the extent is exhausted."""
     cdef uint64_t block
     cdef BlockHeader *header
     if size > ((<uint64_t>1) << LARGEST_CLASS) - BLOCK_HEADER_BYTES:
@@ -265,9 +265,9 @@ cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nog
 
 
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil:
-    """Free a block. Owner only; `size` is the requested size.
+    """Free a block. Owner only; `size` is the size that was requested.
 
-    The generation grows before the block can be handed out again.
+    The block's generation grows before the block can be allocated again.
     """
     cdef BlockHeader *header = block_header(arena, block)
     arena.in_use_bytes -= size if size <= arena.in_use_bytes else arena.in_use_bytes
@@ -280,9 +280,10 @@ cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept no
 
 
 cdef class Arena:
-    """Owner's view (allocate, free, lend, reclaim) or a borrower's (view, check) of one arena.
+    """One arena, for its owner (allocate, free, lend, take back) or for a borrower (view, check).
 
-    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds its use.
+    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` limits its use.
+    Free large blocks keep their pages up to `warm_limit_bytes`.
     """
 
     def __init__(self, unsigned char[::1] block, uint64_t limit_bytes, uint64_t warm_limit_bytes=64 << 20):
@@ -314,7 +315,7 @@ cdef class Arena:
 
     @property
     def warm_bytes(self) -> int:
-        """Return the bytes of free large blocks that still have their pages."""
+        """Return the total size of free large blocks that still have their pages."""
         return self.ref.warm_bytes
 
     @property
@@ -322,16 +323,13 @@ cdef class Arena:
         return self.ref.extent
 
     cdef BlockHeader *_header(self, uint64_t block) except NULL:
-        """Return the header of a block that a descriptor names. Raises ValueError: it names no block."""
+        """Return the header of the block at an offset. Raises ValueError if no block can be there."""
         if block < BLOCK_HEADER_BYTES or block >= self.ref.extent or block % BLOCK_HEADER_BYTES:
             raise ValueError(f"{block} is no block of an arena of {self.ref.extent} bytes")
         return block_header(&self.ref, block)
 
     def allocate(self, uint64_t size) -> int:
-        """Return the offset of a new block of at least `size` bytes, held by the owner.
-
-        Raises ArenaFull: the limit is reached, or the extent has no room.
-        """
+        """Return the offset of a new block of at least `size` bytes. Owner only. Raises ArenaFull."""
         cdef uint64_t block = arena_allocate(&self.ref, size)
         if block == 0:
             raise ArenaFull(
@@ -341,7 +339,7 @@ cdef class Arena:
         return block
 
     def free(self, uint64_t block, uint64_t size) -> None:
-        """Free a block. Owner only; `size` is the requested size. A lent block must be taken back first."""
+        """Free a block that was allocated with `size`. Owner only. Raises ValueError if free or lent."""
         cdef BlockHeader *header = self._header(block)
         if block >= self.ref.top or header.state == BLOCK_FREE:
             raise ValueError(f"block {block} is free already")
@@ -352,14 +350,14 @@ cdef class Arena:
         arena_free(&self.ref, block, size)
 
     def lend(self, uint64_t block, uint64_t borrower) -> int:
-        """Mark the block as lent; return the generation that its descriptor must carry."""
+        """Mark the block as lent. Return its generation, to be sent to the borrower in the descriptor."""
         if self._header(block).state == BLOCK_FREE or block >= self.ref.top:
             raise ValueError(f"block {block} is free: nobody can borrow it")
         block_lend(&self.ref, block, borrower)
         return block_generation(self.ref.base, block)
 
     def take_back(self, uint64_t block, uint64_t generation) -> bool:
-        """End the lease of a block that its borrower returned. False: the descriptor is stale."""
+        """End the lease of a block that its borrower returned. Return False if the descriptor is stale."""
         cdef BlockHeader *header = self._header(block)
         if block >= self.ref.top or header.generation != generation or header.state != BLOCK_LENT:
             return False
@@ -367,7 +365,7 @@ cdef class Arena:
         return True
 
     def lent_to(self, uint64_t borrower) -> list[int]:
-        """Return all blocks that a (fenced) borrower had not returned."""
+        """Return the offsets of all blocks that are lent to a borrower, after its process has ended."""
         cdef uint64_t i
         cdef BlockHeader *header
         out = []
@@ -378,7 +376,7 @@ cdef class Arena:
         return out
 
     def check(self, uint64_t block, uint64_t generation) -> bool:
-        """Return whether the descriptor's generation is still that of the block. For borrowers."""
+        """Return whether the block still has the descriptor's generation. For borrowers."""
         if block < BLOCK_HEADER_BYTES or block >= self.ref.extent or block % BLOCK_HEADER_BYTES:
             return False
         return block_generation(self.ref.base, block) == generation
@@ -391,14 +389,14 @@ cdef class Arena:
         return self._header(block).capacity
 
     def view(self, uint64_t block, uint64_t length) -> memoryview:
-        """Return the bytes of a block, uncopied."""
+        """Return the first `length` bytes of a block, not a copy. Raises ValueError above its capacity."""
         cdef uint64_t capacity = self._header(block).capacity
         if length > capacity or length > self.ref.extent - block:
             raise ValueError(f"{length} bytes at {block} lie outside the block, which has {capacity}")
         return memoryview(self.keep)[block : block + length]
 
     def reset(self) -> None:
-        """Forget every block and give all pages back, for a successor. Only after a fence."""
+        """Discard all blocks and return all pages to the kernel, after the previous owner has ended."""
         forget_blocks(&self.ref)
         if madvise(self.ref.base, self.ref.extent, MADV_REMOVE):
             raise OSError(errno, "the arena's pages could not be given back")

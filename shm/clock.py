@@ -1,7 +1,7 @@
 """Two clocks in milliseconds.
 
 `monotonic_ms` is for waits and rates: it never goes back and is the same for all processes of a machine.
-`wall_ms` is the time that records are stamped with.
+`wall_ms` is the time of day, in ms since 1970, as in the timestamps of records.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 
 
 def monotonic_ms() -> int:
-    """Return CLOCK_MONOTONIC in ms, which native code has in nanoseconds (`shm.counters.monotonic_ns`)."""
+    """Return CLOCK_MONOTONIC in milliseconds. (Native code uses nanoseconds: `shm.counters.monotonic_ns`.)"""
     return time.monotonic_ns() // 1_000_000
 
 

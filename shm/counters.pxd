@@ -1,15 +1,17 @@
-"""Counter page of one process: the process alone writes, any process reads, none waits.
+"""The counter page of one process, which alone writes it. Any process may read the page, without locks.
+
+A turn is one pass of the process's event loop.
 
     0     heartbeat_ns    CLOCK_MONOTONIC of the last turn
     8     turns           number of turns
     64    status          192 bytes of UTF-8, zero-terminated
     256   last error      768 bytes of UTF-8, zero-terminated
     1024  counters        u64 each
-    ...   histograms      HISTOGRAM_WORDS u64 each, on a cache line
+    ...   histograms      HISTOGRAM_WORDS u64 each, aligned to a cache line
 
 A histogram has HISTOGRAM_BUCKETS counts, four buckets of equal width per power of two, so that the middle of
-a bucket is within 12.5 % of each counted value; then the exact sum and the largest value. Texts may be read
-half-written, numbers never.
+a bucket is within 12.5 % of each counted value. The exact sum and the largest value follow. Readers may see a
+half-written text, but never a half-written number.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""Counter page with histograms; `counters.pxd` draws it and is the native interface."""
+"""Counter pages with histograms. `counters.pxd` describes their layout and is the native interface."""
 from shm.counters cimport (
     COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS,
     STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat, histogram_bucket, histogram_record,
@@ -11,7 +11,7 @@ BUCKETS = HISTOGRAM_BUCKETS
 
 
 def page_bytes(counters: int, histograms: int) -> int:
-    """Return the bytes of shared memory for a page."""
+    """Return the size in bytes of a page with these numbers of counters and histograms."""
     return COUNTERS_AT + (counters * 8 + 63) // 64 * 64 + histograms * HISTOGRAM_WORDS * 8
 
 
@@ -31,7 +31,7 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
 
 
 cdef class CounterPage:
-    """The page of one process in `block`, for its owner or (read-only) for any process."""
+    """The counter page in `block`. If the block is mapped read-only, methods that write raise TypeError."""
 
     def __init__(self, const unsigned char[::1] block, int counters, int histograms):
         if counters < 0 or histograms < 0:
@@ -116,7 +116,7 @@ cdef class CounterPage:
         self._clear(page_bytes(self.counter_count, self.histogram_count))
 
     def restart(self) -> None:
-        """Clear heartbeat and texts for a successor; counters and histograms stay."""
+        """Clear heartbeat, turns and texts for a process's successor, but keep counters and histograms."""
         self._clear(COUNTERS_AT)
 
     cdef _clear(self, size_t size):

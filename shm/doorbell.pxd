@@ -1,11 +1,10 @@
-"""Wakes one sleeping consumer, for any number of producers.
+"""A doorbell: any number of producers wake one sleeping consumer. It takes 64 bytes:
 
     0   armed   1 while the consumer sleeps or is about to; written by the consumer only
-    (64 bytes)
 
-The consumer arms, fences, checks its rings again and sleeps on the eventfd; a producer publishes, fences
-and writes the eventfd only if armed. Without the fence on both sides wake-ups get lost. A producer may be
-killed between publishing and ringing, so sleeps are bounded.
+The consumer sets `armed`, fences, checks its rings again and sleeps on an eventfd. A producer publishes,
+fences, and writes the eventfd only if `armed` is set. Without the memory fence on both sides, wake-ups would
+be lost. A producer may be killed between publishing and ringing, so every sleep has a timeout.
 """
 from libc.stdint cimport uint64_t
 from posix.unistd cimport read, write
@@ -45,7 +44,7 @@ cdef inline void bell_drain(BellRef *bell) noexcept nogil:
     read(bell.fd, &count, sizeof(count))
 
 cdef inline bint bell_sleep(BellRef *bell, int timeout_ms) noexcept nogil:
-    """Sleep until rung or a signal. Returns True if rung. Consumer: armed, and nothing waits."""
+    """Sleep until a ring, a signal or the timeout; return True for a ring. Consumer only, after arming."""
     cdef pollfd waiter
     waiter.fd, waiter.events, waiter.revents = bell.fd, POLLIN, 0
     if poll(&waiter, 1, timeout_ms) <= 0:

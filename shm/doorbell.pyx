@@ -1,4 +1,4 @@
-"""An eventfd with an `armed` word; `doorbell.pxd` draws it. Waking an awake process costs no system call."""
+"""Doorbells wake sleeping processes, and need no system call for awake ones. `doorbell.pxd` explains how."""
 import os
 
 from shm.doorbell cimport DOORBELL_BYTES, bell_arm, bell_disarm, bell_drain, bell_ring, bell_sleep
@@ -11,7 +11,7 @@ BYTES = DOORBELL_BYTES
 
 
 cdef class Doorbell:
-    """A doorbell. `block`: DOORBELL_BYTES of shared memory; `fd`: a non-blocking, inherited eventfd."""
+    """A doorbell in DOORBELL_BYTES of shared memory. `fd` is an inherited, non-blocking eventfd."""
 
     def __init__(self, unsigned char[::1] block, int fd):
         if block.shape[0] < DOORBELL_BYTES:
@@ -31,11 +31,11 @@ cdef class Doorbell:
         return self.ref.fd
 
     def ring(self) -> None:
-        """Wake the consumer if it sleeps. Producer: call this once after publishing a batch."""
+        """Wake the consumer if it sleeps. A producer calls this once after publishing a batch."""
         bell_ring(&self.ref)
 
     def arm(self) -> None:
-        """Announce a sleep. Consumer: call this before the last check of the rings."""
+        """Announce a sleep. The consumer calls this before the last check of its rings."""
         bell_arm(&self.ref)
 
     def disarm(self) -> None:
@@ -46,9 +46,9 @@ cdef class Doorbell:
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits: Callable[[], bool]) -> bool:
-        """Arm, check again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`.
+        """Arm, call `something_waits`, and if that is false sleep until a ring, a signal or the timeout.
 
-        A signal ends the sleep, too.
+        Return True if there was a ring, or if something waits. Consumer only.
         """
         cdef int most_ms = timeout_ms
         cdef bint is_rung, waits = False

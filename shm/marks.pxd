@@ -1,11 +1,11 @@
-"""Waiting marks: one byte per (slot, waiter).
+"""Marks of processes that wait for a slot (such as one of `table`) to change: a byte per slot and waiter.
 
-    row of 64 bytes per slot; byte w of the row belongs to waiter w, which alone writes it (its successor
-    clears the column)
+    Each slot has a row of 64 bytes. Byte w of the row belongs to waiter w, which alone writes it. The
+    successor of a dead waiter clears its bytes in all rows.
 
-A waiter marks, fences and reads the slot again; the slot's writer publishes, fences and reads the row.
-Either the waiter sees the new state or the writer sees the mark. Marks are state, not messages: they cannot
-overflow or get lost with a process.
+A waiter sets its mark, fences and reads the slot again; the slot's writer publishes, fences and reads the
+row. So either the waiter sees the new state or the writer sees the mark. Unlike messages, marks cannot
+overflow, and do not get lost if a process dies.
 """
 from libc.stdint cimport uint8_t, uint64_t
 
@@ -26,7 +26,7 @@ cdef inline void mark_clear(MarksRef *marks, uint64_t slot, uint64_t waiter) noe
     store_byte(marks.base + slot * MARK_ROW_BYTES + waiter, 0)
 
 cdef inline uint64_t marks_waiting(MarksRef *marks, uint64_t slot) noexcept nogil:
-    """Return the waiters of a slot as a bit set. Writer: call this after the fence."""
+    """Return the waiters of a slot as a bit set. The slot's writer calls this after the memory fence."""
     cdef uint8_t *row = marks.base + slot * MARK_ROW_BYTES
     cdef uint64_t waiting = 0
     cdef int word, byte

@@ -1,4 +1,4 @@
-"""Waiting marks; `marks.pxd` draws the rows and is the native interface."""
+"""Marks of processes that wait for a slot. `marks.pxd` has the layout and is the native interface."""
 from shm.atomics cimport fence_full
 from shm.marks cimport MARK_ROW_BYTES, mark_clear, mark_set, marks_waiting
 
@@ -17,7 +17,7 @@ cdef class WaitingMarks:
         self.ref.slots = slots
 
     def mark(self, uint64_t slot, uint64_t waiter) -> None:
-        """Set the mark. Waiter: call this before reading the slot once more."""
+        """Set a waiter's mark. The waiter calls this, and then reads the slot once more."""
         self._check(slot, waiter)
         mark_set(&self.ref, slot, waiter)
 
@@ -26,13 +26,13 @@ cdef class WaitingMarks:
         mark_clear(&self.ref, slot, waiter)
 
     def waiting(self, uint64_t slot) -> int:
-        """Return the waiters as a bit set. Writer: call this after publishing the slot."""
+        """Return the waiters of a slot as a bit set. The slot's writer calls this after publishing."""
         self._check(slot, 0)
         fence_full()
         return marks_waiting(&self.ref, slot)
 
     def clear_waiter(self, uint64_t waiter) -> None:
-        """Clear the column of a waiter. Its successor calls this."""
+        """Clear a waiter's marks for all slots. The successor of a dead waiter calls this."""
         cdef uint64_t slot
         if waiter >= MARK_ROW_BYTES:
             raise IndexError(f"waiter {waiter} of {MARK_ROW_BYTES}")

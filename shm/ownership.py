@@ -1,6 +1,6 @@
 """Checks that no other user could have replaced a file or directory that this program opens.
 
-In a directory that all users may write to, such as /dev/shm, any user can create a name first.
+In a directory that all users may write, such as /dev/shm, any user can create a file before its owner does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class UntrustedPath(Exception):
 def check_path(path: Path, owner: int) -> None:
     """Check that only `owner` (a uid) and root can replace `path` or a directory above it.
 
-    Raises UntrustedPath: `path` is a symbolic link or not the owner's, group or others may write it, or
-    another user can rename a directory above it. Raises OSError.
+    Raises UntrustedPath if `path` is a symbolic link, belongs to another user, can be written by its group or
+    others, or is below a directory in which another user can replace files. Raises OSError.
     """
     path = path.absolute()
     status = path.lstat()
@@ -38,7 +38,7 @@ def check_path(path: Path, owner: int) -> None:
 
 
 def _check_directory(directory: Path, owner: int) -> None:
-    """Check a directory above the path. One with the sticky bit lets users rename only files of their own."""
+    """Raise UntrustedPath if another user can replace files in the directory. A sticky bit prevents that."""
     status = directory.lstat()
     if status.st_uid not in (0, owner) and not _is_unmapped(status.st_uid):
         raise UntrustedPath(f"{directory} belongs to {_user(status.st_uid)}, who can replace the files in it")
@@ -50,21 +50,21 @@ def _check_directory(directory: Path, owner: int) -> None:
 
 
 def check_directories(directory: Path, owner: int) -> None:
-    """Check a directory and all above it. Raises UntrustedPath, OSError."""
+    """Check that no other user can replace files in a directory or above. Raises UntrustedPath, OSError."""
     for each in (directory, *directory.parents):
         _check_directory(each, owner)
 
 
 @functools.cache
 def _overflow_uid() -> int | None:
-    """Return the uid of unmapped users of the host, in a user namespace that has not all of them."""
+    """Return the uid that this user namespace shows for unmapped users; None if it maps all users."""
     if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
         return None
     return int(Path("/proc/sys/kernel/overflowuid").read_text())
 
 
 def _is_unmapped(uid: int) -> bool:
-    """Return whether the owner is outside of this user namespace, as the host's root may be."""
+    """Return whether the uid stands for users outside of this user namespace, such as the host's root."""
     return uid == _overflow_uid()
 
 

@@ -1,6 +1,6 @@
-"""Reads the kernel's data about a process below /proc (proc(5)).
+"""Reads the kernel's data about processes from /proc (proc(5)).
 
-`psutil` offers more, and takes longer to import than a program's start may take.
+`psutil` offers more, but its import would take too much of a program's start time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 class Stat(NamedTuple):
-    """A process. Ticks are clock ticks (`TICKS_PER_S`); `start_ticks` counts them since boot."""
+    """The state of a process or thread. A second has `TICKS_PER_S` ticks; `start_ticks` is since boot."""
 
     state: str
     cpu_ticks: int
@@ -33,7 +33,7 @@ class Stat(NamedTuple):
 
 
 def stat(directory: Path) -> Stat:
-    """Return the fields of a process's or thread's stat. Raises FileNotFoundError, ProcessLookupError."""
+    """Read `stat` in a process's or thread's directory. Raises FileNotFoundError, ProcessLookupError."""
     line = (directory / "stat").read_bytes()
     # The name in parentheses may itself contain anything, also a parenthesis.
     fields = line[line.rindex(b")") + 2 :].split()
@@ -47,15 +47,15 @@ def stat(directory: Path) -> Stat:
 
 
 def process(pid: int) -> Stat:
-    """Return the state of a process. Raises FileNotFoundError, ProcessLookupError: it has ended."""
+    """Return the state of a process. Raises FileNotFoundError or ProcessLookupError if it has ended."""
     return stat(Path(f"/proc/{pid}"))
 
 
 def pss_bytes(pid: int) -> int | None:
-    """Return the proportional set size: resident memory, with shared pages divided among those who share.
+    """Return the proportional set size: resident memory, each shared page divided by the number of sharers.
 
-    None if the kernel does not show it, as that of another user's process or with systemd's ProtectProc.
-    Raises FileNotFoundError, ProcessLookupError.
+    Returns None if the kernel refuses, as for another user's process or with systemd's ProtectProc. Raises
+    FileNotFoundError or ProcessLookupError if the process has ended.
     """
     try:
         found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_bytes())
@@ -65,19 +65,19 @@ def pss_bytes(pid: int) -> int | None:
 
 
 def memory_bytes() -> int:
-    """Return the memory of the machine, or of its container where that has a file of its own."""
+    """Return the memory of the machine; of the container if it has a /proc/meminfo of its own."""
     _name, kib, *_ = Path("/proc/meminfo").read_bytes().split(maxsplit=2)
     return int(kib) << 10
 
 
 def open_descriptors() -> list[int]:
-    """Return the descriptors of this process, including that of the listing, which is closed by then."""
+    """Return the open file descriptors of this process, and one that the listing itself used and closed."""
     # Not by Path: what its code touches is copied in each of the supervisor's children.
     return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
 
 
 def descriptors_left() -> int:
-    """Return how many files this process may open besides those that it has."""
+    """Return the number of further files that this process may open under RLIMIT_NOFILE."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30

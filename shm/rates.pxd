@@ -1,10 +1,9 @@
-"""Sums over a sliding window that many processes add to and any process reads: each writer has a page of its
-own.
+"""Sums over a sliding window, to which many processes add and which any process reads.
 
-A measured thing has a key, 64 bits and not 0. A writer keeps the keys it has added to in its page; a reader
-finds the key in every page and adds up. No writer allocates for another, and each word has one writer:
+Each measured value has a key, a 64-bit number other than 0. Each writer has a page with the keys to which it
+has added. A reader finds the key in every page and adds up the values. Each word has one writer:
 
-    0     used        u64 per writer: 1 once it has a row
+    0     used        u64 per writer: 1 once its page has a row
     ...   pages       one per writer, on a page boundary:
               keys    u64 per row, 0: free. A key is in one of two groups of RATES_GROUP, a cache line
                       each
@@ -12,16 +11,14 @@ finds the key in every page and adds up. No writer allocates for another, and ea
 
     sample    start_ms i64, value i64, last_ms i64 (0: not in use)
 
-A sample begins with the first event that comes when the newest one is a window old. So all writers' samples
-of a key begin at the same times, unless several writers begin one at once; beginnings less than a window
-apart are one sample. The rate is Kafka's (stats.SampledStat, stats.Rate): samples count until their last
-event is `samples` windows old, and their time span runs from the oldest one's beginning, with windows that
-are missing at first added.
+An event begins a new sample if the newest sample began at least a window ago. Writers begin a key's samples
+at the same times, except when several begin one at once: samples that begin less than a window apart count as
+one. The rate is that of Kafka (stats.SampledStat, stats.Rate). A sample counts until its last event is
+`samples` windows old. The time span begins with the oldest sample, and is at least `samples` - 1 windows.
 
-Times are milliseconds of CLOCK_MONOTONIC. A row without an event for `samples` windows counts for nothing and
-is given to the next key. A killed writer leaves its page as it is: at any instruction it lacks at most the
-event that was being added, or holds an expired sample as unused. Its successor continues the page; without
-one it expires.
+Times are milliseconds of CLOCK_MONOTONIC. A row without an event for `samples` windows has expired, and the
+next key may take it. The page of a writer killed at any instruction is valid: it lacks at most the event that
+was being added. The writer's successor continues the page; without a successor its rows expire.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""Shared rates; `rates.pxd` draws their layout and defines how they are counted."""
+"""Sums over a sliding window, shared by processes. `rates.pxd` describes the layout and the counting."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
@@ -22,14 +22,14 @@ cdef inline bint in_use(RatesRef *rates, uint32_t writer) noexcept nogil:
 
 
 cdef inline uint64_t place(RatesRef *rates, uint64_t key, uint32_t choice) noexcept nogil:
-    """Return the row of the `choice`th of the 2 * RATES_GROUP places of a key."""
+    """Return the row number of one of the 2 * RATES_GROUP rows in which a key may be, chosen by `choice`."""
     cdef uint64_t groups = rates.rows // RATES_GROUP
     cdef uint64_t group = (key if choice < RATES_GROUP else key >> 32) & (groups - 1)
     return group * RATES_GROUP + (choice & (RATES_GROUP - 1))
 
 
 cdef int64_t find(RatesRef *rates, uint32_t writer, uint64_t key) noexcept nogil:
-    """Return the row of a key in a writer's page; -1: it has none."""
+    """Return the row number of a key in a writer's page; -1 if the key has no row."""
     cdef uint64_t *keys = keys_of(rates, writer)
     cdef uint32_t choice
     cdef uint64_t row
@@ -53,7 +53,7 @@ cdef bint idle(RatesRef *rates, Sample *samples, int64_t now_ms) noexcept nogil:
 
 
 cdef Sample *own_row(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nogil:
-    """Return this writer's row for a key, made if needed; NULL when 16 busy keys share its places."""
+    """Return this writer's row for a key, made if needed; NULL if other busy keys have all its 16 rows."""
     cdef uint64_t *keys = keys_of(rates, rates.own)
     cdef int64_t found = find(rates, rates.own, key)
     cdef uint32_t choice, i
@@ -77,7 +77,7 @@ cdef Sample *own_row(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nog
 
 
 cdef int64_t newest_start(RatesRef *rates, uint64_t key) noexcept nogil:
-    """Return the start of the newest sample of any writer in ms; 0 without samples."""
+    """Return the start in ms of the key's newest sample of all writers; 0 without samples."""
     cdef int64_t newest = 0, start, row
     cdef uint32_t writer, i
     cdef Sample *samples
@@ -96,14 +96,14 @@ cdef int64_t newest_start(RatesRef *rates, uint64_t key) noexcept nogil:
 
 
 cdef void begin(Sample *sample, int64_t start_ms) noexcept nogil:
-    """Begin a sample in place of an expired one. Mark it unused first, so that no reader counts a mixture."""
+    """Replace an expired sample by a new one. `last_ms` is set to 0 first, so no reader mixes the two."""
     store_release(&sample.last_ms, 0)
     store_release(&sample.value, 0)
     store_release(&sample.start_ms, <uint64_t>start_ms)
 
 
 cdef bint rates_record(RatesRef *rates, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
-    """Add an event; a negative value takes one back. False: no room for the key, and nothing is added."""
+    """Add an event; a negative value cancels one. Return False and add nothing if no row is free."""
     cdef Sample *samples = own_row(rates, key, now_ms)
     cdef Sample *newest
     cdef Sample *oldest
@@ -174,7 +174,7 @@ cdef void gather_row(RatesRef *rates, uint32_t writer, uint64_t key, int64_t now
 
 
 cdef Measured rates_measure(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nogil:
-    """Return the total of all writers within the window, and how long that is."""
+    """Return the total of a key over all writers, and the length of its time span in ms."""
     cdef Measured measured
     cdef int64_t oldest = now_ms, whole
     cdef uint32_t writer, i
@@ -203,12 +203,12 @@ def _page_bytes(rows: int, samples: int) -> int:
 
 
 def block_bytes(writers: int, rows: int, samples: int) -> int:
-    """Return the bytes of shared memory, zero at first. Pages never written are never touched."""
+    """Return the size in bytes of the shared memory, which must be zero at first."""
     return (8 * writers + ALIGN - 1) // ALIGN * ALIGN + writers * _page_bytes(rows, samples)
 
 
 cdef class SharedRates:
-    """A writer's view. `own`: number of the writer that records. `rows`: a power of two, at least 8."""
+    """Shared rates, as seen by writer number `own`. `rows` per page is a power of two, at least 8."""
 
     def __init__(
         self, unsigned char[::1] block, uint32_t writers, uint64_t rows, uint32_t samples, int64_t window_ms,
@@ -252,12 +252,12 @@ cdef class SharedRates:
         return self.ref.window_ms
 
     def record(self, uint64_t key, int64_t value, int64_t now_ms) -> bool:
-        """Add to a key. False: 16 other busy keys have its places, and nothing is added."""
+        """Add `value` to a key. Return False and add nothing if 16 other busy keys have all its rows."""
         self._check(key, now_ms)
         return rates_record(&self.ref, key, value, now_ms)
 
     def measure(self, uint64_t key, int64_t now_ms) -> tuple[int, int]:
-        """Return (total of all writers, milliseconds in which it came)."""
+        """Return (total over all writers, length of the time span in ms, at least 1)."""
         self._check(key, now_ms)
         cdef Measured measured = rates_measure(&self.ref, key, now_ms)
         return measured.total, measured.window_ms

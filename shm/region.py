@@ -1,6 +1,6 @@
-"""Named blocks in shared memory, public or private.
+"""Regions of shared memory with named blocks, public or private.
 
-A region begins with a header page that every process and program reads first:
+A region begins with a header page, which a process reads when it attaches the region:
 
     0     magic            8 bytes, names the kind of region
     8     layout version   u64; another version is refused
@@ -10,14 +10,14 @@ A region begins with a header page that every process and program reads first:
     40    total bytes      u64
     64    directory        per block 64 bytes: name (48, zero-padded), offset u64, size u64
 
-A *public* region is a file on a tmpfs that other programs map read-only; its space is reserved at creation,
-so a full tmpfs is an error at creation and not a SIGBUS later. A *private* region is anonymous memory that
-only forked children see. Big sparse extents (`sparse`) are mapped without reserving: pages never touched
-cost nothing.
+A *public* region is a file on a tmpfs that other programs map read-only. Its space is reserved at creation,
+so that a full tmpfs causes an error and not a SIGBUS later. A *private* region is anonymous memory that only
+forked children share. The function `sparse` maps such memory without reserving it: untouched pages cost
+nothing.
 
 A `sparse` block of a public region is not reserved: the first writer of a part reserves that part, with
-`fallocate` at the block's `offset`. A reader that maps the file must not touch parts that no writer has
-announced (on a tmpfs reading a hole through a map would make a page of it).
+`fallocate` at the block's `offset`. A reader must not touch parts that no writer has announced: on a tmpfs,
+reading a hole through a mapping would allocate a page.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ assert _ENTRY.size == 64
 
 
 class LayoutMismatch(RuntimeError):
-    """Raised when another version of the program made the region, or the file is not a region."""
+    """Raised when another version of the program made the region, or the file is damaged or not a region."""
 
 
 class RegionUnavailable(OSError):
-    """Raised when the region cannot be made or attached: no tmpfs, no space, no permission."""
+    """Raised when a region cannot be made or attached: no tmpfs, no space or no permission."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A named part of a region. `align`: a power of two, at least a cache line; a page if sparse."""
+    """A named part of a region. `align` is a power of two from a cache line to a page; a page if sparse."""
 
     name: str
     size: int
@@ -63,12 +63,12 @@ class Block:
 
 
 def process_start_ticks(pid: int) -> int:
-    """Return the process's start in clock ticks since boot, which with the pid identifies the process."""
+    """Return a process's start in clock ticks since boot; together with the pid this identifies a process."""
     return procfs.process(pid).start_ticks
 
 
 def _unescaped(mount: str) -> str:
-    """Decode a mount point: the kernel writes its spaces, tabs, newlines and backslashes as octal numbers."""
+    """Decode a mount point of mountinfo, where spaces, tabs, newlines and backslashes are octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount)
 
 
@@ -86,7 +86,7 @@ def file_system_of(path: Path) -> str:
 
 
 def refuse_disk(directory: Path) -> None:
-    """Refuse a directory that is not in memory, existing or not. Raises RegionUnavailable: it is on disk."""
+    """Raise RegionUnavailable if the directory, which need not exist, would not be on a tmpfs or ramfs."""
     kind = file_system_of(directory)
     if kind not in ("tmpfs", "ramfs"):
         raise RegionUnavailable(
@@ -97,7 +97,7 @@ def refuse_disk(directory: Path) -> None:
 
 
 def sparse(size: int) -> memoryview:
-    """Return anonymous shared memory of `size` bytes for forked children, without reserving it."""
+    """Return `size` bytes of unreserved memory that forked children share. Raises RegionUnavailable."""
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
         made = mmap.mmap(-1, size, flags=flags)
@@ -113,7 +113,7 @@ def sparse(size: int) -> memoryview:
 
 
 class Region:
-    """Named blocks after a header; made by one process, attached or inherited by others."""
+    """A header and named blocks in shared memory: one process makes them, others attach or inherit them."""
 
     def __init__(self, buffer: memoryview, magic: bytes) -> None:
         self._buffer = buffer
@@ -135,7 +135,7 @@ class Region:
 
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
-        """Make the file (0640) under its name when complete. Raises RegionUnavailable: no tmpfs or space."""
+        """Make a region in a file (mode 0640) that appears when complete. Raises RegionUnavailable."""
         refuse_disk(path.parent)
         _check_layout(magic, blocks)
         total = _total_bytes(blocks)
@@ -170,7 +170,7 @@ class Region:
 
     @classmethod
     def attach(cls, path: Path, magic: bytes, layout_version: int, *, writable: bool = False) -> Region:
-        """Map a public region, read-only unless `writable`. Raises LayoutMismatch, RegionUnavailable."""
+        """Map a public region, read-only or `writable`. Raises LayoutMismatch, RegionUnavailable."""
         try:
             flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
             fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | flags)
@@ -203,19 +203,19 @@ class Region:
         return cls(buffer, magic)
 
     def block(self, name: str) -> memoryview:
-        """Return the bytes of a named block. Raises KeyError for an unknown one."""
+        """Return the memory of a named block. Raises KeyError for an unknown name."""
         offset, size = self._directory[name]
         return self._buffer[offset : offset + size]
 
     def offset(self, name: str) -> int:
-        """Return the block's offset in the region, and in its file. Raises KeyError for an unknown one."""
+        """Return a block's offset in the region and its file. Raises KeyError for an unknown name."""
         return self._directory[name][0]
 
     def names(self) -> list[str]:
         return list(self._directory)
 
     def owner_is_alive(self) -> bool:
-        """Return whether the region's maker runs; False for a zombie or another process with its pid."""
+        """Return whether the process that made the region runs; False for a zombie or a reused pid."""
         try:
             owner = procfs.process(self.owner_pid)
         except (FileNotFoundError, ProcessLookupError):
@@ -224,7 +224,7 @@ class Region:
 
 
 def _check_layout(magic: bytes, blocks: list[Block]) -> None:
-    """Check the arguments before anything is created. Raises ValueError."""
+    """Check the arguments of `create_private` and `create_public`. Raises ValueError."""
     if len(magic) != 8:
         raise ValueError(f"a magic has 8 bytes, not {len(magic)}")
     names = [block.name for block in blocks]
@@ -242,7 +242,7 @@ def _check_layout(magic: bytes, blocks: list[Block]) -> None:
 
 
 def _directory_is_sound(buffer: memoryview, count: int) -> bool:
-    """Return whether every entry lies in the region and names bytes after the directory."""
+    """Return whether every entry is within the region, and its block is after the directory."""
     if count > (len(buffer) - _DIRECTORY_AT) // _ENTRY.size:
         return False
     end = _DIRECTORY_AT + count * _ENTRY.size
@@ -269,7 +269,7 @@ def _total_bytes(blocks: list[Block]) -> int:
 
 
 def _write_header(buffer: memoryview, magic: bytes, version: int, blocks: list[Block], total: int) -> None:
-    """Write the header. Plain stores are enough: no other process sees the region yet."""
+    """Write the header and the directory, with plain stores: no other process sees the region yet."""
     for i, (block, at) in enumerate(_placed(blocks)):
         name = block.name.encode()
         start = _DIRECTORY_AT + i * _ENTRY.size

@@ -1,13 +1,13 @@
-"""Single-producer single-consumer ring of 64-byte slots.
+"""A ring (a queue of fixed size) of 64-byte slots, with a single producer and a single consumer.
 
     0     tail        positions published; written by the producer only
     64    head        positions taken; written by the consumer only
     128   want_space  1 while the producer waits for room; written by the producer only
     192   slots       `size` (a power of two) of 64 bytes
 
-Positions are 64-bit and only grow, also from a process to its successor; a slot's place is its position
-modulo `size`. Publishing is one release store, observing one acquire load. A producer killed between writing
-a slot and publishing it has published nothing.
+Positions have 64 bits and only grow, also when a successor replaces a process. A slot's index is its position
+modulo `size`. A producer publishes with one release store, and a consumer reads the tail with one acquire
+load. A producer killed between writing a slot and publishing it has published nothing.
 """
 from libc.stdint cimport uint64_t
 
@@ -40,7 +40,7 @@ cdef inline void ring_bind(RingRef *ring, void *block, uint64_t size) noexcept n
     ring.head_seen = load_acquire(ring.head)
 
 cdef inline bint ring_stage(RingRef *ring, const Slot *slot) noexcept nogil:
-    """Fill the next slot without publishing it. Producer only. False: the ring is full."""
+    """Fill the next slot without publishing it; return False if the ring is full. Producer only."""
     if ring.staged - ring.head_seen >= ring.size:
         ring.head_seen = load_acquire(ring.head)
         if ring.staged - ring.head_seen >= ring.size:
@@ -60,25 +60,25 @@ cdef inline bint ring_push(RingRef *ring, const Slot *slot) noexcept nogil:
     return True
 
 cdef inline uint64_t ring_room(RingRef *ring) noexcept nogil:
-    """Return how many slots can be staged now. Producer only."""
+    """Return how many slots `ring_stage` can fill now. Producer only."""
     ring.head_seen = load_acquire(ring.head)
     return ring.size - (ring.staged - ring.head_seen)
 
 cdef inline void ring_want_space(RingRef *ring, bint wanted) noexcept nogil:
-    """Ask to be rung when there is room. Producer only; afterwards it must read `ring_room` once more."""
+    """Ask the consumer to ring when there is room. Producer only: it must then call `ring_room` once more."""
     store_relaxed(ring.want_space, 1 if wanted else 0)
     fence_full()
 
 cdef inline uint64_t ring_waiting(RingRef *ring) noexcept nogil:
-    """Return how many slots are published and not taken. Consumer only."""
+    """Return how many published slots are not taken yet. Consumer only."""
     return load_acquire(ring.tail) - load_relaxed(ring.head)
 
 cdef inline Slot *ring_peek(RingRef *ring, uint64_t ahead) noexcept nogil:
-    """Return the slot `ahead` of the head, valid until it is taken. Consumer only."""
+    """Return the slot `ahead` positions after the head; it is valid until it is taken. Consumer only."""
     return &ring.slots[(load_relaxed(ring.head) + ahead) & (ring.size - 1)]
 
 cdef inline bint ring_advance(RingRef *ring, uint64_t count) noexcept nogil:
-    """Take `count` slots. Consumer only. True: the producer waits for room and must be rung."""
+    """Take `count` slots; return whether to ring the producer, which waits for room. Consumer only."""
     store_release(ring.head, load_relaxed(ring.head) + count)
     fence_full()
     return load_relaxed(ring.want_space) != 0

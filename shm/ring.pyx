@@ -1,4 +1,4 @@
-"""Descriptor ring between two processes; `ring.pxd` draws its layout and is the native interface."""
+"""Rings of 64-byte slots between two processes. `ring.pxd` has the layout and is the native interface."""
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
@@ -18,7 +18,7 @@ def ring_bytes(size: int) -> int:
 
 
 cdef class Ring:
-    """One side's view of a ring in `block`. A process uses it as producer or as consumer, never as both."""
+    """A ring in `block`, as seen by its producer or its consumer. A process must not be both."""
 
     def __init__(self, unsigned char[::1] block, uint64_t size):
         if size == 0 or size & (size - 1):
@@ -45,9 +45,10 @@ cdef class Ring:
         return load_acquire(self.ref.tail)
 
     def reset(self) -> None:
-        """Empty the ring, after a fence: it has no producer, and a living consumer has taken all slots.
+        """Empty the ring after its producer or consumer has ended, for the successor of that process.
 
-        A consumer may read it at any moment and must never see a slot waiting, so positions are not set back.
+        A running consumer must have taken all slots. A running producer must `rebind` before its next push.
+        Positions are not reset to 0: a consumer that reads meanwhile must see no slots.
         """
         cdef uint64_t tail = load_acquire(self.ref.tail)
         if load_acquire(self.ref.head) != tail:
@@ -56,11 +57,11 @@ cdef class Ring:
         self.rebind()
 
     def rebind(self) -> None:
-        """Drop this side's cached cursors, after the peer was fenced and the ring reset."""
+        """Drop this process's cached positions, after the other process has ended and the ring was reset."""
         ring_bind(&self.ref, <void *>self.ref.tail, self.ref.size)
 
     def push(self, const unsigned char[::1] slot) -> bool:
-        """Publish one 64-byte slot. False: the ring is full."""
+        """Publish one 64-byte slot; return False if the ring is full. Producer only."""
         cdef Slot copy
         if slot.shape[0] != SLOT_BYTES:
             raise ValueError(f"a slot has {SLOT_BYTES} bytes, not {slot.shape[0]}")
@@ -84,10 +85,10 @@ cdef class Ring:
         return count
 
     def take(self, uint64_t most=1024) -> tuple[bytes, bool]:
-        """Take up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
+        """Take up to `most` slots. Return (the slots' bytes, whether to ring the producer). Consumer only.
 
-        The head moves before the caller acts on the slots, so that after this consumer's death taken slots
-        are distinct from the others.
+        The head moves before the caller processes the slots. If this consumer dies, `untaken` returns only
+        slots that it has not begun to process.
         """
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         if waiting == 0:
@@ -102,7 +103,7 @@ cdef class Ring:
         return out, wants
 
     def untaken(self) -> list[bytes]:
-        """Return the published slots that are not taken, and leave them. For use after the consumer dies."""
+        """Return the published slots that are not taken, without taking them, after the consumer has died."""
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
 
@@ -113,6 +114,6 @@ cdef class Ring:
         return ring_room(&self.ref)
 
     def want_space(self, bint wanted=True) -> bool:
-        """Ask for a ring of the bell when there is room; return whether there is some. Producer only."""
+        """Ask the consumer to ring when there is room; return whether there is room now. Producer only."""
         ring_want_space(&self.ref, wanted)
         return ring_room(&self.ref) > 0

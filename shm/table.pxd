@@ -1,12 +1,12 @@
-"""Slots of fixed size that one process writes and any number read without waiting for it.
+"""Slots of fixed size that one process writes and any number of processes read, without locks.
 
     0     version    grows by one per write; its low bit names the valid copy
     64    copy 0     payload_bytes
     ...   copy 1     payload_bytes, starting on a cache line
 
-The writer fills the copy that is not valid and then does one release store; readers copy, read the version
-again and retry, with a bound. A writer killed at any instruction leaves the last consistent payload:
-there is nothing to wait for.
+The writer fills the other copy and then stores the new version with release order. A reader reads the valid
+copy, loads the version again, and retries if it has changed, up to READ_TRIES times. A writer killed at any
+instruction leaves the last consistent payload, so readers never wait for the writer.
 """
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -40,7 +40,7 @@ cdef inline void table_write(TableRef *table, uint64_t slot, const void *payload
     store_release(version, now + 1)
 
 cdef inline uint64_t table_read(TableRef *table, uint64_t slot, void *payload) noexcept nogil:
-    """Copy the payload and return its version + 1; 0 when the writer was faster READ_TRIES times in a row."""
+    """Copy the payload and return its version + 1; return 0 if it changed during all READ_TRIES tries."""
     cdef uint64_t *version = slot_version(table, slot)
     cdef uint64_t before
     cdef int _

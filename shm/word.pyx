@@ -1,13 +1,13 @@
-"""Shared 64-bit words with real memory order, for state that is one number: epochs, acks, dirty bits."""
+"""Shared 64-bit words with acquire and release order, for state of one number: epochs, acks, dirty bits."""
 from libc.stdint cimport uint64_t
 
 from shm.atomics cimport fence_full, load_acquire, store_release
 
 
 cdef class Words:
-    """An array of u64 in shared memory, for its writers or (read-only) for any process.
+    """An array of u64 in shared memory. If it is mapped read-only, `store` raises TypeError.
 
-    Each word has one writer, which the caller chooses.
+    Each word must have one writer only.
     """
     cdef uint64_t *base
     cdef bint readonly
@@ -28,7 +28,7 @@ cdef class Words:
         return load_acquire(self.base + index)
 
     def load_some(self, int first, int count) -> tuple[int, ...]:
-        """Load `count` consecutive words from `first` on, one after the other."""
+        """Return `count` consecutive words from index `first` on, loaded one after the other."""
         if first < 0 or count < 0 or first + count > self.count:
             raise IndexError(f"words {first} to {first + count} of {self.count}")
         return tuple([load_acquire(self.base + index) for index in range(first, first + count)])
@@ -42,5 +42,5 @@ cdef class Words:
 
 
 def fence() -> None:
-    """Issue a full memory fence, between a store to one's own word and a load of another's."""
+    """Issue a full memory fence, as needed between a store to one word and a load of another."""
     fence_full()

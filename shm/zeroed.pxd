@@ -1,4 +1,4 @@
-"""Zeroed memory whose unused pages cost nothing, wherever it is in the heap."""
+"""Allocates zeroed memory whose untouched pages take no physical memory."""
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc
 from posix.mman cimport MADV_DONTNEED, madvise
@@ -6,9 +6,9 @@ from posix.unistd cimport _SC_PAGESIZE, sysconf
 
 
 cdef inline void *zeroed(size_t count, size_t size) noexcept nogil:
-    """Allocate as calloc() does, for an array that may stay empty for long. free() frees it.
+    """Allocate zeroed memory like calloc(), for an array that may stay empty. Free it with free().
 
-    calloc() writes zeros where the heap was used before. Whole pages of them are given back.
+    calloc() writes zeros to reused heap memory, and so touches its pages; this returns them to the kernel.
     """
     cdef uintptr_t page = <uintptr_t>sysconf(_SC_PAGESIZE)
     cdef void *made = calloc(count, size)

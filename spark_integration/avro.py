@@ -138,7 +138,7 @@ class AvroType:
         return spark, _fields(converts) if converts else None
 
     def _union(self, branches: list[Any]) -> tuple[DataType, Convert | None]:
-        """Map a union as Spark does: null makes it nullable, two numbers give the wider, others a struct."""
+        """Map a union as in Spark: null means nullable; two numbers become the wider one, others a struct."""
         others = [branch for branch in branches if _kind(branch) != "null"]
         if not others:
             return NullType(), None
@@ -200,7 +200,7 @@ def _each(convert: Convert) -> Convert:
 
 
 def _pairs(convert: Convert | None) -> Convert:
-    """Return a conversion from a map to pairs, as Arrow takes it."""
+    """Return a conversion from a dict to (key, value) pairs, which Arrow takes for a map."""
     if convert is None:
         return lambda values: list(values.items())
     return lambda values: [(key, convert(value)) for key, value in values.items()]

@@ -1,8 +1,9 @@
 """Walks through Avro's binary encoding before fastavro decodes it, where fastavro has no bounds of its own.
 
 A few bytes can make fastavro 1.13 use up the stack (a schema that contains itself), the memory (an array
-whose elements take no bytes) or the time (a decimal of many digits; blocks that it skips because the reader's
-schema lacks their field, and whose size leads back). Schemas without any of these need no walk.
+whose elements take no bytes) or the time (a decimal of many digits, or a block with a negative size). If the
+reader's schema lacks a field, fastavro skips the blocks of that field by their sizes; with a negative size it
+jumps back and reads the same bytes again. Schemas without any of these need no walk.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class OutOfBounds(ValueError):
 
 
 def bounds_of(written: Any, *, is_resolved: bool) -> Bounds | None:
-    """Return a check of the bytes from a position on, None if the schema needs none. It raises OutOfBounds.
+    """Return a function that checks bytes from a position on; None if the schema needs no check.
 
     `written` is the writer's schema as fastavro parses it. With `is_resolved` the reader's schema is another
-    one, so that fields may be skipped.
+    one, so that fields may be skipped. The returned function raises OutOfBounds.
     """
     plan = _Plan(is_resolved=is_resolved)
     step = plan.of(written).step
@@ -78,14 +79,14 @@ Step = Callable[[_Walk], None]
 
 
 class _Planned(NamedTuple):
-    """The step over a value of a schema, and whether such a value takes no bytes."""
+    """A function that steps over a value of a schema, and whether such a value takes no bytes."""
 
     step: Step
     is_empty: bool = False
 
 
 class _Plan:
-    """Makes the steps of a schema."""
+    """Makes the functions that step over values of a schema. `is_needed`: a value could exceed a bound."""
 
     def __init__(self, *, is_resolved: bool) -> None:
         self._is_resolved = is_resolved
@@ -185,10 +186,10 @@ def _over_branch(branches: list[Step]) -> Step:
 
 
 def _over_blocks(element: Step) -> Step:
-    """Step over blocks of elements.
+    """Return a step over blocks of elements.
 
-    A block begins with its number of elements. If that is negative, its size in bytes comes next, by which
-    fastavro skips the block: a size that is wrong would lead it elsewhere, also back.
+    A block begins with its number of elements. If that is negative, the block's size in bytes comes next.
+    fastavro skips a block by that size, so a wrong size would make it jump elsewhere, even backwards.
     """
 
     def step(walk: _Walk) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """The result of a check: `problem` does not work or fails soon, `note` works and could be better."""
+    """The result of a check. PROBLEM: something fails, now or soon. NOTE: it works, but not at its best."""
 
     OK = "ok"
     NOTE = "note"
@@ -29,6 +29,6 @@ class Check(NamedTuple):
 
 
 def failed(name: str, error: Exception, state: State = PROBLEM) -> Check:
-    """Make a finding of an error, whose first sentence names the problem and the rest the remedy."""
+    """Make a check's result from an error whose first sentence names the problem, and the rest the remedy."""
     found, _, advice = str(error).partition(". ")
     return Check(name, state, found, advice)

@@ -36,7 +36,7 @@ class MsgPack(msgspec.Struct, frozen=True):
 
 
 class Avro(msgspec.Struct, frozen=True):
-    """Decodes Avro. Each schema is JSON text, which workers can compare and keep."""
+    """Decodes Avro. `writer` and `reader` are JSON text: it is hashable, so `_made` can cache decoders."""
 
     writer: str | None
     reader: str | None
@@ -65,7 +65,7 @@ class Decoding(msgspec.Struct, frozen=True):
 
     @property
     def arrow(self) -> pa.StructType:
-        """Return the type of the result in Arrow, as Spark converts its own."""
+        """Return Arrow's type of the result, converted from Spark's type as Spark does it."""
         return _made(self)[0]
 
     def decode(self, values: pa.Array) -> pa.StructArray:
@@ -91,7 +91,7 @@ def msgpack_decoding(wanted: StructType, mode: Mode) -> Decoding:
 
 
 def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
-    """Describe decoding Avro. Asks a registry for the subject, if that is what names the fields.
+    """Describe decoding Avro. Asks a registry for the subject's schema, if no other schema is given.
 
     Raises OptionError, RegistryUnavailable.
     """

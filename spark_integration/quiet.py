@@ -1,8 +1,8 @@
 """Starts Spark's JVM without its usual lines about incubator modules, the host's name and native code.
 
-Neither a setting nor a configuration of log4j keeps all of them away: the JVM itself writes some. So a thread
-of this process reads the JVM's standard error, and passes it on once the session exists. Earlier lines are
-shown if the start fails, or has logged an error.
+Neither a setting nor a configuration of log4j suppresses all of these lines: the JVM itself writes some. So a
+thread of this process reads the JVM's standard error. It holds back the lines that come before the session
+exists, shows them only if the start fails or logs an error, and passes later lines on.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ FIELDS: Final = {
 
 
 def schema_for(options: Mapping[str, str]) -> StructType | str:
-    """Return all columns, or those in the option `columns`, as DDL if Spark has to parse `valueSchema`.
+    """Return all columns, or those in the option `columns`; in DDL, if Spark has to parse `valueSchema`.
 
     Asks a registry if one has the schema of the values. Raises OptionError, RegistryUnavailable.
     """
@@ -61,7 +61,7 @@ def schema_for(options: Mapping[str, str]) -> StructType | str:
 
 
 def check_schema(schema: StructType, options: Mapping[str, str]) -> Decoding | None:
-    """Check that a schema, which a user may have given, is a choice of columns.
+    """Check that a schema, which a user may have given, has only columns of the source.
 
     Types are fixed, NOT NULL is allowed. Returns how values are decoded, None if they stay bytes. Raises
     OptionError, RegistryUnavailable.

@@ -130,9 +130,9 @@ class Registry:
 
 
 class _Document:
-    """The document at a path of a registry, which never changes: that of an id, or of a numbered version.
+    """A document of a registry that never changes: a schema by its id, or a subject's numbered version.
 
-    The registry is asked once, also by several threads. A missing document is remembered for a while.
+    Several threads share one request for the document. If it is missing, that is remembered for a while.
     """
 
     def __init__(self, registry: Registry, path: str) -> None:
@@ -162,7 +162,7 @@ _document = lru_cache(maxsize=4096)(_Document)
 
 
 def _whole(registry: Registry, path: str) -> Any:
-    """Return the schema at the path, with the schemas it refers to put where their names first occur."""
+    """Return the schema at the path, with the definitions of all schemas that it references included."""
     document = registry.ask(path) if path.endswith("/latest") else _document(registry, path).get()
     kind = document.get("schemaType", "AVRO")
     if kind != "AVRO":
@@ -183,7 +183,7 @@ def _parsed(text: str) -> Any:
 
 
 def _with_references(schema: Any, named: dict[str, Any]) -> Any:
-    """Return the schema with each named schema where its name first occurs, as Avro requires."""
+    """Return the schema with the first occurrence of each name replaced by its definition in `named`."""
     if isinstance(schema, str):
         return named.pop(schema, schema)
     if isinstance(schema, list):

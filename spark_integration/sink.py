@@ -61,7 +61,7 @@ _QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """A task's message to the driver: with exactlyOnce its batch, and its transaction if it has rows."""
+    """A task's message to the driver. With exactlyOnce, `prepared` is None if the task wrote no rows."""
 
     rows: int
     batch: Batch | None = None
@@ -103,7 +103,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes for `df.write`.
 
     The writer travels to every task and to the driver's commit, and holds what both need. `known` is the
-    sink's last decision when the writer was made, for a job that has a number.
+    sink's latest `Intent` when the writer was made; None without the option sinkBatch.
     """
 
     def __init__(self, options: WriteOptions, known: Intent | None = None) -> None:
@@ -128,7 +128,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes one batch for `writeStream`. `known` is the sink's last decision when the writer was made."""
+    """Writes one batch for `writeStream`. `known` is the sink's latest `Intent` when the writer was made."""
 
     def __init__(self, options: WriteOptions, known: Intent | None) -> None:
         self._options = options
@@ -176,7 +176,7 @@ def write_task(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
 def write_prepared(
     options: WriteOptions, batch: Batch, run: str, known: Intent | None, batches: Iterator[pa.RecordBatch]
 ) -> Written:
-    """Write the rows in a transaction that stays open, or skip them if the batch is decided.
+    """Write the rows in a transaction that stays open, or skip them if `known` covers the batch.
 
     The transactional id belongs to this attempt alone. An attempt that fails aborts its transaction; the
     driver aborts those of attempts that were killed. Raises SinkError, ClientError.
@@ -228,7 +228,7 @@ def _abort(options: WriteOptions, batch: Batch, messages: Sequence[WriterCommitM
 
 
 def settle(given: Mapping[str, str]) -> None:
-    """End the open transactions of a stopped query's sink, by the options that it was written with.
+    """End the open transactions of a sink after its query has stopped. `given`: the options of the sink.
 
     Raises OptionError, SinkError, ClientError.
     """

@@ -119,7 +119,7 @@ def parse_value_format(options: Mapping[str, str]) -> ValueFormat | None:
 
 
 def _fields(given: Mapping[str, str]) -> str | StructType:
-    """Parse the schema of MessagePack: Spark's JSON, or DDL without its NOT NULL."""
+    """Return the fields of MessagePack: parsed from Spark's JSON, or the given DDL without NOT NULL."""
     for name in _OF_AVRO:
         if name in given:
             raise OptionError(f"{name} is an option of valueFormat avro, not of msgpack")

@@ -1,4 +1,4 @@
-"""Decodes columns of values into columns of structs and sets malformed ones apart; knows no format."""
+"""Decodes columns of values of any format into columns of structs, and separates malformed values."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _RAISES: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
 
 
 def in_silence(worker: Worker) -> Worker:
-    """Return a worker like this one that returns CLOSED if Spark closes the connection during a task."""
+    """Return a worker that calls `worker`, and returns CLOSED if Spark closes the connection meanwhile."""
     os.environ[_RAISES] = "true"
 
     def serve(sock: socket.socket, authenticated: bool) -> int:

@@ -26,9 +26,9 @@ INSTEAD = {
 
 
 class _Command(TyperCommand):
-    """A command whose usage line has no braces around required arguments, which later Typer versions add.
+    """A command whose usage line lacks the braces that later Typer versions put around required arguments.
 
-    Options in `OPTIONAL_VALUES` may lack their value. Errors about options in `INSTEAD` name a replacement.
+    Options in `OPTIONAL_VALUES` need no value. Errors about options in `INSTEAD` name a replacement.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -56,9 +56,9 @@ def _is_option(word: str) -> bool:
 
 
 def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command with flags in place of its parameters that are groups of flags.
+    """Return the command with each parameter that is a group of flags replaced by the group's flags.
 
-    A group is a NamedTuple whose fields are declared as flags.
+    A group is a NamedTuple whose fields declare the flags.
     """
     declared = signature(command, eval_str=True)
     groups = {one.name: one.annotation for one in declared.parameters.values() if _is_group(one.annotation)}
@@ -92,7 +92,7 @@ def _flags_of(group: Any) -> list[Parameter]:
 
 
 class Part(NamedTuple):
-    """A group or command: the App or function `attribute` of a module. `settings`: the command's context."""
+    """A command (a function) or group of commands (an App): `attribute` of `module`, imported when needed."""
 
     name: str
     module: str
@@ -117,7 +117,7 @@ class Part(NamedTuple):
 
 
 class App(typer.Typer):
-    """A Typer application or group whose commands are `_Command`s, with parts that are loaded when needed."""
+    """A Typer application or group of `_Command`s. Its parts (`Part`) are imported when they are needed."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self._commands: list[CommandInfo] = []
@@ -127,7 +127,7 @@ class App(typer.Typer):
         super().__init__(*arguments, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
-        """Register a command. Its parameters that are groups of flags become these flags."""
+        """Register a command. A parameter that is a group of flags is replaced by the group's flags."""
 
         def registered(command: _Function) -> _Function:
             callback = _with_flags(command)
@@ -160,9 +160,9 @@ class App(typer.Typer):
         self._groups = groups
 
     def only(self, words: Sequence[str]) -> App:
-        """Return a copy with only the command or group that the first word names.
+        """Return a copy with only the command or group that the first of `words` names.
 
-        If it names none, the copy has all commands, and outlines of the parts, which are enough for a list.
+        If that word names none, the copy has all commands, but only the names and helps of its parts.
         Importing all parts would add about 50 ms to each call, also to a broker's start.
         """
         word = next((one for one in words if one != "--"), "")

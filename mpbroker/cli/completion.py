@@ -1,7 +1,7 @@
 """`mpbroker completion`: the script that completes commands, flags and names in a shell.
 
-The shell calls the command again with an environment variable, and gets the possible words. Only the part of
-the command that is typed is imported for that.
+The script calls mpbroker with an environment variable set, and reads the possible words from its output. That
+call imports only the modules of the command that is typed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ends a command: writes its output, prints a failure as one line, and exits with the code for its kind."""
+"""Ends a command: writes its output, prints a failure as one line, and exits with the failure's code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mpbroker.cli.text import standard_output
 
 
 def end(code: int) -> NoReturn:
-    """Write the output, and exit with a command's code."""
+    """Write the buffered output, and exit with `code`, or with the code of an error in writing."""
     code = exit_code(standard_output.flush) or code
     standard_output.give_up_errors()
     sys.exit(code)
 
 
 def exit_code(call: Callable[[], object]) -> int:
-    """Run a command and return its exit code. A failure is printed as a line; a bug stays a traceback."""
+    """Run a command and return its exit code. Print a failure; let exceptions that are bugs propagate."""
     try:
         call()
     except SystemExit as ended:

@@ -41,20 +41,20 @@ def of_flag(
 
 
 def exit_code_of(error: Exception) -> int:
-    """Return 2 for a usage error, also one that a broker or its supervisor has reported; else 1."""
+    """Return a CliError's exit code; for other errors 2 if the call was wrong (`is_wrong_call`), else 1."""
     if isinstance(error, CliError):
         return error.exit_code
     return USAGE_ERROR if getattr(error, "is_wrong_call", False) else RUNTIME_ERROR
 
 
 def with_advice(error: Exception, advice: str) -> CliError:
-    """Make an error with the same text and exit code, followed by advice."""
+    """Return an error with the same exit code, and with the same text followed by `advice`."""
     return CliError(f"{error}{advice}", exit_code_of(error))
 
 
 @contextmanager
 def file_named(what: str) -> Iterator[None]:
-    """Add the file name `what` to an OSError without one, such as that of a read or write."""
+    """Set `what` as the file name of an OSError that has none. Errors of read and write name no file."""
     try:
         yield
     except OSError as error:
@@ -65,7 +65,7 @@ def file_named(what: str) -> Iterator[None]:
 
 @contextmanager
 def explaining_openssl() -> Iterator[None]:
-    """Name the packages to install if the host lacks OpenSSL, which a wheel needs. Raises CliError."""
+    """Raise CliError, which names packages to install, if an import in the block fails without OpenSSL."""
     try:
         yield
     except ImportError as error:
@@ -78,7 +78,7 @@ def explaining_openssl() -> Iterator[None]:
 
 
 def file_error(error: OSError, otherwise: object = "") -> CliError:
-    """Make an error that names the file (`otherwise` if the error has none) and its problem, with advice."""
+    """Return an error with the file's name (`otherwise` if the OSError has none), the problem and advice."""
     where = error.filename if error.filename is not None else otherwise
     advice = ". Run this as its owner: the broker's user" if isinstance(error, PermissionError) else ""
     return CliError(f"{where}: {error.strerror or error}{advice}")

@@ -15,26 +15,26 @@ from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP
 
 
 class ClusterAddress(NamedTuple):
-    """A cluster's address, and the file with the client's settings."""
+    """The flags that name a cluster: its address, and a file with settings for the client."""
 
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
     command_config: CommandConfig = None
 
 
 def option(names: str, metavar: str, help: str, **settings: Any) -> Any:  # noqa: A002 (as Typer names it)
-    """Declare an option with a value, by its names: "--partition -p"."""
+    """Declare an option that takes a value. `names`: all its names in one text, as in "--partition -p"."""
     return typer.Option(*names.split(), metavar=metavar, help=help, **settings)
 
 
 def flag(names: str, help: str, **settings: Any) -> Any:  # noqa: A002
-    """Declare an option without a value, as "--yes -y" or "--by-key/--keep-partitions"."""
+    """Declare an option without a value. `names`: as in "--yes -y" or "--by-key/--keep-partitions"."""
     return typer.Option(*names.split(), help=help, **settings)
 
 
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """Return the given address, else the address of the broker on ./data if that is a log directory.
+    """Return the address that the user gave, else that of the broker on ./data, else the default `value`.
 
-    Raises CliError if no broker runs on it.
+    Raises CliError if ./data is a log directory and no broker runs on it.
     """
     source = context.get_parameter_source(parameter.name or "")
     if source is None or source.name != "DEFAULT" or not Path("data").is_dir():
@@ -63,7 +63,7 @@ def group_names(where: ClusterAddress) -> list[str]:
 
 
 def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a function that completes names from a cluster; it returns none if that cannot be reached."""
+    """Return a function that completes the names read by `of`, and returns [] if the cluster is down."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         given = context.params
@@ -78,7 +78,7 @@ def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context
 
 
 def complete_settings(incomplete: str) -> list[str]:
-    """Return the settings of topics and brokers that begin with a text."""
+    """Return the names of topic and broker settings that begin with `incomplete`."""
     from mpbroker.config.broker import BROKER_KEYS
     from mpbroker.config.topic_config import TOPIC_KEYS
 

@@ -1,6 +1,6 @@
 """`mpbroker man`: the manual page, made from the help of all commands, in the macros of man(7).
 
-Installations have it in share/man, from ops/man/mpbroker.1, which a test compares with what this makes.
+Installations have it in share/man, from ops/man/mpbroker.1, which a test compares with the output of `page`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _ANCHOR = re.compile(r'<a id="([^"]+)">')
 
 
 class Page(NamedTuple):
-    """A page, or another file: its name for the command, and its first line."""
+    """A page of the docs or another file: its name on the command line, its path and its title."""
 
     name: str
     path: Path
@@ -98,7 +98,7 @@ def docs(
 
 
 def find(name: str) -> Page:
-    """Return a page by its name: as listed, or as links have it (docs/OPERATING.md). Raises CliError."""
+    """Return a page by its name in the list of pages, or by its path (docs/OPERATING.md). Raises CliError."""
     named = name.removeprefix("docs/").removesuffix(".md").lower()
     named = named.removesuffix("/readme").removeprefix("decisions/")
     found = pages()
@@ -111,7 +111,7 @@ def find(name: str) -> Page:
 
 
 def section(text: str, anchor: str, name: str) -> str:
-    """Return the part of a page below the heading that a link with this anchor leads to. Raises CliError."""
+    """Return the heading that `anchor` leads to and the text below it. Raises CliError if there is none."""
     lines = text.splitlines(keepends=True)
     places = list(_places(lines))
     found = next((place for place in places if place.anchor == anchor.lower()), None)
@@ -124,7 +124,7 @@ def section(text: str, anchor: str, name: str) -> str:
 
 
 class _Place(NamedTuple):
-    """A heading, or a paragraph with its own anchor, whose level is deeper than any heading's."""
+    """A target of links: a heading, or a paragraph with an anchor, one level below the deepest heading."""
 
     line: int
     level: int

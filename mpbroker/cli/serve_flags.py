@@ -1,4 +1,4 @@
-"""The flags of `mpbroker serve`, also without Typer, which a broker would keep in memory while it runs."""
+"""Parses the flags of `mpbroker serve` without Typer, which would stay in the broker's memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ServeFlags(NamedTuple):
 def parsed(words: Sequence[str]) -> ServeFlags | None:
     """Return the flags in a call of `mpbroker serve`; None for another command, for help and for mistakes.
 
-    Typer handles those calls. A repeated flag has its last value.
+    Typer parses the calls for which this returns None. -o is repeatable; other flags keep their last value.
     """
     if words[:1] != ["serve"]:
         return None

@@ -32,7 +32,7 @@ EVERYTHING: Final = m.DeleteAclsRequest.DeleteAclsFilter(
 
 
 def check_is_principal(text: str) -> None:
-    """Raise InvalidArgument unless the text names a principal."""
+    """Raise InvalidArgument unless the text is a principal, such as User:ann."""
     try:
         check_principal(text)
     except BadAcl as error:
@@ -40,7 +40,7 @@ def check_is_principal(text: str) -> None:
 
 
 def check_host(text: str) -> None:
-    """Check that a host is an IP address: entries match clients by address. Raises BadText."""
+    """Raise BadText unless a host is an IP address or *. The broker compares clients' addresses with it."""
     try:
         if text != WILDCARD:
             ipaddress.ip_address(text)
@@ -72,7 +72,7 @@ def create(admin: Admin, acls: list[Acl]) -> None:
 
 
 def delete(admin: Admin, filters: list[m.DeleteAclsRequest.DeleteAclsFilter]) -> list[Acl]:
-    """Remove the entries that filters match; return them. Raises ApiFailed, FailedPrecondition."""
+    """Remove and return the entries that match any of the filters. Raises ApiFailed, FailedPrecondition."""
     response: m.DeleteAclsResponse = admin.cluster.ask_any(m.DeleteAclsRequest(filters))
     removed: dict[Acl, None] = {}
     for result in response.filter_results:
@@ -89,7 +89,7 @@ def filter_of(acl: Acl) -> m.DeleteAclsRequest.DeleteAclsFilter:
 
 
 def document(acl: Acl) -> dict[str, str]:
-    """Return the fields of an entry in Kafka's words, by the names in COLUMNS."""
+    """Map the names in COLUMNS to the fields of an entry, written as Kafka's tools write them."""
     values = (
         kafka_word(ResourceType(acl.resource_type)),
         acl.resource_name,

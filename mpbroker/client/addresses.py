@@ -9,14 +9,14 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 class Address(NamedTuple):
-    """A socket family and the address that `socket.connect` takes for it."""
+    """A socket family, and an address in the form that `socket.connect` takes for this family."""
 
     family: int
     sockaddr: tuple[Any, ...] | str
 
 
 def resolve(host: str, port: int, *, with_sockets: bool = False) -> list[Address]:
-    """Return the addresses of a host, or of unix:/path if `with_sockets`. Raises OSError."""
+    """Return the addresses of a host. `with_sockets` also allows unix:/path as the host. Raises OSError."""
     if with_sockets and host.startswith(UNIX):
         return [Address(socket.AF_UNIX, host.removeprefix("unix:"))]
     if not 0 < port < 65536:

@@ -1,4 +1,4 @@
-"""Asks a cluster about topics, their settings and offsets, and changes them (Kafka: Admin)."""
+"""Reads and changes topics, their settings and their offsets in a cluster (Kafka: Admin)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Value = TypeVar("_Value")
 
 
 class Admin:
-    """Requests to one cluster. Use it as a context manager: it closes the cluster. Raises ClientError."""
+    """Sends administrative requests. A `with` block closes the connections. Methods raise ClientError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -40,7 +40,7 @@ class Admin:
         return sorted(broker.node_id for broker in self.cluster.refresh().brokers)
 
     def patiently(self, ask: Callable[[], _Value], patience_ms: int = PATIENCE_MS) -> _Value:
-        """Retry after retriable errors. Raises ApiFailed, which names a full disk that may be the cause."""
+        """Call `ask`, and retry after retriable errors. The final ApiFailed also names full disks, if any."""
         try:
             return self.cluster.patiently(ask, timeout_ms=patience_ms)
         except ApiFailed as error:
@@ -53,7 +53,7 @@ class Admin:
         return sorted(map(topic_of, response.topics), key=lambda topic: topic.name)
 
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
-        """Return one topic. Raises ApiFailed if it does not exist."""
+        """Return one topic. Raises ApiFailed if the topic does not exist."""
         topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
         if topic.error_code:
             raise self.topic_failed(name, topic.error_code, guesses=not auto_create)
@@ -62,7 +62,7 @@ class Admin:
     def topic_failed(
         self, name: str, code: int, message: str | None = None, *, guesses: bool = True
     ) -> ApiFailed:
-        """Return the error about a topic; about a wrong name, with a text of our own and a similar name."""
+        """Return the error for a topic. If the topic does not exist, the text suggests a similar name."""
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and guesses:
             guess = known.hint([name], [one.name for one in self.topics()])
             return ApiFailed(f"topic {name}", code, f"does not exist{guess}")
@@ -78,7 +78,7 @@ class Admin:
         configs: Mapping[str, str],
         timeout_s: float | None = None,
     ) -> tuple[int, int]:
-        """Create a topic; return its numbers of partitions and replicas. Raises ApiFailed."""
+        """Create a topic; return its partition count and replication factor. Raises ApiFailed."""
         config = m.CreateTopicsRequest.CreatableTopicConfig
         topic = m.CreateTopicsRequest.CreatableTopic(
             name=name,
@@ -97,7 +97,7 @@ class Admin:
         return result.num_partitions, result.replication_factor
 
     def delete_topics(self, names: list[str], timeout_s: float) -> dict[str, ApiFailed | None]:
-        """Delete topics; return the error of each, None for a deleted one."""
+        """Delete topics; return by topic name the error, or None for a topic that was deleted."""
         states = [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
         request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
         response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
@@ -111,7 +111,7 @@ class Admin:
     def describe_configs(
         self, kind: ConfigResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
     ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
-        """Return settings of a topic or broker, with `details` also synonyms and documentation."""
+        """Return all settings of a topic or broker, or `keys`; `details` adds synonyms and documentation."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
         request = m.DescribeConfigsRequest([resource], details, details)
         response: m.DescribeConfigsResponse = self._ask_owner(kind, name, request)
@@ -132,7 +132,7 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
-        """Set settings; reset those with value None. Changes all or none (IncrementalAlterConfigs)."""
+        """Set settings, or reset a setting whose value is None (IncrementalAlterConfigs: all or none)."""
         operations = {False: ConfigOperation.SET, True: ConfigOperation.DELETE}
         wanted = [
             m.IncrementalAlterConfigsRequest.AlterableConfig(key, operations[value is None], value)
@@ -144,7 +144,7 @@ class Admin:
         return only(response.responses, f"settings of {name}")
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set settings of a topic; reset those whose value is None. Raises ApiFailed."""
+        """Set settings of a topic, or reset a setting whose value is None. Raises ApiFailed."""
         result = self.alter_configs(ConfigResourceType.TOPIC, name, changes)
         if result.error_code == ErrorCode.INVALID_CONFIG:
             error = ApiFailed(f"topic {name}", result.error_code, result.error_message)
@@ -152,7 +152,7 @@ class Admin:
         self._check_topic(name, result.error_code, result.error_message)
 
     def _ask_owner(self, kind: ConfigResourceType, name: str, request: m.Message) -> Any:
-        """Ask the broker that has the settings; for settings that no single broker has, ask any."""
+        """Send a request about one broker's settings to that broker, and any other request to any broker."""
         if kind == ConfigResourceType.TOPIC or not name:
             return self.cluster.ask_any(request)
         return self.cluster.ask(int(name), request)
@@ -170,7 +170,7 @@ class Admin:
     def delete_records(
         self, topic: Topic, offsets: Mapping[int, int], timeout_s: float, failed: list[ClientError]
     ) -> dict[int, int]:
-        """Delete records before these offsets; return log start offsets, and append errors to `failed`."""
+        """Delete records below each partition's offset; return log start offsets, add errors to `failed`."""
         starts: dict[int, int] = {}
         one = m.DeleteRecordsRequest.DeleteRecordsPartition
         timeout_ms = int(timeout_s * 1000)
@@ -209,7 +209,7 @@ class Admin:
         isolation: int = READ_UNCOMMITTED,
         failed: list[ClientError] | None = None,
     ) -> dict[int, OffsetAndTimestamp]:
-        """Return offsets by timestamp. Raises ApiFailed, or appends the error of a partition to `failed`."""
+        """Return each partition's offset for its timestamp. Errors are raised unless `failed` takes them."""
         split = {
             leader: {(topic.name, number): at for number, at in mine.items()}
             for leader, mine in by_leader(topic, timestamps).items()
@@ -224,7 +224,7 @@ class Admin:
         time_ms: int | None = None,
         isolation: int = READ_UNCOMMITTED,
     ) -> dict[int, Ends]:
-        """Return start and end offsets of partitions, and the first offset from a time. Raises ApiFailed."""
+        """Return partitions' start and end offsets, and the first offset at or after `time_ms`."""
         starts = self.list_offsets(topic, dict.fromkeys(partitions, EARLIEST))
         ends = self.list_offsets(topic, dict.fromkeys(partitions, LATEST), isolation)
         times = {} if time_ms is None else self.list_offsets(topic, dict.fromkeys(partitions, time_ms))
@@ -246,7 +246,7 @@ class Admin:
 
 
 def only(answers: list[_Value], what: str) -> _Value:
-    """Return the answer for the one topic or group that was asked about. Raises InvalidReceive."""
+    """Return the only answer. Raises InvalidReceive unless `answers` has exactly one element."""
     if len(answers) != 1:
         raise InvalidReceive(f"{what}: the broker gave {len(answers)} answers to one question")
     return answers[0]

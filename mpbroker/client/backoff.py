@@ -10,12 +10,12 @@ JITTER = 0.2
 
 
 def monotonic_ms() -> float:
-    """Return the time of the clock that measures all waits of a client."""
+    """Return the monotonic clock's time in milliseconds. A client measures all its waits with this clock."""
     return time.monotonic() * 1000
 
 
 class ExponentialBackoff:
-    """Double `initial_ms` with each attempt up to `max_ms`, then vary it by up to a fifth within `max_ms`."""
+    """A wait that doubles from `initial_ms` with each failure and varies by up to 20 %; at most `max_ms`."""
 
     def __init__(
         self, initial_ms: int, max_ms: int, uniform: Callable[[float, float], float] = random.uniform
@@ -26,6 +26,6 @@ class ExponentialBackoff:
         self._exponent_max = math.log(max_ms / max(self._initial_ms, 1), BASE) if max_ms > 0 else 0.0
 
     def after(self, attempts: int) -> float:
-        """Return the milliseconds to wait after a failure, counted from 0."""
+        """Return the milliseconds to wait after a failure. `attempts` is 0 for the first failure."""
         term: float = self._initial_ms * BASE ** min(attempts, self._exponent_max)
         return min(term * self._uniform(1 - JITTER, 1 + JITTER), float(self._max_ms))

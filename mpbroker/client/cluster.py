@@ -1,7 +1,7 @@
-"""A cluster for a program that sends requests one by one, or a few at once, and waits for responses.
+"""A client for programs that send one request, or a few at once, and wait for the responses.
 
-Methods raise AuthenticationFailed, ConnectionLost, InvalidReceive and UnsupportedByBroker; the texts name the
-address. Only `patiently` retries.
+Methods raise AuthenticationFailed, ConnectionLost, InvalidReceive and UnsupportedByBroker; the errors' texts
+name the broker's address. Only `patiently` retries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CoordinatorType(IntEnum):
 
 
 class Asked:
-    """A request that is on its way to `node`; `response` is None until it is over."""
+    """A request that was sent to `node`. `response` is None until the request has succeeded or failed."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -52,7 +52,7 @@ class Asked:
 
 
 class Cluster:
-    """A cluster, connected on the first request. `advice` ends the text of a failed connection."""
+    """A cluster; the first request connects. `advice` is appended to an error of connecting."""
 
     def __init__(
         self, servers: list[tuple[str, int]], config: ClientConfig, advice: str = "does the broker run there?"
@@ -87,14 +87,14 @@ class Cluster:
     def refresh(
         self, topics: Iterable[str] | None = (), *, auto_create: bool = False, timeout_ms: float | None = None
     ) -> MetadataResponse:
-        """Request the nodes and these topics (None: all) from any node, and store the answer."""
+        """Request metadata of these topics (None: all) from any node; store and return the response."""
         request = metadata_request(topics, auto_create=auto_create)
         response: MetadataResponse = self.ask_any(request, timeout_ms)
         self.metadata.updated(response, monotonic_ms())
         return response
 
     def leader(self, topic: str, partition: int, look_up: Callable[[], object]) -> int:
-        """Return a partition's leader; `look_up` refreshes the topic if none is known. Raises ApiFailed."""
+        """Return a leader's id; `look_up` refreshes the metadata if no leader is known. Raises ApiFailed."""
         node = self.metadata.leader(topic, partition)
         if node is None:
             look_up()
@@ -104,7 +104,7 @@ class Cluster:
         return node.id
 
     def coordinator(self, kind: CoordinatorType, key: str, timeout_ms: float | None = None) -> int:
-        """Return the coordinator of a group or transactional id, from fresh metadata. Raises ApiFailed."""
+        """Refresh the nodes; return the coordinator's node id for a group or transactional id."""
         self.refresh(timeout_ms=timeout_ms)
         found: FindCoordinatorResponse = self.ask_any(FindCoordinatorRequest(key, kind, [key]), timeout_ms)
         # One answer for each key since version 4.
@@ -115,7 +115,7 @@ class Cluster:
         return place.node_id
 
     def start(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Asked:
-        """Send a request as soon as the node accepts it, without waiting for the response."""
+        """Wait until the node accepts a request and send it. Do not wait for the response."""
         node = self.metadata.node(node_id)
         if node is None:
             # Forgotten, if it could not be reached.
@@ -123,7 +123,7 @@ class Cluster:
         return self._start(node, body, timeout_ms)
 
     def finish(self, asked: Asked) -> Any:
-        """Wait for the response and return it. The timeout counts from the sending of the request."""
+        """Wait for the response and return its body. The request's timeout runs from the call of `start`."""
         while asked.response is None:
             self.client.poll(self.config.request_timeout_ms)
         if asked.response.error is not None:
@@ -141,9 +141,9 @@ class Cluster:
     ) -> _Value:
         """Call `ask` until it returns a value. After a retriable ClientError, pause and call it again.
 
-        Raises a final error at once, and the last error after `tries` calls, or without `tries` after
-        `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs after each pause, as part of a
-        call. Pauses follow retry.backoff.ms unless `backoff` is given.
+        An error that is not retriable is raised at once. A retriable error is raised after `tries` calls, or
+        if `tries` is None, after `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs before
+        every further call. Pauses follow `backoff`, by default retry.backoff.ms.
         """
         backoff = backoff or self.retry_backoff
         deadline_ms = monotonic_ms() + (self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms)
@@ -161,7 +161,7 @@ class Cluster:
             attempts += 1
 
     def rest(self, rest_ms: float) -> None:
-        """Wait `rest_ms`, and let the connections progress meanwhile."""
+        """Wait `rest_ms` milliseconds; the connections send and receive meanwhile."""
         until_ms = monotonic_ms() + rest_ms
         while (left_ms := until_ms - monotonic_ms()) > 0:
             self.client.poll(left_ms)
@@ -176,7 +176,7 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Wait until the node is connected. Retry after a failure of an earlier call, unless it is final."""
+        """Wait until a node is ready. Raise an earlier AdvertisedUnreachable unless it is retriable."""
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:
@@ -196,7 +196,7 @@ class Cluster:
             self.client.poll(min(left_ms, delay_ms) if delay_ms else left_ms)
 
     def _candidates(self) -> Iterator[Node]:
-        """Yield the nodes that are ready, then the others, then the bootstrap servers."""
+        """Yield the known nodes, first those ready for a request, then the bootstrap servers."""
         nodes = self.metadata.nodes()
         nodes.sort(key=lambda node: not self.client.is_ready(node.id))
         yield from nodes

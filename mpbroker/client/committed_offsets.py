@@ -1,4 +1,4 @@
-"""Requests about committed offsets of a group, and the content of responses (OffsetCommit, OffsetFetch)."""
+"""Builds requests about a group's committed offsets and reads the responses (OffsetCommit, OffsetFetch)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpbroker.protocol.topic_names import TopicPartition
 def fetch_request(
     group: str, places: Iterable[TopicPartition] | None, *, require_stable: bool = False
 ) -> m.OffsetFetchRequest:
-    """Return a request for offsets (None: all). `require_stable` waits for open transactions (KIP-447)."""
+    """Return a request for committed offsets (`places` None: all). `require_stable` is KIP-447's flag."""
     kind = m.OffsetFetchRequest
     if places is None:
         return kind(group, None, [kind.OffsetFetchRequestGroup(group, topics=None)], require_stable)
@@ -24,12 +24,12 @@ def fetch_request(
 
 
 def of_group(response: m.OffsetFetchResponse) -> Any:
-    """Return the part of a response about its one group; since version 8 each group has its own part."""
+    """Return the object that has the topics: the response, or since version 8 the only group in it."""
     return response.groups[0] if response.groups else response
 
 
 def fetched_offsets(group: Any) -> dict[TopicPartition, int]:
-    """Return the committed offsets in a response's part about a group."""
+    """Return the committed offsets in what `of_group` returned, without partitions that have none."""
     return {
         (topic.name, one.partition_index): one.committed_offset
         for topic in group.topics
@@ -53,7 +53,7 @@ def commit_request(
 
 
 def commit_errors(response: m.OffsetCommitResponse, what: str = "") -> list[ApiFailed]:
-    """Return the errors of single partitions; `what` begins their texts."""
+    """Return an error for each partition whose commit failed; `what` begins the errors' texts."""
     return [
         ApiFailed(f"{what}{topic.name}-{one.partition_index}", one.error_code)
         for topic in response.topics

@@ -1,8 +1,8 @@
 """Settings of a client by the names that Kafka gives them (CommonClientConfigs, SslConfigs, SaslConfigs).
 
-`from_properties` takes a mapping, which comes from a properties file or from options of another program. It
-understands librdkafka's names for user, password and authority too. A setting that this client cannot honour
-is an error.
+`from_properties` takes a mapping, which comes from a properties file or from options of another program. The
+mapping may also use librdkafka's names for user, password and certificate authority. A setting of Kafka's
+clients that this client does not support is an error.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ClientConfig(msgspec.Struct, frozen=True):
     ssl_cipher_suites: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Leave the secrets out."""
+        """Return a text without the secrets."""
         return f"ClientConfig(client_id={self.client_id!r}, security_protocol={self.security_protocol!r})"
 
     @property
@@ -104,7 +104,7 @@ def _server(address: str) -> tuple[str, int]:
 def from_properties(
     properties: Mapping[str, str], base: ClientConfig | None = None
 ) -> tuple[ClientConfig, list[str]]:
-    """Return the settings, and the names that mean nothing to this client. Raises ClientConfigError."""
+    """Return the settings, and the names that this client does not know. Raises ClientConfigError."""
     values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():
@@ -122,7 +122,7 @@ def from_properties(
 
 
 def read_entries(path: Path | None) -> list[Entry]:
-    """Read the properties in a file; None has none. Raises ClientConfigError."""
+    """Return the properties in a file, an empty list if `path` is None. Raises ClientConfigError."""
     if path is None:
         return []
     try:
@@ -132,7 +132,7 @@ def read_entries(path: Path | None) -> list[Entry]:
 
 
 def read_config(path: Path | None, base: ClientConfig, warn: Callable[[str], object]) -> ClientConfig:
-    """Read settings over those of `base`; call `warn` about each unknown name. Raises ClientConfigError."""
+    """Return `base` with a file's settings; `warn` gets a text per unknown name. Raises ClientConfigError."""
     entries = read_entries(path)
     lines = {entry.key: entry.line for entry in entries}
     try:
@@ -266,7 +266,7 @@ _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
 def _of_jaas(text: str) -> dict[str, Any]:
-    """Parse `…LoginModule required username="…" password="…";`; tokens also have `tokenauth="true"`."""
+    """Return the settings in a sasl.jaas.config. Its login module is PlainLoginModule or ScramLoginModule."""
     try:
         entry = parse_jaas(Secret(text))
     except JaasError as error:

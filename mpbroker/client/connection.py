@@ -1,12 +1,12 @@
 """One connection to a node and its requests in flight (Kafka: KafkaChannel, InFlightRequests).
 
 A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions returns
-the versions of the node. Then it takes requests, one send at a time and up to
-max.in.flight.requests.per.connection without a response. A node answers in the order in which it was asked: a
-response belongs to the oldest request, and another correlation id ends the connection.
+the versions of the node. Then the connection takes requests: it writes one at a time, and up to
+max.in.flight.requests.per.connection wait for a response. A node answers in the order of the requests. A
+response therefore belongs to the oldest request; any other correlation id ends the connection.
 
 Re-authentication (KIP-368) happens on the same connection, before the first request after it is due.
-Responses to earlier requests may still come meanwhile; they have other correlation ids.
+Responses to earlier requests may still arrive then, since SASL's responses have reserved correlation ids.
 
 No method waits, and times are parameters. NetworkClient calls `progress` when the socket is ready.
 """
@@ -52,7 +52,7 @@ class EndOfStream(OSError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientRequest:
-    """A request to one node. `on_complete` is called once, within the poll in which the request is over."""
+    """A request to one node. `NetworkClient.poll` calls `on_complete` once, with a response or an error."""
 
     node: int
     body: Message
@@ -61,7 +61,7 @@ class ClientRequest:
 
 
 class ClientResponse(NamedTuple):
-    """The result of a request: a body or an error, or neither if it has no response (acks=0)."""
+    """The result of a request: a body or an error, or neither for a Produce request with acks=0."""
 
     request: ClientRequest
     body: Any = None
@@ -81,7 +81,7 @@ class InFlight:
 
 
 class Connection:
-    """A connection, for one thread. Its methods raise AuthenticationFailed, InvalidReceive, OSError."""
+    """A connection, used by one thread only. Methods raise AuthenticationFailed, InvalidReceive, OSError."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Connection:
         self._left: deque[memoryview] = deque()
 
     def is_ready(self, now_ms: float) -> bool:
-        """Return whether a request may be sent: versions known, no throttle, no send under way, and room."""
+        """Return whether the connection is made, not throttled, writes no request, and may send one more."""
         return (
             self.versions is not None
             and self._sending is None
@@ -133,7 +133,7 @@ class Connection:
         return _READ | (_WRITE if self._left or self._transport.wants_write else 0)
 
     def send(self, request: ClientRequest, now_ms: float) -> None:
-        """Begin to write a request. Raises RuntimeError if not ready, or UnsupportedVersion."""
+        """Begin to write a request. Raises UnsupportedVersion, or RuntimeError if `is_ready` is False."""
         if self.versions is None or not self.is_ready(now_ms):
             raise RuntimeError(f"node {request.node} is not ready for a request")
         key = KEYS[type(request.body)]
@@ -145,7 +145,7 @@ class Connection:
         self._write()
 
     def progress(self, now_ms: float) -> bool:
-        """Read, then write; return whether another request may be sent now."""
+        """Read and write what the socket allows; return whether the connection may have become ready."""
         sending, versions = self._sending, self.versions
         self.last_active_ms = now_ms
         if self._transport is None:
@@ -160,7 +160,7 @@ class Connection:
         return self._sending is not sending or self.versions is not versions
 
     def next_expiry_ms(self) -> float | None:
-        """Return the time (ms) at which the first request in flight will time out."""
+        """Return the time (ms) at which the next request in flight times out, None if none is in flight."""
         return min([entry.deadline_ms for entry in self.in_flight], default=None)
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class Connection:
             authenticator.receive(frame)
 
     def _answered(self, frame: bytearray, now_ms: float) -> None:
-        """Complete the oldest request. Raises InvalidReceive, after which the connection is unusable."""
+        """Complete the oldest request with its response. Raises InvalidReceive for any other frame."""
         entry = self.in_flight[0] if self.in_flight else None
         if entry is None or entry is self._sending or not entry.expects_response:
             raise InvalidReceive("it sent a response without a request")
@@ -244,7 +244,7 @@ class Connection:
             self._ask_versions(now_ms)
 
     def _throttle(self, entry: InFlight, body: Any, now_ms: float) -> None:
-        """Obey the broker's throttle (KIP-219), during which the timeouts of other requests do not run."""
+        """Send nothing during a response's throttle time (KIP-219), and extend other requests' timeouts."""
         throttle_ms: int = getattr(body, "throttle_time_ms", 0)
         if throttle_ms > 0 and client_throttles(entry.key, entry.version):
             self.throttled_until_ms = max(self.throttled_until_ms, now_ms + throttle_ms)
@@ -263,7 +263,7 @@ class Connection:
                 self._sent(self._sending)
 
     def _next_frame(self) -> bool:
-        """Begin the next frame if there is one: the authenticator's before a request's."""
+        """Queue the bytes of the next frame, if any. An incomplete authentication goes before requests."""
         frame = None
         if self._authenticator is not None and not self._authenticator.complete:
             frame = self._authenticator.next_request()
@@ -273,7 +273,7 @@ class Connection:
         return frame is not None
 
     def _drop(self, count: int) -> None:
-        """Drop `count` bytes from the start of those to write."""
+        """Remove the first `count` bytes, which were written, from the bytes to write."""
         while count:
             first = self._left[0]
             if count < len(first):
@@ -283,7 +283,7 @@ class Connection:
             self._left.popleft()
 
     def _sent(self, entry: InFlight) -> None:
-        """Note that the newest request is written; it is over if it has no response."""
+        """Note that a request is written. Complete the request if it expects no response."""
         self._sending = None
         if not entry.expects_response:
             self.in_flight.pop()

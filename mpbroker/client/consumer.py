@@ -27,7 +27,7 @@ PARTITION_BYTES_MAX = 4 << 20
 
 
 def parse_isolation(text: str) -> int:
-    """Return the number of an isolation.level, as Fetch and ListOffsets requests have it. Raises BadText."""
+    """Return the number that Fetch and ListOffsets have for an isolation.level. Raises BadText."""
     if text not in LEVELS:
         raise BadText(f"a level is one of {', '.join(LEVELS)}")
     return LEVELS[text]
@@ -48,7 +48,7 @@ class Fetched(msgspec.Struct, frozen=True):
     """The result of a fetch for one partition.
 
     `aborted` has the producer id and first offset of each aborted transaction, for read_committed.
-    `topic` is empty if the broker was asked by the topic's id.
+    `topic` is empty if the request named the topic by its id.
     """
 
     partition: int
@@ -64,7 +64,7 @@ class Fetched(msgspec.Struct, frozen=True):
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def batches(self) -> Iterator[tuple[Batch, bool]]:
-        """Yield each batch, and whether it has records for readers. Raises CorruptBatch."""
+        """Yield each batch, and False if it is a control batch or aborted, else True. Raises CorruptBatch."""
         aborted = from_fetch(self.records, self.aborted)
         for batch in iterate_batches(self.records):
             yield batch, not batch.is_control and not aborted.is_aborted(batch)
@@ -76,7 +76,7 @@ def fetch_request(
     isolation: int,
     topic_ids: Mapping[str, bytes | None],
 ) -> m.FetchRequest:
-    """Return a request for records from these positions on; it waits for at least one byte."""
+    """Return a Fetch request from these offsets. The broker waits for records, up to `limits.max_wait_ms`."""
     topics: dict[str, m.FetchRequest.FetchTopic] = {}
     for (name, number), offset in positions.items():
         if name not in topics:
@@ -96,7 +96,7 @@ def fetch_request(
 
 
 def fetched_of(response: m.FetchResponse) -> list[Fetched]:
-    """Return the partitions of a response."""
+    """Return the result of each partition in a response."""
     return [
         Fetched(
             part.partition_index,
@@ -114,10 +114,10 @@ def fetched_of(response: m.FetchResponse) -> list[Fetched]:
 
 
 class Consumer:
-    """Fetches records of one topic. The caller keeps the positions. Raises ClientError.
+    """Fetches records of one topic. The caller keeps the positions. Methods raise ClientError.
 
-    `look_up` asks who leads the partitions, and raises ClientError if the topic does not exist. Errors of
-    partitions whose codes are in `expected` are returned; all others are raised.
+    `look_up` requests the partitions' leaders, and raises ClientError if the topic does not exist. `fetch`
+    returns a partition's error if its code is in `expected`, and raises any other.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Consumer:
         self._limits = limits
 
     def fetch(self, positions: Mapping[int, int], timeout_ms: float = PATIENCE_MS) -> list[Fetched]:
-        """Fetch from all leaders at once, waiting for their first bytes; retry after retriable errors."""
+        """Fetch from all leaders at once and wait for every response; retry after retriable errors."""
         return self._cluster.patiently(
             lambda: self._fetch(positions), timeout_ms=timeout_ms, before_retry=self._look_up
         )
@@ -157,7 +157,7 @@ class Consumer:
         ]
 
     def finish(self, asked: list[Asked]) -> list[Fetched]:
-        """Wait for the responses. Errors of partitions are not raised."""
+        """Wait for the responses; return the partitions' results. A partition's error code is not raised."""
         fetched: list[Fetched] = []
         for one in asked:
             response: m.FetchResponse = self._cluster.finish(one)

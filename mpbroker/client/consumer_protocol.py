@@ -1,6 +1,7 @@
-"""Encodes subscriptions and assignments of the members of a consumer group. Sans-I/O.
+"""Encodes and decodes the subscriptions and assignments of consumer group members. Sans-I/O.
 
-The encoding is version 0, which every client reads. Any version is decoded: later ones only append fields.
+The encoding is version 0, which every client reads. Decoding accepts any version, since later versions only
+append fields.
 (Kafka: ConsumerProtocolSubscription, ConsumerProtocolAssignment, RangeAssignor.)
 """
 
@@ -25,7 +26,7 @@ def encode_subscription(topics: Collection[str]) -> bytes:
 
 
 def decode_subscription(data: bytes) -> list[str]:
-    """Return the topics that a member has subscribed to; none if its bytes are malformed."""
+    """Return the topics that a member has subscribed to, an empty list if `data` is malformed."""
     topics = []
     try:
         (count,) = struct.unpack_from(">i", data, 2)
@@ -51,7 +52,7 @@ def encode_assignment(places: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Return the partitions of a member; none if the bytes are malformed."""
+    """Return the partitions that are assigned to a member, an empty list if `data` is malformed."""
     found: list[TopicPartition] = []
     try:
         (topics,) = struct.unpack_from(">i", data, 2)
@@ -69,7 +70,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 def assign_ranges(
     wanted: Mapping[str, Collection[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Assign a range of each topic to each member that subscribed. `partitions`: counts by topic."""
+    """Divide each topic into a range per subscribed member. `partitions` has each topic's partition count."""
     assigned: dict[str, list[TopicPartition]] = {member: [] for member in wanted}
     for topic, count in sorted(partitions.items()):
         members = sorted(member for member, topics in wanted.items() if topic in topics)

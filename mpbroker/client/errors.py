@@ -1,4 +1,4 @@
-"""Errors between a client and a cluster; each text has the subject, the place and advice."""
+"""Errors of a client. Each text names what failed (a topic, an address), the reason, and often a remedy."""
 
 import re
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ _WRONG_INPUT = frozenset(
 
 
 class BadText(Exception):
-    """A text is malformed. The error has only advice; the caller adds the name of the flag or field."""
+    """A text is malformed. The message has only advice; the caller adds the name of the flag or field."""
 
 
 class BadTime(BadText):
-    """A text is not a time. The caller adds the zone of times without one."""
+    """A text is not a time. The caller adds to the message which time zone is the default."""
 
 
 class ClientError(Exception):
@@ -33,22 +33,22 @@ class ClientError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Return whether the same request may succeed a little later."""
+        """Return whether the same request may succeed if it is sent again later."""
         return False
 
     @property
     def is_wrong_call(self) -> bool:
-        """Return whether the call is wrong whatever the state of the cluster."""
+        """Return whether the call's arguments are invalid in every state of the cluster."""
         return False
 
     def advised(self, advice: str) -> Self:
-        """Add advice to the text; return the error."""
+        """Append advice to this error's text; return this error."""
         self.args = (f"{self}{advice}",)
         return self
 
 
 class InvalidArgument(ClientError):
-    """A call has an argument that is never valid, whatever the state of the cluster."""
+    """A call has an argument that is invalid in every state of the cluster."""
 
     @property
     def is_wrong_call(self) -> bool:
@@ -56,17 +56,17 @@ class InvalidArgument(ClientError):
 
 
 class FailedPrecondition(ClientError):
-    """The state of the cluster does not allow a call: a group has members, a user does not exist."""
+    """The cluster's state does not allow a call, for example because a group still has members."""
 
 
 class ClientConfigError(InvalidArgument):
-    """A setting is missing, malformed or not supported; `name` is its name if only one is wrong."""
+    """A setting is missing, malformed or not supported. `name` is empty if several settings are involved."""
 
     name = ""
 
 
 class ConnectionLost(ClientError):
-    """The broker cannot be reached, or closed the connection. The request may have been done or not."""
+    """The broker cannot be reached, or closed the connection. It may have executed the request."""
 
     @property
     def retriable(self) -> bool:
@@ -74,11 +74,11 @@ class ConnectionLost(ClientError):
 
 
 class RequestTimedOut(ConnectionLost):
-    """No answer came in time; the connection was closed."""
+    """The broker did not answer or accept the request in time."""
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """The client never reached an address that the broker advertises. Its settings decide on retries."""
+    """The client never reached an advertised address. ClientConfig.retries_advertised makes it retriable."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class InvalidReceive(ClientError):
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker lacks the API, or every version of it that this client has."""
+    """The broker lacks the API, or supports no version of it that this client supports."""
 
 
 class ApiFailed(ClientError):
@@ -120,7 +120,7 @@ class ApiFailed(ClientError):
 
 
 def raise_all(failed: Sequence[ClientError]) -> None:
-    """Raise the errors of several topics or groups as one; InvalidArgument if all are wrong calls."""
+    """Raise the errors as one: InvalidArgument if all are wrong calls, otherwise FailedPrecondition."""
     if len(failed) == 1:
         raise failed[0]
     if failed:
@@ -129,7 +129,7 @@ def raise_all(failed: Sequence[ClientError]) -> None:
 
 
 def not_done(what: str, number: int, message: str | None = None) -> ApiFailed:
-    """Return the error of a topic or group, with a text of our own if it does not exist."""
+    """Return an error about `what`, as "topic a". For codes of a missing `what`, it says "does not exist"."""
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND):
         message = "does not exist"
     return ApiFailed(what, number, message)
@@ -142,7 +142,7 @@ def without_leader(topic: str, partition: int) -> ApiFailed:
 
 
 def _names(text: str, what: str) -> bool:
-    """Return whether a broker's text names its subject, as "Topic 'orders' already exists" does."""
+    """Return whether a broker's text names the subject `what`, as "Topic 'orders' already exists" does."""
     kind, _, name = (re.escape(part) for part in what.partition(" "))
     named = rf"\b{kind} {name}(?![\w-]|\.\w)|'{name}'|\"{name}\""
     return bool(name) and re.search(named, text, re.IGNORECASE) is not None

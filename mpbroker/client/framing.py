@@ -1,7 +1,7 @@
 """Frames as a client receives them: a signed size of four bytes, then the content (Kafka: NetworkReceive).
 
-Sans-I/O: the caller writes the next bytes into `room` and passes their count to `received`. The error of the
-first frame names a protocol that begins with these bytes: a wrong port is a common mistake.
+Sans-I/O: the caller writes the next bytes into `room` and passes their count to `received`. A wrong port is a
+common mistake: if a connection begins with bytes of TLS, HTTP or SSH, the error names that protocol.
 """
 
 import struct
@@ -16,7 +16,7 @@ _OTHERS = {b"HTTP": "HTTP", b"SSH-": "SSH"}
 
 
 class Receive:
-    """One frame on its way in."""
+    """A frame that is being received."""
 
     __slots__ = ("_first", "_frame", "_head", "_position", "_size_max", "_view")
 
@@ -29,11 +29,11 @@ class Receive:
         self._position = 0
 
     def room(self) -> memoryview:
-        """Return the buffer for the next bytes; it is not empty until the frame is complete."""
+        """Return the buffer for the next bytes, which is empty only when the frame is complete."""
         return self._view[self._position :]
 
     def received(self, count: int) -> bytearray | None:
-        """Take `count` bytes; return the frame without its size once complete. Raises InvalidReceive."""
+        """Count bytes written to `room`; return the content of a complete frame. Raises InvalidReceive."""
         self._position += count
         if self._position < len(self._view):
             return None

@@ -1,7 +1,7 @@
 """A member of a consumer group of the classic protocol (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
-For a program with one thread. It calls `must_rejoin` between its reads, which sends heartbeats when due.
-Members do not read while the group is rebalanced. Partitions are assigned by ranges (RangeAssignor).
+The member has no thread of its own. Between its reads the program calls `must_rejoin`, which sends a
+heartbeat if one is due. Members do not read during a rebalance. The assignor is RangeAssignor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class GroupMember:
-    """A member that subscribes to one topic. `patience_ms` bounds retries. Raises the errors of Cluster."""
+    """A member that subscribes to one topic. `patience_ms` limits retries. Methods raise Cluster's errors."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, patience_ms: float) -> None:
         self.assigned: list[TopicPartition] = []
@@ -57,7 +57,7 @@ class GroupMember:
         self._coordinator: int | None = None
 
     def join(self) -> list[TopicPartition]:
-        """Join the group's next generation, and wait for this member's partitions."""
+        """Join the group's next generation; wait for this member's assigned partitions and return them."""
         while True:
             try:
                 joined = self._joined()
@@ -75,7 +75,7 @@ class GroupMember:
             return self.assigned
 
     def _check_refused(self) -> None:
-        """Raise the error if assignments were refused for too long; a rebalance follows each refusal."""
+        """Raise the coordinator's error if SyncGroup requests have been refused for `patience_ms`."""
         if self._refused is not None and monotonic_ms() >= self._refused[1] + self._patience_ms:
             raise self._refused[0]
 
@@ -95,7 +95,7 @@ class GroupMember:
         return fetched_offsets(of_group(self._patiently(request)))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets. If a rebalance refuses them, other members read the records again."""
+        """Commit offsets. A commit that a rebalance refuses is no error: `must_rejoin` then returns True."""
         if offsets:
             self._patiently(commit_request(self._group, offsets, self._generation, self._member_id))
 
@@ -143,7 +143,7 @@ class GroupMember:
         return sorted(decode_assignment(synced.assignment))
 
     def _assigned(self, joined: m.JoinGroupResponse) -> dict[str, list[TopicPartition]]:
-        """Assign partitions as the leader; return them by member."""
+        """Assign partitions to all members (the leader's task); return the partitions by member id."""
         wanted = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
         metadata = self._cluster.refresh(sorted({topic for topics in wanted.values() for topic in topics}))
         counts = {topic.name or "": len(topic.partitions) for topic in metadata.topics}
@@ -162,7 +162,7 @@ class GroupMember:
             raise ApiFailed(f"group {self._group}", code)
 
     def _patiently(self, request: m.Message, timeout_ms: float | None = None) -> Any:
-        """Send a request; retry after temporary errors. The caller handles errors about the membership."""
+        """Send a request; retry after temporary errors. Error codes about the membership are not raised."""
         return self._cluster.patiently(lambda: self._ask(request, timeout_ms), timeout_ms=self._patience_ms)
 
     def _ask(self, request: m.Message, timeout_ms: float | None = None) -> Any:
@@ -189,7 +189,7 @@ class GroupMember:
 
 
 def _codes(response: Any) -> list[int]:
-    """Return the error codes of a response about a group."""
+    """Return the error codes in a response to a group request, without zeros."""
     if isinstance(response, m.OffsetCommitResponse):
         return [part.error_code for topic in response.topics for part in topic.partitions if part.error_code]
     if isinstance(response, m.OffsetFetchResponse):
@@ -200,7 +200,7 @@ def _codes(response: Any) -> list[int]:
 
 
 def quietly_leave(member: GroupMember) -> None:
-    """Leave a group at the end of a program, without an error if the broker does not answer."""
+    """Leave a group at the end of a program. Ignore a ClientError, for example if the broker is down."""
     try:
         member.leave()
     except ClientError:

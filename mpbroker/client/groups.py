@@ -1,7 +1,7 @@
-"""Requests about consumer groups, sent to the coordinator of each.
+"""Requests about consumer groups, sent to each group's coordinator.
 
-Classic groups are described by DescribeGroups, those of the consumer protocol (KIP-848) by
-ConsumerGroupDescribe; their offsets are the same.
+DescribeGroups describes classic groups, ConsumerGroupDescribe those of the consumer protocol (KIP-848). The
+requests about offsets are the same for both kinds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INACTIVE = ("Empty", DEAD)
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A member of a group, with the partitions that it has."""
+    """A member of a group, with the partitions that are assigned to it."""
 
     id: str
     instance: str | None
@@ -49,7 +49,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A group as its coordinator describes it. `type` is classic or consumer, `assignor` its protocol."""
+    """A group as its coordinator describes it. `type` is classic or consumer, `assignor` e.g. range."""
 
     name: str
     type: str
@@ -69,7 +69,7 @@ class GroupOffsets(msgspec.Struct, frozen=True):
 
 
 def list_groups(admin: Admin) -> list[m.ListGroupsResponse.ListedGroup]:
-    """Return the groups of all brokers by name. Raises ApiFailed."""
+    """Return the groups of all brokers, sorted by name. Raises ApiFailed."""
     listed = [
         group for broker in admin.broker_ids() for group in admin.patiently(partial(_list, admin, broker))
     ]
@@ -102,17 +102,17 @@ def describe_all(admin: Admin) -> list[GroupOffsets]:
 
 
 def committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
-    """Return the committed offsets of a group, none if it does not exist. Raises ApiFailed."""
+    """Return a group's committed offsets, an empty dict if the group does not exist. Raises ApiFailed."""
     return admin.patiently(partial(_committed, admin, name))
 
 
 def commit(admin: Admin, name: str, offsets: Mapping[TopicPartition, int]) -> list[ApiFailed]:
-    """Commit offsets of a group without members; return the errors of single partitions."""
+    """Commit offsets of a group without members; return an error for each partition that failed."""
     return admin.patiently(partial(_commit, admin, name, offsets))
 
 
 def delete_offsets(admin: Admin, name: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Delete committed offsets; return the error code of each place. Raises ApiFailed."""
+    """Delete committed offsets; return the error code (0: deleted) of each partition. Raises ApiFailed."""
     return admin.patiently(partial(_delete_offsets, admin, name, list(places)))
 
 
@@ -127,7 +127,7 @@ def delete(admin: Admin, name: str) -> None:
 
 @contextmanager
 def _guessing(admin: Admin, name: str) -> Iterator[None]:
-    """Add the name of a similar group to the error about a group that does not exist."""
+    """Within this context, add the name of a similar group to the error that a group does not exist."""
     try:
         yield
     except ApiFailed as error:
@@ -138,13 +138,13 @@ def _guessing(admin: Admin, name: str) -> Iterator[None]:
 
 
 def check(name: str, code: int, message: str | None = None) -> None:
-    """Raise ApiFailed if the code is an error."""
+    """Raise ApiFailed about a group if the code is not 0."""
     if code:
         raise not_done(f"group {name}", code, message)
 
 
 def ask(admin: Admin, name: str, request: m.Message) -> Any:
-    """Ask the broker that coordinates the group."""
+    """Send a request to the group's coordinator; return the response."""
     return admin.cluster.ask(admin.cluster.coordinator(CoordinatorType.GROUP, name), request)
 
 

@@ -1,4 +1,4 @@
-"""Asks leaders for offsets of partitions: start, end, or the first offset from a time (ListOffsets)."""
+"""Asks leaders for a partition's start or end offset, or the first at or after a time (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONSUMER = -1
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset and the timestamp (ms) of its record; -1 for a missing one."""
+    """An offset, and the timestamp (ms) of the record at this offset. A missing value is -1."""
 
     offset: int
     timestamp: int
@@ -27,7 +27,10 @@ def list_offsets(
     isolation: int,
     failed: list[ClientError] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Return the offsets of `timestamps` (by leader, partition). Raises ApiFailed, or appends to `failed`."""
+    """Return an offset for each of `timestamps`, which are by leader's id and partition.
+
+    A partition's ApiFailed is appended to `failed`, or raised if `failed` is None.
+    """
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, mine in timestamps.items():
         response: m.ListOffsetsResponse = cluster.ask(leader, _request(mine, isolation))

@@ -20,7 +20,7 @@ _MAYBE_FULL: Final = (
 def described(
     cluster: Cluster, broker: int, wanted: list[m.DescribeLogDirsRequest.DescribableLogDirTopic] | None
 ) -> list[m.DescribeLogDirsResponse.DescribeLogDirsResult]:
-    """Return the log directories of a broker, with these partitions or all. Raises ApiFailed."""
+    """Return a broker's log directories, with their partitions that are in `wanted` (None: all)."""
     response: m.DescribeLogDirsResponse = cluster.ask(broker, m.DescribeLogDirsRequest(wanted))
     if response.error_code:
         raise ApiFailed(f"log directories of broker {broker}", response.error_code)
@@ -46,5 +46,5 @@ def name_full_disks(cluster: Cluster, error: ApiFailed) -> None:
 
 
 def is_full(one: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> bool:
-    """Return whether a log directory is full; False if the broker does not report its room."""
+    """Return whether a log directory is full; False if the broker does not report the free bytes."""
     return 0 <= one.usable_bytes < ROOM_BYTES

@@ -21,7 +21,7 @@ _ITERATIONS = re.compile(rb",i=(\d+)$")
 
 
 def mechanism(name: str, username: str, password: str, *, by_token: bool = False) -> Callable[[], Exchange]:
-    """Return a function that begins an exchange, `by_token` with a token. Raises ClientConfigError."""
+    """Return a function that begins an exchange. `by_token`: the login is a delegation token (KIP-48)."""
     if name == PLAIN:
         return partial(plain, username, password)
     if name in TYPES:
@@ -36,7 +36,7 @@ def plain(username: str, password: str) -> Exchange:
 
 
 def scram(kind: ScramType, username: str, password: str, *, by_token: bool = False) -> Exchange:
-    """Prove knowledge of the password without sending it; have the broker prove that it knows the user."""
+    """Prove knowledge of the password without sending the password; check the broker's proof in return."""
     client = ScramClient(kind, username, password, by_token=by_token)
     server_first = yield client.first()
     try:
@@ -52,7 +52,7 @@ def scram(kind: ScramType, username: str, password: str, *, by_token: bool = Fal
 
 
 def _check_iterations(server_first: bytes) -> None:
-    """Refuse too many iterations, which take long, and too few, which make guessing a password easy."""
+    """Raise SaslFailed for too many iterations, which take long, or too few, which make guessing easy."""
     match = _ITERATIONS.search(server_first)
     if match is not None and not ITERATIONS_MIN <= int(match[1]) <= ITERATIONS_MAX:
         raise SaslFailed(

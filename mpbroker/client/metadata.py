@@ -1,8 +1,8 @@
 """A client's knowledge of a cluster: nodes, and leaders of partitions (Kafka: Metadata). Sans-I/O.
 
-Metadata begins with the bootstrap servers, whose ids are negative. The client requests it again when it is
-wrong or old, but not before the back-off of the last try is over. If no node can be reached, it begins again
-with the bootstrap servers (KIP-899).
+Metadata begins with the bootstrap servers, which have negative ids. The client requests new metadata when its
+metadata is wrong or old, but not before the back-off after the last request is over. If no node can be
+reached, the client begins again with the bootstrap servers (KIP-899).
 """
 
 from collections.abc import Collection, Iterable
@@ -41,7 +41,7 @@ def metadata_request(topics: Iterable[str] | None, *, auto_create: bool) -> Meta
 
 
 def bootstrap_nodes(servers: Iterable[tuple[str, int]]) -> list[Node]:
-    """Return the servers as nodes with ids from -2 downwards: no broker has these, and -1 is no leader."""
+    """Return the servers as nodes with the ids -2, -3 and so on. (In metadata -1 means "no leader".)"""
     return [Node(-2 - index, host, port) for index, (host, port) in enumerate(servers)]
 
 
@@ -85,11 +85,11 @@ class Metadata:
         return sorted(self._leaders.get(topic, ()))
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """Return the leader; None if it is missing or unknown."""
+        """Return the partition's leader; None if there is no leader, or the partition is unknown."""
         return self._nodes.get(self._leaders.get(topic, {}).get(partition, NO_NODE))
 
     def error(self, topic: str) -> int:
-        """Return the topic's error code in the last answer, 0 if it had none."""
+        """Return the topic's error code in the last response about the topic, 0 if there was no error."""
         return self._errors.get(topic, 0)
 
     def request_update(self) -> None:
@@ -109,7 +109,7 @@ class Metadata:
         return metadata_request(sorted(self._topics), auto_create=self._auto_create)
 
     def updated(self, response: MetadataResponse, now_ms: float) -> None:
-        """Update from a response. Request another after the back-off if it lacks a topic or leader."""
+        """Store a response. If it lacks a topic or leader, request metadata again after the back-off."""
         if response.brokers:
             self._nodes = {
                 broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in response.brokers

@@ -4,8 +4,8 @@ The client connects to a node on demand and negotiates versions; then the node i
 does all reading, writing and waiting, ends connections that are late or idle, and completes requests. The
 cluster's metadata is refreshed meanwhile, by the node with the least load.
 
-Difference from Kafka: a send is tried at once, and epoll asked for room only when it did not fit, which saves
-two system calls per request.
+Difference from Kafka: a send writes to the socket at once. Epoll waits for room in the socket only after an
+incomplete write, which saves two system calls per request.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ POLL_MS_MAX = 300_000.0
 
 
 class NetworkClient:
-    """A client's connections, for one thread except `wakeup`. Connects to a node on demand.
+    """A client's connections, made on demand. Only `wakeup` may be called from another thread.
 
-    `advice` ends the text of a failed connection. Other parameters are for tests. Raises ClientConfigError.
+    `advice` is appended to the error if a server that the user named cannot be reached. The parameters after
+    `advice` are for tests. Raises ClientConfigError.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class NetworkClient:
         return connection is not None and connection.is_ready(self._clock_ms())
 
     def send(self, request: ClientRequest) -> None:
-        """Send a request; a poll calls its `on_complete`. Raises RuntimeError if the node is not ready."""
+        """Send a request; `poll` calls its `on_complete`. Raises RuntimeError if the node is not ready."""
         known = self._nodes.get(request.node)
         if known is None or known.connection is None:
             raise RuntimeError(f"node {request.node} is not ready for a request")
@@ -118,7 +119,7 @@ class NetworkClient:
             self._over.append(ClientResponse(request, error=unsupported))
 
     def poll(self, timeout_ms: float) -> None:
-        """Read, write, wait up to `timeout_ms` (ValueError if negative), then complete responses."""
+        """Read and write for up to `timeout_ms`, then call `on_complete` of each finished request."""
         if timeout_ms < 0:
             raise ValueError("a timeout cannot be negative")
         now_ms = self._clock_ms()
@@ -131,7 +132,7 @@ class NetworkClient:
             response.request.on_complete(response)
 
     def least_loaded_node(self) -> Node | None:
-        """Return the best node: first ready and idle, then ready, connecting, or free to connect to."""
+        """Return the ready node with the fewest requests, else a connecting node, else a node to connect."""
         nodes = self.metadata.nodes()
         if not nodes:
             return None
@@ -161,12 +162,12 @@ class NetworkClient:
         return self._nodes[node_id].rest_ms(self._clock_ms()) if node_id in self._nodes else 0.0
 
     def in_flight_count(self, node_id: int | None = None) -> int:
-        """Count the requests without a response, of one node or of all."""
+        """Return the number of requests in flight to one node, or to all nodes."""
         nodes = self._nodes.values() if node_id is None else filter(None, [self._nodes.get(node_id)])
         return sum(len(node.connection.in_flight) for node in nodes if node.connection is not None)
 
     def wakeup(self) -> None:
-        """End the wait of `poll`, or of the next one. Callable from any thread, also after `close`."""
+        """End the wait of the present or next `poll`. Callable from any thread, also after `close`."""
         with self._wakeup_lock:
             if self._wakeup >= 0:
                 os.eventfd_write(self._wakeup, 1)
@@ -220,7 +221,7 @@ class NetworkClient:
         return sock, error == 0
 
     def _drive(self, known: NodeState, step: Callable[[float], object]) -> None:
-        """Run a step of a node's connection. A failure ends that connection alone."""
+        """Run a step of a node's connection. A failure closes only this connection."""
         assert known.connection is not None
         now_ms = self._clock_ms()
         try:
@@ -288,7 +289,7 @@ class NetworkClient:
                 self._lost(known, ConnectionLost(f"{lost}: idle for too long"), now_ms)
 
     def _lost(self, known: NodeState, failure: ClientError, now_ms: float, late_ms: float = -1.0) -> None:
-        """End a connection with its requests, oldest first; those due by `late_ms` have timed out."""
+        """Close a connection. Its requests due by `late_ms` fail as timed out, all others with `failure`."""
         connection = known.connection
         known.failed(failure, now_ms)
         self._stirred = True
@@ -326,7 +327,7 @@ class NetworkClient:
         return ConnectionLost(text)
 
     def _never_reached(self, known: NodeState, text: str) -> ConnectionLost:
-        """Return the error about a node that cannot be reached: AdvertisedUnreachable if it never was."""
+        """Return ConnectionLost, or AdvertisedUnreachable if an advertised node was never ready."""
         if not self._is_advertised(known):
             return ConnectionLost(text)
         if known.was_ready or known.has_untried_address:
@@ -386,7 +387,7 @@ def _timed_out(node: Node, request: ClientRequest) -> RequestTimedOut:
 
 
 def _configure(sock: socket.socket, config: ClientConfig) -> None:
-    """Set the socket's options before it connects: the receive buffer bounds the window only then."""
+    """Set the socket's options. Set after connecting, the receive buffer would not limit TCP's window."""
     if config.send_buffer_bytes != OS_DEFAULT:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
     if config.receive_buffer_bytes != OS_DEFAULT:

@@ -1,11 +1,11 @@
-"""A node from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
+"""The state of a node, kept from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
 
-After a failure the client waits before it connects again, longer each time; the set-up timeout grows, too. A
-host with several addresses is tried at the next one, and resolved again after a connection (KIP-302,
-KIP-601).
+With each failure in a row, both the back-off before the next attempt and the set-up timeout grow. An attempt
+uses the next address of the host. After the loss of an established connection the host is resolved again
+(KIP-302, KIP-601).
 
-Difference from Kafka: the set-up timeout runs until TLS and SASL are over, not only TCP's handshake, so that
-it catches a peer that goes silent in the middle of them.
+Difference from Kafka: the set-up timeout includes TLS and SASL, not only TCP's handshake, so that it ends a
+connection whose peer stops answering during TLS or SASL.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Resolve = Callable[[str, int], list[Address]]
 
 
 class NodeState:
-    """The connection to a node. `failure`: the error of the last attempt, until a connection is ready."""
+    """A node's connection and back-off. `failure` is the last error, None once a connection is ready."""
 
     def __init__(self, node: Node, reconnect: ExponentialBackoff, setup_timeout: ExponentialBackoff) -> None:
         self.node = node
@@ -41,7 +41,7 @@ class NodeState:
         self._next_address = 0
 
     def rest_ms(self, now_ms: float) -> float:
-        """Return the milliseconds until the back-off after a failure is over; 0 without one."""
+        """Return the milliseconds until the back-off after a failure is over, 0 without a back-off."""
         return max(0.0, self._rests_until_ms - now_ms) if self.connection is None else 0.0
 
     def can_connect(self, now_ms: float) -> bool:
@@ -57,7 +57,7 @@ class NodeState:
         return bool(self._addresses) and self._next_address % len(self._addresses) > 0
 
     def next_address(self, resolve: Resolve, now_ms: float) -> Address:
-        """Begin an attempt; return the address to connect to. Raises OSError if the host has none."""
+        """Begin an attempt; return the address to connect to. Raises OSError if the host has no address."""
         self.watched = 0
         self.last_attempt_ms = now_ms
         self.setup_deadline_ms = now_ms + self._setup_timeout.after(self._failed_setups)
@@ -69,7 +69,7 @@ class NodeState:
         return address
 
     def progressed(self) -> None:
-        """Reset the counts of earlier failures for the steps that the connection has taken."""
+        """Forget failed set-ups once the connection is established, and failed attempts once it is ready."""
         assert self.connection is not None
         if self.connection.established:
             self._failed_setups = 0
@@ -79,7 +79,7 @@ class NodeState:
             self._failed_attempts = 0
 
     def failed(self, failure: ClientError, now_ms: float) -> None:
-        """Note that the connection or attempt failed; its back-off begins."""
+        """Note that the connection or attempt failed. Begin the back-off."""
         if self.connection is not None and self.connection.established:
             self._addresses = []
         else:

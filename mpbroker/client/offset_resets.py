@@ -1,4 +1,4 @@
-"""The new committed offsets of groups (Kafka: ConsumerGroupCommand.resetOffsets)."""
+"""Computes new committed offsets of groups (Kafka: ConsumerGroupCommand.resetOffsets)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS: Final = ("group", "topic", "partition", "committed", "new_offset")
 
 
 class Reset(NamedTuple):
-    """The offset to reset to. `number`: the value of to-offset or shift-by, or a time in ms."""
+    """The offset to reset to. `number` is the value of to-offset or shift-by, or a time in ms."""
 
     kind: str
     number: int = 0
@@ -32,17 +32,17 @@ class Reset(NamedTuple):
 
 
 def to_datetime(text: str, now_ms: int) -> Reset:
-    """Return the reset to a time. Raises BadText."""
+    """Return the reset to the first record at or after a time. Raises BadText."""
     return Reset("to-datetime", parse_time(text, now_ms))
 
 
 def by_duration(text: str, now_ms: int) -> Reset:
-    """Return the reset to the time that is this duration ago. Raises BadText."""
+    """Return the reset to the time `now_ms` minus the duration `text`. Raises BadText."""
     return Reset("to-datetime", check_time(now_ms - parse_duration(text)))
 
 
 def target(reset: Reset, ends: Ends, committed: int | None) -> tuple[int | None, str]:
-    """Return the new offset of a partition, None if it has no offset to shift, and a remark."""
+    """Return a partition's new offset (None: no committed offset to shift) and a remark or ""."""
     match reset.kind:
         case "to-earliest":
             return ends.start, ""
@@ -74,7 +74,7 @@ def _within(ends: Ends, wanted: int) -> tuple[int, str]:
 
 
 def parse_topic(text: str) -> tuple[str, list[int] | None]:
-    """Return topic and partitions from TOPIC or TOPIC:0,1; None means all. Raises BadText."""
+    """Parse TOPIC or TOPIC:0,1; return topic and partitions (None: all partitions). Raises BadText."""
     topic, colon, numbers = text.partition(":")
     wanted = [number.strip() for number in numbers.split(",")] if colon else []
     if not topic or not all(parse_decimal(number) is not None for number in wanted):
@@ -83,7 +83,7 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
 
 
 class TopicScope(NamedTuple):
-    """Partitions by topic, None for all of them; None for all topics."""
+    """The partitions to reset. `named[topic]` None: the whole topic. `named` None: all topics."""
 
     named: Mapping[str, list[int] | None] | None
 
@@ -96,12 +96,12 @@ class TopicScope(NamedTuple):
         return numbers is None or number in numbers
 
     def of_topics(self, admin: Admin, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Return all partitions in scope, with or without a committed offset."""
+        """Return the named partitions, or if `named` is None, those that have a committed offset."""
         return sorted(committed) if self.named is None else _there(admin, self.named)
 
 
 def _there(admin: Admin, named: Mapping[str, list[int] | None]) -> list[TopicPartition]:
-    """Return the named partitions (None: all of a topic). Raises InvalidArgument, ApiFailed."""
+    """Return the named partitions; None means all of a topic. Raises InvalidArgument, ApiFailed."""
     places = []
     for name, numbers in named.items():
         places += [(name, number) for number in partitions_of(admin.topic(name), numbers)]
@@ -109,7 +109,7 @@ def _there(admin: Admin, named: Mapping[str, list[int] | None]) -> list[TopicPar
 
 
 class ResetPlan(NamedTuple):
-    """The new offsets: one `reset` for all of `scope`, or `offsets` by partition, read from `file`."""
+    """Resets all partitions of `scope` with `reset`, or sets `offsets` (by group) that `file` lists."""
 
     reset: Reset
     scope: TopicScope | None = None
@@ -132,7 +132,7 @@ class ResetPlan(NamedTuple):
 def planned(
     admin: Admin, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
-    """Return a group's new offsets, None if the plan has none. Appends to `rows`. Raises ClientError."""
+    """Return a group's new offsets (None: nothing to reset); append a row for each. Raises ClientError."""
     _check_inactive(admin, name)
     committed = groups.committed(admin, name)
     resets = plan.resets(admin, name, committed)
@@ -155,7 +155,7 @@ def planned(
 
 
 def _check_inactive(admin: Admin, name: str) -> None:
-    """Refuse a group with members, which would commit other offsets. The group need not exist."""
+    """Raise FailedPrecondition if the group exists and has members: they would commit other offsets."""
     try:
         group = groups.describe(admin, name)
     except ApiFailed as error:
@@ -170,7 +170,7 @@ def _check_inactive(admin: Admin, name: str) -> None:
 
 
 def explained(name: str, error: ApiFailed) -> ClientError:
-    """Return the error of a commit, with our own text if members have joined the group meanwhile."""
+    """Return the error of a failed commit: FailedPrecondition if members have joined the group meanwhile."""
     if error.code in (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,

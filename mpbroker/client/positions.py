@@ -1,7 +1,7 @@
 """The offsets at which a consumer begins and ends in each partition, without I/O.
 
-The notation of a place is that of rpk and kcat: beginning, end, an offset, -N for the last N, +N after the
-first N, @TIME for the first record from a time on.
+A place is written as in rpk and kcat: beginning, end, an offset, -N (the last N records), +N (after the first
+N records), @TIME (the first record at or after a time).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mpbroker.protocol.numbers import HIGH_WATERMARK
 
 
 class Ends(NamedTuple):
-    """Start and end offset of a partition, and the first offset from a requested time (None: no record)."""
+    """A partition's start and end offset, and the first offset at or after a time (None: no such record)."""
 
     start: int
     end: int
@@ -23,7 +23,7 @@ class Ends(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A place to begin. `number` is an offset, a distance, or a time in ms."""
+    """A place to begin. `number` is an offset, a number of records, or a time in ms."""
 
     kind: str
     number: int = 0
@@ -34,7 +34,7 @@ class Start(NamedTuple):
         return self.number if self.kind == "time" else None
 
     def within(self, ends: Ends) -> int:
-        """Return the offset of the place in a partition. An explicit offset is returned unchanged."""
+        """Return the place's offset in a partition. An explicit offset may be out of the log's range."""
         match self.kind:
             case "beginning":
                 return ends.start
@@ -51,7 +51,7 @@ class Start(NamedTuple):
 
 
 def parse_before(text: str) -> int:
-    """Return the offset before which DeleteRecords deletes: a number, or latest. Raises BadText."""
+    """Parse the offset of a DeleteRecords request: a number, or latest (returned as -1). Raises BadText."""
     offset = HIGH_WATERMARK if text == "latest" else parse_decimal(text)
     if offset is None:
         raise BadText("write an offset, or latest")

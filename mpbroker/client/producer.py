@@ -5,10 +5,9 @@ After a retriable error a batch waits until nothing of its partition is in fligh
 batches are sent again in order. Without a producer id, a lost connection is an error: the batch may be in the
 log, and the broker could not recognise a second copy.
 
-The topic decides how large a batch may be (max.message.bytes) and refuses one that is larger. The producer
-halves that batch until the pieces fit, each with the sequences of its records (Kafka:
-Sender.reenqueueSplitBatches, KAFKA-3995). After that it halves every batch that is at least as large as the
-smallest refused one.
+The broker refuses a batch that is larger than the topic's max.message.bytes. The producer halves the refused
+batch until the pieces fit, each with the sequences of its records (Kafka: Sender.reenqueueSplitBatches,
+KAFKA-3995). After that the producer halves every batch that is at least as large as the smallest refused one.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class PartitionQueue:
 
 
 class Producer:
-    """Sends batches to topics, in `transaction` if given. `trouble` is called once per retried error."""
+    """Sends batches to topics, in `transaction` if given. `trouble` gets each retried error's text."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class Producer:
 
     @property
     def idle(self) -> bool:
-        """Return whether everything is acknowledged."""
+        """Return whether all batches are acknowledged."""
         return self._buffered_bytes == 0
 
     @property
@@ -152,7 +151,7 @@ class Producer:
         queue.next_sequence = (queue.next_sequence + records) % SEQUENCE_MODULUS
 
     def poll(self, timeout_ms: float = WAIT_MS) -> None:
-        """Send what can be sent and wait for something to happen. Raises ClientError for a lost batch."""
+        """Send what can be sent, then wait for events. Raises ClientError if a batch is lost."""
         now_ms = monotonic_ms()
         timeout_ms = min(timeout_ms, self._send(now_ms))
         self._cluster.client.poll(timeout_ms)
@@ -162,7 +161,7 @@ class Producer:
             raise self._failed
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until everything is acknowledged. Raises ClientError."""
+        """Wait until all batches are acknowledged. Raises ClientError, RequestTimedOut after `timeout_ms`."""
         deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
         while not self.idle:
             if deadline_ms is not None and monotonic_ms() >= deadline_ms:
@@ -172,7 +171,7 @@ class Producer:
     def _fitting(
         self, topic: str, data: bytearray, records: int, sequence: int, deadline_ms: float
     ) -> Iterator[Batch]:
-        """Yield one batch, or several if the topic does not take one of this size."""
+        """Yield the records as one batch, or as several if the topic has refused a batch of this size."""
         if len(data) < self._too_large_bytes.get(topic, sys.maxsize) or records == 1:
             in_transaction = self._transaction is not None
             base_sequence = sequence if self._producer_id >= 0 else -1
@@ -207,7 +206,7 @@ class Producer:
         return response.producer_id, response.producer_epoch
 
     def _send(self, now_ms: float) -> float:
-        """Send one request to every leader that takes one; return the milliseconds until the next call."""
+        """Send at most one request to each ready leader; return the milliseconds until the next call."""
         wait_ms = WAIT_MS
         by_leader: dict[Node, list[TopicPartition]] = {}
         for partition, queue in self._queues.items():
@@ -232,7 +231,7 @@ class Producer:
         return wait_ms
 
     def _has_no_leader(self, partition: TopicPartition, queue: PartitionQueue, now_ms: float) -> None:
-        """Note that a partition has no leader, usually for a moment. Keep a problem noted before."""
+        """Note that a partition has no leader. Report the problem only after LEADERLESS_MS."""
         error = without_leader(*partition)
         since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
         if now_ms - since_ms >= LEADERLESS_MS:
@@ -275,7 +274,7 @@ class Producer:
             self._answered(response.body, sent)
 
     def _lost(self, error: ClientError, sent: dict[TopicPartition, Batch]) -> None:
-        """Send the batches again. Without a producer id, raise: they may be in the log already."""
+        """Retry the batches. Without a producer id, fail instead: the batches may be in the log already."""
         if self._producer_id < 0:
             self._fail(error)
         for partition in sent:
@@ -320,7 +319,7 @@ class Producer:
         self._reported.clear()
 
     def _split(self, topic: str, queue: PartitionQueue, refused: Batch) -> None:
-        """Split the refused batch, and all as large that are not in flight. None of them is in the log."""
+        """Split the refused batch and every unsent batch that is too large. None of these is in the log."""
         too_large = min(self._too_large_bytes.get(topic, sys.maxsize), len(refused.data))
         self._too_large_bytes[topic] = too_large
         batches = list(queue.batches)
@@ -344,7 +343,7 @@ class Producer:
         self._cluster.metadata.request_update()
 
     def _check_failures(self) -> None:
-        """Report why a leader cannot be reached; raise the error if no retry can help."""
+        """Report why a leader cannot be reached. Fail the producer if the error is not retriable."""
         for leader in set(self._leaders()):
             failure = self._cluster.client.failure(leader.id)
             if failure is None:
@@ -367,7 +366,7 @@ class Producer:
             self._trouble(f"{error}; trying again")
 
     def _expire(self, now_ms: float) -> None:
-        """Raise the error of a batch that has timed out, when nothing is in flight."""
+        """Fail if a partition's oldest batch has timed out and no batch of this partition is in flight."""
         for partition, queue in self._queues.items():
             if queue.batches and now_ms >= queue.batches[0].deadline_ms and not queue.in_flight():
                 seconds = self._delivery_timeout_ms / 1000
@@ -406,7 +405,7 @@ def _records(data: Buffer) -> list[NewRecord]:
 
 
 def _too_large(batch: Batch) -> str:
-    """Return a text that identifies a record which is too large."""
+    """Return a text that identifies the batch's only record, which is too large."""
     (record,) = _records(batch.data)
     how = "with key" if record.key is not None else "that begins with"
     shown = (record.value if record.key is None else record.key) or b""

@@ -2,7 +2,7 @@
 
 Sans-I/O: an authenticator returns the frames to send and takes the received frames. Its requests have
 correlation ids from a range of their own, by which their responses are recognised.
-If the broker limits the session, the client authenticates again at 85 to 95 % of its lifetime (KIP-368).
+If the broker limits the session's lifetime, the client authenticates again after 85 to 95 % of it (KIP-368).
 """
 
 import random
@@ -46,7 +46,7 @@ Frames = Generator[Sequence[Buffer], bytearray, None]
 
 
 class SaslAuthenticator:
-    """Send ApiVersions, SaslHandshake, then SaslAuthenticate until the mechanism's exchange returns."""
+    """Sends ApiVersions, SaslHandshake, then SaslAuthenticate until the mechanism's exchange ends."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SaslAuthenticator:
         return self._frames is None
 
     def next_request(self) -> Sequence[Buffer] | None:
-        """Return the frame to send now, None while a response is due."""
+        """Return the frame to send now, None while a response is due or after the login is complete."""
         request, self._request = self._request, None
         return request
 

@@ -1,4 +1,4 @@
-"""Times and durations as users write them, in milliseconds. No I/O; the current time is a parameter."""
+"""Parses times and durations into ms, and formats times. No I/O; the current time is a parameter."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parse_duration(text: str) -> int:
 
 
 def in_ms(key: str, value: str) -> str:
-    """Return a setting's value; for a setting in ms, 15m, 1h or 7d is converted to milliseconds."""
+    """Return a setting's value. If the setting is in ms, convert 15m, 1h or 7d to milliseconds."""
     if not key.endswith(".ms"):
         return value
     try:
@@ -65,14 +65,14 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def check_time(time_ms: int | None) -> int:
-    """Return the time. Raises BadText if it is negative: such numbers have other meanings in requests."""
+    """Return the time. Raises BadText if it is None, too large, or negative (a special value in requests)."""
     if time_ms is None or not 0 <= time_ms <= LONG_MAX:
         raise BadText(f"a time is from 1970 on, and at most {LONG_MAX} ms after that")
     return time_ms
 
 
 def format_time(time_ms: int) -> str:
-    """Return a time in UTC as `parse_time` reads it; "-" for none, the number after the year 9999."""
+    """Format a time in UTC for `parse_time`. Times after the year 9999 stay in ms; "-" if negative."""
     if time_ms < 0:
         return "-"
     if time_ms > LAST_MS:

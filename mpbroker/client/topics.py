@@ -35,7 +35,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 def topic_of(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
-    """Return a topic of a Metadata response."""
+    """Convert a topic of a Metadata response into a Topic."""
     partitions = [
         Partition(part.partition_index, part.leader_id, part.replica_nodes, part.isr_nodes, part.error_code)
         for part in topic.partitions
@@ -50,7 +50,7 @@ def no_partition(topic: Topic, number: int) -> str:
 
 
 def partitions_of(topic: Topic, wanted: Sequence[int] | None = None) -> list[int]:
-    """Return the partitions that are wanted, by default all. Raises InvalidArgument if one is missing."""
+    """Return the wanted partitions, by default all. Raises InvalidArgument if a wanted one does not exist."""
     there = [partition.index for partition in topic.partitions]
     if missing := [number for number in wanted or () if number not in there]:
         raise InvalidArgument(no_partition(topic, missing[0]))
@@ -63,7 +63,7 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def refuse_internal(names: Iterable[str]) -> None:
-    """Refuse to delete internal topics: a broker, like Kafka's, would delete them. Raises InvalidArgument."""
+    """Raise InvalidArgument if an internal topic is to be deleted. A broker would not refuse that."""
     if own := sorted(INTERNAL_TOPICS.intersection(names)):
         raise InvalidArgument(
             f"{own[0]} is the broker's own topic: without it all groups' offsets or all transactions "
@@ -72,7 +72,7 @@ def refuse_internal(names: Iterable[str]) -> None:
 
 
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
-    """Return the partitions that have a leader or do not exist; append an error for every other one."""
+    """Return the partitions except leaderless ones. Append an error to `failed` for each leaderless one."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]
     failed += [without_leader(topic.name, number) for number in offline]
@@ -80,7 +80,7 @@ def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> l
 
 
 def by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int, _Value]]:
-    """Split values by partition into values by leader and partition."""
+    """Group the partitions' values by their leaders' ids. Raises InvalidArgument, ApiFailed."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     split: dict[int, dict[int, _Value]] = {}
     for index, value in values.items():

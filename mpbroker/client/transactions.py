@@ -2,8 +2,8 @@
 
 Partitions are added explicitly and the epoch stays the same when a transaction ends: AddPartitionsToTxn up to
 v3, Produce up to v11, EndTxn up to v4 (versions.VERSION_CAPS). Therefore any process may retry the end of a
-transaction until the next one of its transactional id begins. The newer protocol (KIP-890) bumps the epoch
-with each end and would forbid that.
+transaction until the next transaction of the same transactional id begins. The newer protocol (KIP-890) bumps
+the epoch at each end and would not allow such retries.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FENCED = (
 
 
 class ProducerId(NamedTuple):
-    """A producer id with its epoch. With the transactional id it lets any process end the transaction."""
+    """A producer id with its epoch. With both and the transactional id, any process can end a transaction."""
 
     id: int
     epoch: int
 
 
 class TransactionFailed(ApiFailed):
-    """The coordinator refused with a final error. `is_over`: the transaction has ended."""
+    """The coordinator answered with an error. `is_over` is True if the transaction has already ended."""
 
     @property
     def is_over(self) -> bool:
@@ -79,7 +79,7 @@ class Transactions:
         self._ask(transactional_id, request, _code_of_partitions)
 
     def end(self, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
-        """End the transaction. Idempotent. Raises TransactionFailed if it had the other outcome."""
+        """End the transaction. Idempotent. Raises TransactionFailed if it ended with the other outcome."""
         request = m.EndTxnRequest(
             transactional_id=transactional_id,
             producer_id=producer.id,
@@ -100,7 +100,7 @@ class Transactions:
         )
 
     def ongoing(self, prefix: str) -> list[str]:
-        """List the transactional ids with this prefix whose transactions are open, of all coordinators."""
+        """Return, from all brokers, the transactional ids with this prefix that have open transactions."""
         # Coordinators are asked by id, which bootstrap servers do not have.
         self._cluster.refresh()
         found = []
@@ -116,7 +116,7 @@ class Transactions:
         return self._cluster.patiently(lambda: self._ask_once(transactional_id, request, code_of))
 
     def _ask_once(self, transactional_id: str, request: m.Message, code_of: Callable[[Any], int]) -> Any:
-        """Ask the coordinator; look it up again after an error, except CONCURRENT_TRANSACTIONS."""
+        """Ask the coordinator. After an error other than CONCURRENT_TRANSACTIONS, forget its node id."""
         try:
             answer = self._cluster.ask(self._coordinator(transactional_id), request)
             if code := error_code(code_of(answer)):
@@ -136,7 +136,7 @@ class Transactions:
 
 
 class Transaction:
-    """An open transaction that a Producer writes in."""
+    """An open transaction, to which a Producer writes."""
 
     def __init__(self, transactions: Transactions, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id = transactional_id
@@ -150,7 +150,7 @@ class Transaction:
         return not self._partitions
 
     def add(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Add partitions that are new to the coordinator."""
+        """Add to the transaction those partitions that it does not have yet."""
         new = set(partitions) - self._partitions
         if new:
             self._transactions.add(self.transactional_id, self.producer, sorted(new))

@@ -14,7 +14,7 @@ SEGMENTS_MAX = 1024
 
 
 class Transport(Protocol):
-    """The part of plaintext and TLS that a connection uses."""
+    """The methods of plaintext and TLS transports that a connection uses."""
 
     ready: bool
     wants_write: bool
@@ -25,10 +25,10 @@ class Transport(Protocol):
         """Continue the handshake; return whether it is over. Raises AuthenticationFailed, OSError."""
 
     def receive_into(self, room: memoryview) -> int | None:
-        """Return the number of bytes read, 0 at the end. Raises AuthenticationFailed, OSError."""
+        """Read; return the byte count, 0 at the end of the stream. Raises AuthenticationFailed, OSError."""
 
     def send(self, segments: Sequence[Buffer]) -> int | None:
-        """Return the number of bytes taken from the start of the segments. Raises OSError."""
+        """Write from the start of the segments; return the number of bytes written. Raises OSError."""
 
     def close(self) -> None:
         """Release what the transport added to the socket."""
@@ -60,4 +60,4 @@ class PlaintextTransport:
             return None
 
     def close(self) -> None:
-        """Do nothing: nothing was added."""
+        """Do nothing: this transport added nothing to the socket."""

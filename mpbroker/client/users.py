@@ -17,7 +17,7 @@ _LISTENERS: Final = ("listeners", "listener.security.protocol.map")
 
 
 def mechanism_of(name: str) -> ScramType:
-    """Return a mechanism by its name. Raises InvalidArgument."""
+    """Return a SCRAM mechanism by its name, in upper or lower case. Raises InvalidArgument."""
     if (kind := TYPES.get(name.upper())) is None:
         raise InvalidArgument(f"'{name}' is not one of {', '.join(TYPES)}")
     return kind
@@ -34,13 +34,13 @@ def upsert(admin: Admin, user: str, kind: ScramType, iterations: int, password: 
 
 
 def can_log_in(admin: Admin, user: str, kind: ScramType) -> str:
-    """Return a text that the user can log in, with a remark if no listener asks for logins."""
+    """Return "user … can log in with …", with a remark if no listener of the broker uses SASL."""
     nobody_asks = ", but no listener asks for a login" if _serves_without_logins(admin) else ""
     return f"user {user} can log in with {kind.mechanism}{nobody_asks}"
 
 
 def _serves_without_logins(admin: Admin) -> bool:
-    """Return whether no listener of the broker has SASL; False if it does not report that."""
+    """Return whether no listener of the broker uses SASL; False if the broker does not tell."""
     node = admin.cluster.refresh().brokers[0].node_id
     result = admin.describe_configs(ConfigResourceType.BROKER, str(node), _LISTENERS)
     found = {entry.name: entry.value or "" for entry in result.configs}
@@ -54,7 +54,7 @@ def _serves_without_logins(admin: Admin) -> bool:
 
 
 def remove(admin: Admin, user: str, kinds: list[int]) -> None:
-    """Delete credentials of a user. Raises ApiFailed, FailedPrecondition."""
+    """Delete a user's credentials for these mechanisms. Raises ApiFailed, FailedPrecondition."""
     deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
     for kind in kinds:
         # A request alters one credential of a user.
@@ -62,7 +62,7 @@ def remove(admin: Admin, user: str, kinds: list[int]) -> None:
 
 
 def listed(admin: Admin) -> list[dict[str, Any]]:
-    """Return a row for each credential. Raises ApiFailed."""
+    """Return user, mechanism and iterations of each credential, as dicts. Raises ApiFailed."""
     return [
         {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
         for user, number, iterations in describe(admin, None)

@@ -73,12 +73,12 @@ CLIENT_THROTTLES_FROM = {
 
 
 def client_throttles(key: ApiKey, version: int) -> bool:
-    """Return whether the client must pause for a throttle itself; in newer APIs it always must."""
+    """Return whether the client must wait for throttle_time_ms. In old versions the broker waits instead."""
     return version >= CLIENT_THROTTLES_FROM.get(key, 0)
 
 
 class Span(NamedTuple):
-    """The lowest and the highest version."""
+    """The lowest and the highest version of a request that a node supports."""
 
     lowest: int
     highest: int
@@ -91,7 +91,10 @@ class NodeApiVersions:
         self._spans = spans
 
     def usable(self, key: ApiKey, *, by_id: bool = False) -> int:
-        """Return the highest common version. `by_id`: see `names_topics_by_id`. Raises UnsupportedVersion."""
+        """Return the highest common version. Raises UnsupportedVersion.
+
+        VERSION_CAPS limit the version, unless the request names topics by id (`by_id`).
+        """
         ours = valid_versions(key)
         theirs = self._spans.get(key)
         if theirs is None:
@@ -107,7 +110,7 @@ class NodeApiVersions:
 
 
 def names_topics_by_id(request: Message) -> bool:
-    """Return whether a fetch has each topic's id and name, and so fits any version (KIP-516)."""
+    """Return whether a Fetch request has each topic's id, so that any version can encode it (KIP-516)."""
     return (
         isinstance(request, FetchRequest)
         and bool(request.topics)
@@ -116,7 +119,7 @@ def names_topics_by_id(request: Message) -> bool:
 
 
 class ApiVersionsTalk:
-    """The first request on every connection, repeated in a version that the broker supports."""
+    """ApiVersions, the first request on every connection. Repeated if the broker refuses its version."""
 
     def __init__(self) -> None:
         self.versions: NodeApiVersions | None = None
@@ -130,7 +133,7 @@ class ApiVersionsTalk:
         return self._version, request
 
     def received(self, response: ApiVersionsResponse) -> str | None:
-        """Take the response; return its problem, or None. Sets `versions`, or the next version to try."""
+        """Take the response; return a problem or None. Sets `versions` or the next request's version."""
         spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
             self.versions = NodeApiVersions(spans)

@@ -1,4 +1,4 @@
-"""The broker's settings that clients have altered (AlterConfigs), as a configuration holds them."""
+"""The broker's settings that clients have altered (AlterConfigs). They are a part of `BrokerConfig`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import msgspec
 
 
 class Beneath(msgspec.Struct, frozen=True):
-    """The text that an altered key has in file and flags. `origin`: its place; "" for the default."""
+    """A key's text before clients altered it. `origin`: its place in file or flags; "" for the default."""
 
     text: str | None
     origin: str
 
 
 class Altered(msgspec.Struct, frozen=True):
-    """Altered texts by key: `broker` for this broker alone, which take precedence, `default` for all."""
+    """Altered texts by key. The texts of this broker (`broker`) override those of all brokers (`default`)."""
 
     broker: dict[str, str] = {}
     default: dict[str, str] = {}
     beneath: dict[str, Beneath] = {}
 
     def text(self, key: str) -> str | None:
-        """Return the altered text of a key, this broker's own first; None if there is none."""
+        """Return the key's text in `broker`, or else in `default`; None if the key is not altered."""
         return self.broker.get(key, self.default.get(key))
 
     def differing(self, other: Altered) -> Iterator[str]:
-        """Yield the keys whose texts differ between the two."""
+        """Yield the keys that have another text in `other`, or a text in one of the two objects only."""
         for key in {*self.broker, *self.default, *other.broker, *other.default}:
             mine = (self.broker.get(key), self.default.get(key))
             if mine != (other.broker.get(key), other.default.get(key)):

@@ -46,17 +46,17 @@ _NO_ELECTION = "this broker is a single node, whose replica never lags"
 
 
 def gzip_level(level: int) -> str:
-    """Return the problem with a gzip level by Kafka's rules, or "". -1 is zlib's default."""
+    """Return the problem with a gzip level by Kafka's rules, or "". A level of -1 means zlib's default."""
     return "" if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9, or equal to -1"
 
 
 def nonzero(time: int) -> str:
-    """Return the problem with a retention time, or "". Kafka refuses zero; negative is unlimited."""
+    """Return the problem with a retention time, or "". Zero is refused; a negative time means no limit."""
     return "" if time else "Value must be unlimited (-1) or at least 1"
 
 
 def fit_the_memory(most: int, count: int) -> str:
-    """Return the problem with a number of worker processes, or "". Kafka's threads have no limit."""
+    """Return the problem if there would be more than `most` worker processes, or ""."""
     if count <= most:
         return ""
     return (
@@ -66,14 +66,14 @@ def fit_the_memory(most: int, count: int) -> str:
 
 
 def _is_authorizer(name: str) -> str:
-    """Return the problem with an authorizer's name, or "". Only the built-in one is accepted."""
+    """Return the problem with an authorizer's name, or "". Only the built-in authorizer is accepted."""
     if name in ("", STANDARD_AUTHORIZER):
         return ""
     return f"Java plug-ins cannot be loaded; the only authorizer is {STANDARD_AUTHORIZER}"
 
 
 def _are_principals(text: str) -> str:
-    """Return the problem with a list of super users, or "". Each must be `Type:name`."""
+    """Return the problem with a list of super users, or "". Each entry must be `Type:name`."""
     wrong = [one.strip() for one in text.split(";") if one.strip() and ":" not in one]
     if not wrong:
         return ""
@@ -697,7 +697,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     resizing_to: dict[str, int] = msgspec.field(default_factory=dict)
 
     def security_of(self, listener: str, mechanism: str = "") -> SecuritySettings:
-        """Return the security settings of a listener, or of one of its mechanisms."""
+        """Return the security settings of a listener, or of one SASL mechanism of the listener."""
         return self.listener_security.get(f"{listener}/{mechanism}" if mechanism else listener, self)
 
     @property
@@ -707,7 +707,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     def is_privileged(self, listener: str) -> bool:
         """Return whether only brokers and operators reach the listener.
 
-        Such a listener is the control plane's or, without one, the inter-broker listener (KafkaConfig).
+        True for the control plane's listener or, without a control plane, for the inter-broker listener.
         """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 
@@ -717,18 +717,18 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
 
     @property
     def roll_ms(self) -> int:
-        """Return segment.ms of topics that do not set it."""
+        """Return the value of segment.ms for topics that do not set it."""
         return self.log_roll_ms if self.log_roll_ms is not None else self.log_roll_hours * HOUR_MS
 
     @property
     def roll_jitter_ms(self) -> int:
-        """Return segment.jitter.ms of topics that do not set it."""
+        """Return the value of segment.jitter.ms for topics that do not set it."""
         jitter_ms = self.log_roll_jitter_ms
         return self.log_roll_jitter_hours * HOUR_MS if jitter_ms is None else jitter_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return retention.ms of topics that do not set it.
+        """Return the value of retention.ms for topics that do not set it.
 
         Any negative number means unlimited and becomes -1.
         """
@@ -742,7 +742,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
 
     @property
     def flush_ms(self) -> int:
-        """Return flush.ms of topics that do not set it."""
+        """Return the value of flush.ms for topics that do not set it."""
         return self.log_flush_interval_ms if self.log_flush_interval_ms is not None else LONG_MAX
 
 

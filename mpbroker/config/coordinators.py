@@ -10,7 +10,7 @@ BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 
 
 class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
-    """Settings of both coordinators. A struct has one base, so they extend the settings of security."""
+    """Settings of both coordinators. BrokerConfig inherits SecuritySettings through this, its only base."""
 
     group_initial_rebalance_delay_ms: Annotated[
         int,

@@ -1,7 +1,7 @@
 """The answers of DescribeConfigs: every setting with value, source, type, documentation and synonyms.
 
-The order is that of Kafka's `ConfigHelper`: synonyms are all places that a value can come from, in order of
-precedence, and the source of a value is the source of its first synonym.
+Settings are sorted by name. Synonyms are all settings that a value can come from, in order of precedence, as
+in Kafka's `ConfigHelper`. The source of a value is the source of its first synonym.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +20,7 @@ from mpbroker.config.topic_config import TOPIC_KEYS, resolve
 
 
 class ConfigSource(IntEnum):
-    """Source of a value, numbered as in DescribeConfigsResponse, field ConfigSource."""
+    """Source of a value. The numbers are those of the field ConfigSource in DescribeConfigsResponse."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -34,7 +34,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(msgspec.Struct, frozen=True):
-    """One place a value could come from."""
+    """A place that a value can come from: a key in a source, with its value there."""
 
     name: str
     value: str | None
@@ -42,7 +42,7 @@ class Synonym(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One setting of a resource, ready to be put on the wire."""
+    """One setting of a resource, with the fields of DescribeConfigsResponse."""
 
     name: str
     value: str | None
@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True):
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str | None], names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Return entries of a topic by name. Names that no topic setting has are left out, as in Kafka."""
+    """Return those settings of a topic that are in `names` (None: all). Kafka, too, ignores unknown names."""
     config = resolve(broker, overrides)
     entries = []
     for name in _wanted(TOPIC_KEYS, names):
@@ -71,9 +71,10 @@ def describe_topic(
 
 
 def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return entries of the broker: our settings, Kafka's, and others set in the file or by clients.
+    """Return the broker's settings that `names` lists, or all. Unknown settings are shown if they are set.
 
-    Settings are read-only unless clients may alter them in Kafka and here. Unknown names are read-only.
+    A setting is read-only unless clients may alter it both in Kafka and here. As in Kafka, settings of single
+    listeners and unknown settings are marked read-only too.
     """
     shown = {*BROKER_KEYS, *known.kafka_keys(), *broker.idle, *filter(names_limit, broker.origins)}
     shown |= {*broker.altered.broker, *broker.altered.default}
@@ -95,7 +96,7 @@ def _key_of(name: str) -> Key:
 
 
 def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return entries of the settings altered for all brokers (the resource named "")."""
+    """Return the settings altered for all brokers (the resource ""), limited to `names` if it is given."""
     entries = []
     for name in _wanted(altered.default, names):
         key = key_of(name)
@@ -122,10 +123,10 @@ def _wanted(table: Collection[str], names: Iterable[str] | None) -> list[str]:
 
 
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
-    """Return the synonyms among broker keys, first those altered or set, then the defaults.
+    """Return the synonyms for these broker keys: altered values, then those of file and flags, then defaults.
 
-    If the first name is not set itself, other set names are omitted, as in Kafka: if a broker sets only
-    log.retention.hours, retention.ms of a topic has no such synonym; its own is log.retention.ms.
+    As in Kafka, the list begins with the first synonym whose key is `names[0]`. If a broker sets only
+    log.retention.hours, for example, a topic's retention.ms has no synonyms: log.retention.ms has no value.
     """
     keys = [_key_of(name) for name in names]
     found = sorted((one for key in keys for one in _altered(broker.altered, key)), key=lambda one: one.source)
@@ -143,7 +144,7 @@ def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym
 
 
 def static_text(broker: BrokerConfig, name: str) -> str | None:
-    """Return the text of a setting in file and flags, None if they do not have it."""
+    """Return the text of a setting in file and flags, None if it is in neither."""
     if name == "broker.id":
         return str(broker.node_id)  # Kafka fills in the one by the other.
     if name not in broker.origins:

@@ -1,10 +1,10 @@
 """The settings of the broker that clients may alter, and the resulting configuration (KIP-226).
 
-A key's value comes from the first of these that has it: the alteration of this broker, the alteration of all
-brokers, file and flags, the default. Dynamic settings are those that are dynamic in Kafka and that this
-broker can adopt while it runs, and the connection limits of single listeners. Kafka's other dynamic settings,
-and unknown ones, are stored and shown without effect. Security settings of single listeners are read from the
-file alone: they come with files of keys, and with passwords, which are never kept in the metadata log.
+A key's value comes from the first of these sources that has the key: the alteration of this broker, the
+alteration of all brokers, file and flags, the default. Dynamic settings are those that are dynamic in Kafka
+and that this broker can adopt while it runs, and the connection limits of single listeners. Kafka's other
+dynamic settings, and unknown settings, are stored and shown without effect. Security settings of single
+listeners are read from the file alone, because passwords are never kept in the metadata log.
 (Kafka: DynamicBrokerConfig, DynamicConfig.Broker, as of 4.3.)
 """
 
@@ -67,9 +67,9 @@ _IN_THE_FILE = "Change them in the broker's properties file, then mpbroker ctl r
 
 
 def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
-    """Return why these settings cannot be altered at all, in Kafka's words, or None if they can.
+    """Return why clients may not alter these settings, in Kafka's words, or None if they may.
 
-    Unknown names can be: in Kafka they may be a plug-in's. Values are checked later.
+    Unknown settings may be altered: in Kafka they may belong to a plug-in. Values are checked later.
     """
     wanted = sorted(set(names))
     if secrets := [name for name in wanted if _is_secret(name)]:
@@ -116,7 +116,7 @@ def key_of(name: str) -> Key:
 
 
 def _fixed(names: list[str]) -> str:
-    """Explain why these settings of Kafka's cannot be altered, and what to do instead."""
+    """Return why clients cannot alter these settings of Kafka, and what the operator can do instead."""
     idle = {name: reason for name in names if (reason := _no_effect(name)) is not None}
     of_the_file = [name for name in names if name not in idle]
     parts = []
@@ -135,7 +135,7 @@ def _fixed(names: list[str]) -> str:
 
 
 def _no_effect(name: str) -> str | None:
-    """Return why the setting has no effect wherever it is set, or None if it has one in the file."""
+    """Return why the setting has no effect even in the file, or None if it has an effect there."""
     if name in BROKER_KEYS:
         return BROKER_KEYS[name].pending or None
     of_listener = _LISTENER.fullmatch(name)
@@ -148,7 +148,7 @@ def _no_effect(name: str) -> str | None:
 
 
 def _may_be_of_listener(rest: str) -> bool:
-    """Return whether the rest of a key is a listener's setting. A mechanism may precede it."""
+    """Return whether `rest`, a key without `listener.name.<name>.`, is a setting of TLS or SASL."""
     return any(rest == key or rest.endswith(f".{key}") for key in SECURITY_KEYS)
 
 
@@ -157,7 +157,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    """Return whether the setting is a secret, with any prefix (Kafka: DynamicPasswordConfigs)."""
+    """Return whether the setting is a secret, whatever prefix it has (Kafka: DynamicPasswordConfigs)."""
     secrets = (key for key, one in SECURITY_KEYS.items() if one.type is ConfigType.PASSWORD)
     return any(name == key or name.endswith(f".{key}") for key in secrets) or name.endswith(".password")
 
@@ -170,7 +170,7 @@ def _is_of_one_broker(name: str) -> bool:
 
 
 def parse(name: str, text: str) -> Value:
-    """Parse the value of a setting that can be altered. Raises ValueError, with Kafka's words."""
+    """Parse the text of a setting that clients may alter. Raises ValueError with Kafka's words."""
     value = key_of(name).parse(text)
     if name == OVERRIDES:
         assert isinstance(value, tuple)
@@ -184,7 +184,7 @@ def parse(name: str, text: str) -> Value:
 
 
 def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return the valid texts, and problems of invalid ones, which another version may have accepted."""
+    """Return valid texts, and problems of invalid texts, which other mpbroker versions may have accepted."""
     good, problems = {}, []
     for name, text in texts.items():
         try:
@@ -199,7 +199,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
 
 
 def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-    """Return `static`, the configuration of file and flags, with altered settings. Raises ValueError."""
+    """Return `static` with the altered texts in `default`, then those in `broker`. Raises ValueError."""
     texts = {**default, **broker}
     counting = {name: text for name, text in texts.items() if name in DYNAMIC or names_limit(name)}
     values = {field_name(name): parse(name, text) for name, text in counting.items() if name in DYNAMIC}
@@ -223,7 +223,7 @@ def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[s
 
 
 def static_of(config: BrokerConfig) -> BrokerConfig:
-    """Return the configuration of file and flags alone."""
+    """Return the configuration of file and flags, without the alterations by clients."""
     beneath = config.altered.beneath
     values: dict[str, Any] = {
         field_name(name): None if one.text is None else BROKER_KEYS[name].parse(one.text)
@@ -238,10 +238,10 @@ def static_of(config: BrokerConfig) -> BrokerConfig:
 
 
 def step_problem(now: BrokerConfig, was: BrokerConfig, becomes: BrokerConfig) -> str | None:
-    """Return why an altered number of workers breaks Kafka's rule for one step, or None.
+    """Return why a number of workers in `becomes` is too far from the number in `was`, or None.
 
-    The step starts from the number accepted last. `now` is the configuration of the running broker, which may
-    not have adopted `was` yet.
+    `resize_problem` has the rule. `now` is the configuration of the running broker, which may not have
+    adopted `was` yet.
     """
     for name, (kind, most) in RESIZABLE.items():
         text = was.altered.text(name)

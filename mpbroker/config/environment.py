@@ -1,4 +1,4 @@
-"""The environment variables of mpbroker, and what each is for. `mpbroker man` prints them."""
+"""The environment variables of mpbroker and their descriptions, which `mpbroker man` prints."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The command that installs an optional package into this environment, for errors about a missing one."""
+"""The pip command that installs an optional package, for errors about a missing package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def pip_install(extra: str) -> str:
-    """Return the command that installs an extra of the distribution, with the pip of this environment.
+    """Return the command that installs an extra of mpbroker-server with the pip of this environment.
 
     The pip on the PATH may belong to another environment or to the system.
     """

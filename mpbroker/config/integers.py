@@ -7,7 +7,7 @@ LONG_MIN = -(2**63)
 
 
 def parse_decimal(text: str) -> int | None:
-    """Parse decimal digits; return None for other characters, or more than 63 bits."""
+    """Return the number in a text of decimal digits; None for other texts and for more than LONG_MAX."""
     digits = text.lstrip("0") if text.isdecimal() else ""
     # Python refuses to parse thousands of digits.
     if not text.isdecimal() or len(digits) > len(str(LONG_MAX)):

@@ -1,4 +1,4 @@
-"""A setting: type, default, bounds, documentation; text to value and back, with Kafka's messages.
+"""`Key`, which describes a setting and parses its texts, and the errors for wrong texts.
 
 The rules are those of `org.apache.kafka.common.config.ConfigDef`: values are trimmed, numbers are plain Java
 numbers (no underscores), lists are split at commas. An error reads
@@ -16,7 +16,7 @@ from mpbroker.config.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 
 
 class Secret(msgspec.Struct, frozen=True, gc=False):
-    """A password or key. Only `text` reveals it."""
+    """A password or cryptographic key. Its repr and str are `[hidden]`; the field `text` has the secret."""
 
     text: str
 
@@ -33,7 +33,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.A
 
 
 class ConfigType(IntEnum):
-    """Type of a setting, numbered as in DescribeConfigsResponse, field ConfigType (KIP-569)."""
+    """Type of a setting. The numbers are those of ConfigType in DescribeConfigsResponse (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -48,7 +48,7 @@ class ConfigType(IntEnum):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """An error or a warning about a key: where it was written, and what to do."""
+    """An error or a warning about a key. `origin` is where the key was set: file and line, or flag."""
 
     key: str
     origin: str
@@ -70,11 +70,11 @@ class ConfigError(Exception):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One setting. In a field's `Annotated[...]` it needs neither name nor default: the field has both.
+    """The description of one setting. In `Annotated[...]`, name and default are taken from the field.
 
-    `begins` is the title of the group of settings of which this is the first. `pending` is the reason why a
-    setting is stored and reported but has no effect yet, for a warning. `shown` makes a wrong text safe for
-    logs.
+    `begins` is the title of a group of settings; only the first setting of the group has it. `pending` is the
+    reason why a setting has no effect yet, for a warning. `check` returns the problem with a value, or "".
+    `shown` makes a wrong text safe for logs.
     """
 
     type: ConfigType
@@ -94,7 +94,7 @@ class Key(msgspec.Struct, frozen=True):
         return ValueError(f"Invalid value {self.shown(text)} for configuration {self.name}: {why}")
 
     def parse(self, text: str) -> Value:
-        """Return the typed value of a text. Raises ValueError with Kafka's words if it is invalid."""
+        """Return the typed value of a text. Raises ValueError with Kafka's words if the text is invalid."""
         text = text.strip()
         value = self._convert(text)
         self._check_bounds(text, value)
@@ -143,12 +143,12 @@ class Key(msgspec.Struct, frozen=True):
 
 
 def listed(text: str) -> list[str]:
-    """Split a list at its commas, without blanks and empty parts."""
+    """Return the parts of a comma-separated list, stripped, without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def key_name(field: str) -> str:
-    """Return Kafka's key of a field, which has dots in place of all underscores."""
+    """Return Kafka's key for a field name: every underscore becomes a dot."""
     return field.replace("_", ".")
 
 
@@ -157,7 +157,7 @@ def field_name(key: str) -> str:
 
 
 def table_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
-    """Return the `Key` of every field of a struct that has one, by Kafka's key, in order of definition."""
+    """Return the Keys in the annotations of a struct's fields, by Kafka's name, in order of definition."""
     hints = get_type_hints(struct, include_extras=True)
     table = {}
     for info in msgspec.structs.fields(struct):
@@ -175,7 +175,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def format_value(value: Any) -> str | None:
-    """Return a value's text as Kafka's tools print it. None and secrets become None (null on the wire)."""
+    """Return a value's text as Kafka's tools print it; None (null on the wire) for None and for secrets."""
     if value is None or isinstance(value, Secret):
         return None
     if isinstance(value, bool):

@@ -1,9 +1,9 @@
 """Keys that Kafka 4.3 or older has and this broker lacks: they are refused or warned about, never ignored.
 
-A setting is refused if it would change permissions, or a limit that an operator relies on: running without it
-would look like success. All others are warned about. `kafka_keys.json` has all of Kafka's keys, including
-supported ones. For keys that Kafka 4.3 shows it has type, default, bounds, and whether clients may alter
-them, for others the default. A key with its default is only warned about.
+A setting is refused if it would change permissions, or a limit that an operator relies on: a start without
+it would look like success. All other settings, and any setting with Kafka's default, only get a warning.
+`kafka_keys.json` has the defaults of all keys of Kafka, also of those that this broker supports. For the keys
+in Kafka 4.3's DescribeConfigs it also has type, bounds, and whether clients may alter the key.
 """
 
 import json
@@ -98,24 +98,24 @@ _NO_EFFECT = "this broker has no such setting"
 
 
 def is_known(key: str) -> bool:
-    """Return whether Kafka has such a setting, or its prefix makes it a listener's."""
+    """Return whether Kafka has a setting with this key, or the key begins with `listener.name.<name>.`."""
     return key in kafka_defaults() or re.match(r"listener\.name\.[^.]+\.", key) is not None
 
 
 def refusal(key: str, value: str) -> str | None:
-    """Return why this value must not be ignored, or None when a warning is enough."""
+    """Return why a start with this value must be refused, or None if a warning is enough."""
     if key in HARMLESS or value == (kafka_defaults().get(key) or ""):
         return None
     return _reason(REFUSED, key)
 
 
 def no_effect(key: str) -> str:
-    """Return why the setting does nothing here."""
+    """Return why the setting has no effect in this broker."""
     return HARMLESS.get(key) or _reason(REFUSED, key) or _reason(WARNED, key) or _NO_EFFECT
 
 
 def nearest(key: str) -> str | None:
-    """Return the supported key, or else the known key, that is closest to a misspelt one; None if none is."""
+    """Return the supported key, or else Kafka's key, closest to a misspelt key; None if none is close."""
     supported = [*BROKER_KEYS, *ALIASES]
     for candidates in (supported, list(kafka_defaults())):
         if found := closest(key.lower().replace("_", "."), candidates):
@@ -124,10 +124,10 @@ def nearest(key: str) -> str | None:
 
 
 def is_misspelt(key: str) -> bool:
-    """Return whether an unknown key is certainly a misspelt key that has an effect here.
+    """Return whether an unknown key is so likely a misspelt supported key that it must be refused.
 
-    It differs from a supported key by at most two letters, is close to a key that only this broker has, or
-    has a prefix of settings that are refused rather than ignored, such as security.
+    Such a key differs from a supported key by at most two letters, is close to a key that only this broker
+    has, or begins with a prefix in REFUSED, such as `ssl.`.
     """
     if _reason(REFUSED, key) is not None:
         return True
@@ -139,7 +139,7 @@ def is_misspelt(key: str) -> bool:
 
 
 def _is_within_two_edits(one: str, other: str) -> bool:
-    """Return whether at most two insertions, deletions or replacements of letters turn one into the other."""
+    """Return whether at most two insertions, deletions or replacements of letters turn `one` into `other`."""
     if abs(len(one) - len(other)) > 2:
         return False
     above = list(range(len(other) + 1))
@@ -162,7 +162,7 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def hint(names: Iterable[str], candidates: Iterable[str]) -> str:
-    """Return the end of a sentence, with the closest candidate for the first name that has one."""
+    """Return "; did you mean …?" for the first unknown name with a close candidate, or ""."""
     known_names = list(candidates)
     unknown = (name for name in names if name not in known_names)
     guess = next(filter(None, (closest(name.lower(), known_names) for name in unknown)), None)
@@ -181,13 +181,13 @@ def _kafka() -> dict[str, Any]:
 
 @cache
 def kafka_defaults() -> dict[str, str | None]:
-    """Return the default of every key of Kafka."""
+    """Return the defaults of all of Kafka's settings, as texts by key."""
     return {name: one["default"] if isinstance(one, dict) else one for name, one in _kafka().items()}
 
 
 @cache
 def kafka_keys() -> dict[str, Key]:
-    """Return the settings that DescribeConfigs of Kafka 4.3 shows of a broker. Defaults are texts."""
+    """Return the broker settings that DescribeConfigs of Kafka 4.3 shows, by key. Defaults are texts."""
     return {name: _key(name, one) for name, one in _kafka().items() if isinstance(one, dict)}
 
 
@@ -209,5 +209,5 @@ def is_dynamic(name: str) -> bool:
 
 
 def is_of_one_broker(name: str) -> bool:
-    """Return whether clients may alter the setting of a single broker alone, not of all."""
+    """Return whether clients may alter the setting for a single broker only, not for all brokers at once."""
     return is_dynamic(name) and _kafka()[name]["dynamic"] == "per-broker"

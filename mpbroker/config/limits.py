@@ -1,8 +1,8 @@
-"""Limits of connections, of single listeners and of single addresses.
+"""Limits of connections for single listeners and for single addresses.
 
-Kafka reads `listener.name.<listener>.<key>` first, and `<key>` if that is not set. A listener without its own
-limit therefore gets the broker's value as its own limit: its connections are counted apart from those of
-others (ListenerName.configPrefix, ConnectionQuotas).
+Kafka reads `listener.name.<listener>.<key>` or, if it is not set, `<key>`. A listener without a limit of its
+own therefore gets the broker's value as a limit on the connections of this listener alone
+(ListenerName.configPrefix, ConnectionQuotas).
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ _LIMIT = re.compile(r"(?P<host>.+):(?P<limit>[0-9]{1,10})")
 
 
 class ListenerLimits(msgspec.Struct, frozen=True):
-    """Limits of a single listener. None means the broker's."""
+    """Limits of a single listener. None means that the broker's limit applies."""
 
     max_connections: int | None = None
     max_connection_creation_rate: int | None = None
@@ -36,7 +36,7 @@ def names_limit(key: str) -> bool:
 
 
 def parse_limit(key: str, text: str, listeners: set[str]) -> tuple[str, str, int]:
-    """Return the listener, the key without prefix, and the limit. Raises ValueError with the reason."""
+    """Return (listener, key without prefix, limit). Raises ValueError with the reason."""
     match = _PREFIXED.fullmatch(key)
     assert match is not None
     listener = match["listener"].upper()
@@ -54,7 +54,7 @@ def no_listener(key: str, name: str, listeners: Iterable[str]) -> str:
 def laid_over(
     own: Mapping[str, ListenerLimits], texts: Mapping[str, str | None]
 ) -> dict[str, ListenerLimits]:
-    """Return the limits of single listeners with `texts`, by key, applied. None removes a limit."""
+    """Return the limits `own` (by listener) with the new limits `texts` (by key). None removes a limit."""
     found = dict(own)
     for key, text in texts.items():
         listener, field = _place(key)
@@ -64,7 +64,7 @@ def laid_over(
 
 
 def text_of(own: Mapping[str, ListenerLimits], key: str) -> str | None:
-    """Return the text of a limit of one listener, None if it has none."""
+    """Return the text of the listener's limit that `key` names, None if it is not set."""
     listener, field = _place(key)
     return format_value(getattr(own.get(listener, ListenerLimits()), field))
 
@@ -76,7 +76,7 @@ def _place(key: str) -> tuple[str, str]:
 
 
 def overrides_problem(entries: tuple[str, ...]) -> str:
-    """Return the problem with max.connections.per.ip.overrides, or ""."""
+    """Return the problem with the entries of max.connections.per.ip.overrides, or ""."""
     for entry in entries:
         match = _LIMIT.fullmatch(entry)
         if match is None or int(match["limit"]) > INT_MAX:
@@ -85,10 +85,10 @@ def overrides_problem(entries: tuple[str, ...]) -> str:
 
 
 def resolved_overrides(entries: tuple[str, ...]) -> tuple[str, ...]:
-    """Replace names by addresses. Raises ValueError, naming the host.
+    """Replace host names in max.connections.per.ip.overrides by addresses. Raises ValueError.
 
-    Names are resolved once, before the first process starts, so a process that is replaced while the name
-    server is down has the addresses.
+    Names are resolved once, before the first process starts. So a process that is restarted while the name
+    server is down knows the addresses.
     """
     found = []
     for entry in entries:
@@ -102,7 +102,7 @@ def resolved_overrides(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def limits_by_address(entries: tuple[str, ...]) -> dict[bytes, int]:
-    """Return the limits by packed address, of entries without names."""
+    """Return the limits by packed address, from entries that have addresses and no host names."""
     return {ipaddress.ip_address(host).packed: limit for host, limit in map(_split, entries)}
 
 

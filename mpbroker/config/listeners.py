@@ -1,4 +1,4 @@
-"""Listeners: `NAME://host:port` or `NAME://unix:/path`, each with the security protocol its name maps to.
+"""Listeners: `NAME://host:port` or `NAME://unix:/path`. The security protocol follows from the name.
 
 The rules are those of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and
 unique; ports are unique except for port 0 and for one IPv4 plus one IPv6 literal on the same port;
@@ -43,7 +43,7 @@ class Listener(msgspec.Struct, frozen=True):
 
     @property
     def is_wildcard(self) -> bool:
-        """Return whether it means all addresses of the machine."""
+        """Return whether the listener is at all addresses of the machine."""
         return not self.path and self.host in WILDCARDS
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 def parse_listeners(
     text: str, protocols: dict[str, str], *, unique_ports: bool = True
 ) -> tuple[Listener, ...]:
-    """Parse a comma-separated list of listeners. Raises ValueError, which names the wrong one."""
+    """Parse a comma-separated list of listeners. Raises ValueError, which names the wrong listener."""
     listeners = tuple(_parse_one(entry, protocols) for entry in listed(text))
     if not listeners:
         raise ValueError("at least one listener must be given, such as PLAINTEXT://127.0.0.1:9092")
@@ -82,7 +82,7 @@ def parse_listeners(
 
 
 def parse_http_listener(text: str) -> Listener | None:
-    """Parse the address that serves HTTP, `host:port`; None if it is empty. Raises ValueError."""
+    """Parse the address `host:port` of the HTTP server. Return None for "". Raises ValueError."""
     if not text:
         return None
     match = _LISTENER.fullmatch(f"HTTP://{text}")
@@ -92,7 +92,7 @@ def parse_http_listener(text: str) -> Listener | None:
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """Parse HOST:PORT, IPv6 addresses in brackets; the host may be empty. Raises ValueError."""
+    """Return (host, port) of HOST:PORT. An IPv6 host is in brackets; HOST may be "". Raises ValueError."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -104,7 +104,7 @@ def parse_host_port(text: str) -> tuple[str, int]:
 
 
 def port_of(listener: str) -> int | None:
-    """Return the port of NAME://HOST:PORT; None for a Unix socket."""
+    """Return the port of NAME://HOST:PORT; None for NAME://unix:/PATH."""
     try:
         return parse_host_port(listener.partition("://")[2])[1]
     except ValueError:
@@ -112,7 +112,7 @@ def port_of(listener: str) -> int | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host can reach an address. The only such name is localhost."""
+    """Return whether the host is a loopback address or the name localhost. Other names count as remote."""
     try:
         return host == LOCAL_NAME or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -137,7 +137,7 @@ def page_url(address: str) -> str:
 
 
 def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> None:
-    """Check that listeners can be served together. Raises ValueError, which names those that cannot."""
+    """Raise ValueError if two listeners have the same name, path or (with `unique_ports`) port."""
     names = [listener.name for listener in listeners]
     for name in names:
         if names.count(name) > 1:

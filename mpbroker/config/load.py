@@ -20,7 +20,7 @@ _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protoc
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """A command line flag for a key, such as `--handlers` for num.io.threads."""
+    """A command line flag that sets a key, such as `--handlers` for num.io.threads."""
 
     name: str
     key: str
@@ -28,7 +28,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A valid configuration, and warnings about it."""
+    """A valid configuration, and the warnings about its settings."""
 
     config: BrokerConfig
     warnings: tuple[Problem, ...]
@@ -70,13 +70,13 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
 
 
 def _shown(key: str, text: str) -> str:
-    """Return the text of a setting without effect, "" if it may be a secret."""
+    """Return the text to show for a setting that has no effect, "" if the setting may be a secret."""
     kind = known.kafka_keys().get(key)
     return text.strip() if kind is not None and kind.type is not ConfigType.PASSWORD else ""
 
 
 def _line(problem: Problem) -> tuple[bool, int]:
-    """Return a sort key: lines of a file in their order, then -o and flags, which have no line."""
+    """Return a sort key: problems of the file come first, by line; -o and flags have no line."""
     line = problem.origin.rpartition(":")[2]
     return (False, int(line)) if line.isdigit() else (True, 0)
 
@@ -120,7 +120,7 @@ def _is_secret(key: str) -> bool:
 
 
 def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: list[Problem]) -> None:
-    """Add settings. If two sources differ about a key, add a warning that names the one in effect."""
+    """Add `more` to `settings`. A later value replaces a different earlier value, with a warning."""
     for setting in more:
         key = known.ALIASES.get(setting.key, setting.key)
         before = settings.get(key)
@@ -135,10 +135,10 @@ def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> li
 
 
 def _protocols(values: dict[str, Any], settings: dict[str, _Setting]) -> dict[str, str]:
-    """Return the protocols of the listeners that can have settings of their own.
+    """Return the security protocols, by name, of the listeners that can have settings of their own.
 
-    These are the configured listeners, and the names in the protocol map, whose listeners may be added while
-    the broker runs.
+    These listeners are the configured ones, and those that the protocol map names: a listener with such a
+    name may be added while the broker runs.
     """
     later = {}
     if "listener.security.protocol.map" in settings:
@@ -156,7 +156,7 @@ def _add_limits(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add limits of single listeners, and upper-case the names of listeners with a special role."""
+    """Add the limits of single listeners to `values`; change listener names in other values to upper case."""
     names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
@@ -181,7 +181,7 @@ def _add_security(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Resolve the security settings of each listener, and refuse those that cannot be served safely."""
+    """Add the security settings of each listener to `values`, and a problem for each missing setting."""
     protocols = _protocols(values, settings)
     overrides: dict[tuple[str, str], dict[str, Value]] = {}
     for setting in of_listeners:
@@ -205,7 +205,7 @@ def _add_security(
 def _supported(
     settings: dict[str, _Setting], problems: list[Problem], warnings: list[Problem]
 ) -> dict[str, _Setting]:
-    """Return the settings this broker has. The others become problems or warnings."""
+    """Return the settings that this broker has. Add a problem or a warning for each other setting."""
     supported = {}
     for key, setting in settings.items():
         if key in BROKER_KEYS:
@@ -226,10 +226,10 @@ def _supported(
 
 
 def _add_unknown(setting: _Setting, problems: list[Problem], warnings: list[Problem]) -> None:
-    """Add a key that neither Kafka nor this broker has.
+    """Add a problem or a warning about a key that neither Kafka nor this broker has.
 
-    Kafka warns about such a key, which may be a plug-in's. This broker also warns if a file has the key,
-    unless it resembles one that has an effect here.
+    Kafka warns about such a key, which may belong to a plug-in. This broker warns if the key is in the
+    file and `is_misspelt` is false for it. In all other cases the key is a problem.
     """
     key, guess = setting.key, known.nearest(setting.key)
     hint = f"; did you mean {guess}?" if guess else ""
@@ -261,7 +261,7 @@ def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str
 def _absolute(
     key: str, paths: Iterable[str], supported: dict[str, _Setting], problems: list[Problem]
 ) -> tuple[str, ...]:
-    """Return absolute paths, relative to the directory in which the broker was started."""
+    """Return the absolute paths. A relative path begins at the directory in which the broker was started."""
     try:
         return tuple(str(Path(path).expanduser().absolute()) for path in paths)
     except RuntimeError:
@@ -273,7 +273,7 @@ def _absolute(
 def _add_listeners(
     values: dict[str, Any], settings: dict[str, _Setting], problems: list[Problem], warnings: list[Problem]
 ) -> None:
-    """Add the listeners, except those of a KRaft controller; they need the protocol map."""
+    """Add the protocol map and the listeners to `values`, without the listeners of a KRaft controller."""
     protocols = dict(listeners.DEFAULT_PROTOCOL_MAP)
     if (setting := settings.get("listener.security.protocol.map")) is not None:
         try:
@@ -315,7 +315,7 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
 
 
 def _check_listeners(config: BrokerConfig, names: set[str], wrong: Callable[[str, str], None]) -> None:
-    """Report contradictions of listeners with a special role, and limits that would refuse all clients."""
+    """Report settings that name unknown or unsuitable listeners, and a limit that refuses all clients."""
     special = {
         "inter.broker.listener.name": config.inter_broker_listener_name,
         "control.plane.listener.name": config.control_plane_listener_name,
@@ -349,14 +349,14 @@ def _check_listeners(config: BrokerConfig, names: set[str], wrong: Callable[[str
 def new_contradictions(before: BrokerConfig, after: BrokerConfig) -> list[Problem]:
     """Return the contradictions of `after` that `before` does not have.
 
-    Contradictions accepted earlier do not forbid a change.
+    A contradiction that was accepted earlier does not prevent other changes.
     """
     known = {problem.message for problem in contradictions(before)}
     return [problem for problem in contradictions(after) if problem.message not in known]
 
 
 def contradictions(config: BrokerConfig) -> list[Problem]:
-    """Return problems of values that are valid alone but not together (`KafkaConfig.validateValues`)."""
+    """Return the problems of values that exclude each other (Kafka: `KafkaConfig.validateValues`)."""
     found = []
 
     def wrong(key: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The destination of metrics by OTLP, if any: from our settings and OpenTelemetry's variables.
+"""The URL to which metrics are sent by OTLP, from our settings and OpenTelemetry's environment variables.
 
 (OpenTelemetry specification: Environment Variable Specification; OTLP Exporter Configuration)
 """
@@ -20,7 +20,7 @@ _QUERY: Final = re.compile("[?#]")
 
 
 class Destination(NamedTuple):
-    """The whole URL, the interval, and the setting or variable that they come from."""
+    """The whole URL, the interval, and the setting or environment variable that has the URL."""
 
     url: str
     interval_s: float
@@ -28,13 +28,14 @@ class Destination(NamedTuple):
 
 
 class NotServed(ValueError):
-    """The variables request an unsupported feature; the message names it and the remedy."""
+    """The environment variables request an unsupported feature; the message also names the remedy."""
 
 
 def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, str]) -> Destination | None:
-    """Return the destination of metrics, None if there is none.
+    """Return the destination of metrics, None if metrics are not to be sent. Raises NotServed.
 
-    Our settings, "" and None if they are not set, take precedence over variables. Raises NotServed.
+    `endpoint` ("" if not set) and `interval_ms` (None if not set) are our settings. They override the
+    variables in `environ`.
     """
     if interval_ms is None:
         interval_ms = _interval_ms(environ.get("OTEL_METRIC_EXPORT_INTERVAL", ""))
@@ -55,7 +56,7 @@ def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, st
 
 
 def problem_of(url: str) -> str:
-    """Return the problem with the URL of an endpoint, or ""."""
+    """Return the problem with the URL of an OTLP endpoint, or ""."""
     try:
         parts = urlsplit(url)
         has_port = parts.port != 0
@@ -72,7 +73,7 @@ def problem_of(url: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL, which may be invalid, without user, password, query and fragment, for logs and errors."""
+    """Return a URL without user, password, query and fragment, for logs. The URL may be invalid."""
     scheme, separator, rest = url.rpartition("://")
     place, *query = _QUERY.split(rest, maxsplit=1)
     if "@" in "".join(query):
@@ -94,8 +95,8 @@ def _under(url: str) -> str:
 
 
 def _interval_ms(text: str) -> int:
-    """Return the interval (ms) in the text of a variable, at least a second.
+    """Return the interval (ms) in the text of an environment variable, at least 1000.
 
-    An invalid text counts as unset, as the specification requires.
+    For an empty or invalid text return the default, as the specification requires.
     """
     return max(int(text), 1000) if text.strip().isdecimal() and int(text) > 0 else DEFAULT_INTERVAL_MS

@@ -1,7 +1,7 @@
 """Reader for Java's properties syntax (`java.util.Properties.load`), the syntax of server.properties.
 
-Sans-I/O: text in, entries with their line numbers out. Differences from Java: the text is UTF-8, not
-Latin-1, and a malformed `\\u` escape names its line.
+The module reads no files: it parses a text into entries with line numbers. Differences from Java: the text is
+UTF-8, not Latin-1, and the error about a malformed `\\u` escape names the line.
 """
 
 import re
@@ -17,7 +17,7 @@ _ENDS_WITH_ODD_BACKSLASHES = re.compile(r"(?<!\\)(\\\\)*\\$")
 
 
 class PropertiesError(ValueError):
-    """The text is not in properties syntax."""
+    """The text is not in properties syntax. `line` is the number of the wrong line, from 1."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line}: {message}")
@@ -26,7 +26,7 @@ class PropertiesError(ValueError):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A `key=value` of a file, and the number of its first line, from 1."""
+    """A `key=value` of a file, and the number (from 1) of the line on which the entry begins."""
 
     key: str
     value: str
@@ -39,7 +39,7 @@ def parse(text: str) -> list[Entry]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines without comments and leading blanks, continued lines joined."""
+    """Yield (number of the first line, text) of each entry, with continued lines joined, without comments."""
     joined = ""
     first = 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):

@@ -1,6 +1,6 @@
 """Security protocols and TLS versions, by the names that brokers, listeners and clients use.
 
-(Kafka: SecurityProtocol; SslConfigs, whose older TLS versions current OpenSSL lacks.)
+(Kafka: SecurityProtocol, SslConfigs. Older TLS versions are left out, because current OpenSSL lacks them.)
 """
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -1,7 +1,8 @@
 """The settings of groups and of subscriptions to client metrics: names, types, bounds, and descriptions.
 
-They are stored for clients that set them, but have no effect: the group protocols that use them are not
-implemented. (Kafka: GroupConfig, ClientMetricsConfigs; KIP-848, KIP-932, KIP-1071, KIP-714.)
+The settings that clients set are stored and shown without effect: the group protocols that would use them,
+and the push of client metrics, are not implemented. (Kafka: GroupConfig, ClientMetricsConfigs; KIP-848,
+KIP-932, KIP-1071, KIP-714.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NO_EFFECT: Final = "No effect here: groups are of the classic protocol."
 
 
 def _group_key(name: str) -> Key:
-    """Return a setting of groups that has the type and default of a setting of brokers."""
+    """Return the Key of a group's setting, with type and default of the broker's setting `group.<name>`."""
     key = known.kafka_keys()[f"group.{name}"]
     return Key(key.type, _NO_EFFECT, name, key.default, key.at_least, synonyms=(key.name,))
 
@@ -75,11 +76,11 @@ _SESSION, _HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
 
 
 class RequestError(ValueError):
-    """An error for which Kafka answers INVALID_REQUEST; other ValueErrors are INVALID_CONFIG."""
+    """A wrong setting that Kafka answers with INVALID_REQUEST. Other ValueErrors mean INVALID_CONFIG."""
 
 
 def check(kind: int, configs: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Check all settings of a resource. Raises ValueError, with Kafka's words."""
+    """Check the settings of a resource of type `kind`, GROUP or CLIENT_METRICS. Raises ValueError."""
     keys = KEYS[kind]
     for name in configs.keys() - keys.keys():
         if kind == GROUP:
@@ -114,7 +115,7 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
 
 
 def _inherited(broker: BrokerConfig, key: Key) -> str:
-    """Return the text of a setting from the broker's file or altered settings, or the default."""
+    """Return the text that groups inherit: altered by clients, else from file or flags, else the default."""
     for name in (*key.synonyms, key.name):
         if (text := broker.altered.text(name) or static_text(broker, name)) is not None:
             return text
@@ -141,7 +142,7 @@ def _check_client_metrics(configs: Mapping[str, str]) -> None:
 def describe(
     kind: int, configs: Mapping[str, str], broker: BrokerConfig, names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Return entries of a group or of a subscription by name; the resource need not have settings."""
+    """Return those settings of a resource that are in `names` (None: all). `configs`: set by clients."""
     keys = KEYS[kind]
     own = ConfigSource.GROUP_CONFIG if kind == GROUP else ConfigSource.CLIENT_METRICS_CONFIG
     entries = []

@@ -1,6 +1,6 @@
 """Makes a server.properties with each setting that has an effect, by group, with default and description.
 
-The texts are those of the settings themselves (`Key.doc`).
+The descriptions are the fields `Key.doc` of the settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = f"""\
 
 
 def groups() -> list[tuple[str, list[Key]]]:
-    """Return the settings by group, in order of definition; those of TLS, SASL and coordinators come last."""
+    """Return (title, settings) of each group; the groups of TLS, SASL and the coordinators come last."""
     found: list[tuple[str, list[Key]]] = []
     for key in BROKER_KEYS.values():
         if key.begins:
@@ -38,7 +38,7 @@ def groups() -> list[tuple[str, list[Key]]]:
 
 
 def sample(values: Mapping[str, str] | None = None) -> str:
-    """Return the text of the file: `values` are set, all other settings are commented out."""
+    """Return the text of the file. It sets the `values`, by key; all other settings are commented out."""
     parts = [_HEAD]
     for title, keys in groups():
         parts.append(f"\n## {title}\n")

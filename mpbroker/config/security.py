@@ -1,8 +1,9 @@
 """Settings of TLS and SASL: the broker's, and their overrides per listener and mechanism.
 
-Kafka reads a key as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` and
-`<key>`; the first that is set counts (ListenerName.configPrefix, BrokerSecurityConfigs). `resolve` does that
-once, at start. A secret is a `Secret`, which no log, error or description can show by mistake.
+Kafka reads a key as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` or
+`<key>`: the first of the three that is set (ListenerName.configPrefix, BrokerSecurityConfigs). `resolve` does
+this for all listeners when the configuration is loaded. Passwords and private keys are of type `Secret`: no
+log, error or description can show them by mistake.
 """
 
 import re
@@ -35,7 +36,7 @@ def _jwks_url(url: str | None) -> str:
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Security settings of a listener, or of one mechanism of it."""
+    """Security settings of a listener, or of one SASL mechanism of a listener."""
 
     ssl_keystore_type: Annotated[
         str, Key(STRING, "PEM or PKCS12; JKS is Java's own.", choices=("PEM", "PKCS12", "JKS"), begins="TLS")
@@ -134,7 +135,7 @@ SECURITY_KEYS: dict[str, Key] = table_of(SecuritySettings)
 
 
 def _split(key: str) -> tuple[str, str, str] | None:
-    """Split a `listener.name.` key of this table into (listener, mechanism or "", key).
+    """Split the key of a listener's security setting into (listener, mechanism or "", key without prefix).
 
     Return None for any other key.
     """
@@ -150,12 +151,12 @@ def _split(key: str) -> tuple[str, str, str] | None:
 
 
 def names_setting(key: str) -> bool:
-    """Return whether the key is a setting of this table for one listener."""
+    """Return whether the key, with its prefix, is a security setting of one listener."""
     return _split(key) is not None
 
 
 def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
-    """Return (listener, mechanism or "", setting). Raises ValueError for a listener that does not exist."""
+    """Return (listener, mechanism or "", setting) of a key. Raises ValueError for an unknown listener."""
     found = _split(key)
     assert found is not None
     listener, mechanism, rest = found
@@ -169,9 +170,9 @@ def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
 def resolve(
     base: SecuritySettings, protocols: Mapping[str, str], overrides: Mapping[tuple[str, str], dict[str, Any]]
 ) -> dict[str, SecuritySettings]:
-    """Return the settings of each listener, by `NAME`, and of its mechanisms, by `NAME/MECHANISM`.
+    """Return the settings of all listeners, by `NAME`, and of their mechanisms, by `NAME/MECHANISM`.
 
-    `protocols`: listener to security protocol; `overrides`: (listener, mechanism or "") to fields.
+    `protocols` has the security protocol by listener, `overrides` the fields by (listener, mechanism or "").
     """
     own = {name: getattr(base, name) for name in SecuritySettings.__struct_fields__}
     resolved = {}
@@ -189,7 +190,7 @@ def resolve(
 
 
 def missing(listener: str, protocol: str, settings: Mapping[str, SecuritySettings]) -> list[str]:
-    """Return descriptions of the required settings that a listener lacks."""
+    """Return a text for each required setting that a listener lacks: what is missing and how to set it."""
     found = []
     own = settings[listener]
     where = f"listener.name.{listener.lower()}"

@@ -1,8 +1,8 @@
 """Settings of topics: their table, validation for CreateTopics, and the typed result that the log uses.
 
-A setting that a topic does not have comes from the broker's key of the same meaning (its synonyms), as in
-Kafka's `LogConfig` and `ServerTopicConfigSynonyms`. Messages are Kafka's: clients see them with
-INVALID_CONFIG.
+A topic that does not set a key has the value of the broker's keys of the same meaning (the key's synonyms),
+as in Kafka's `LogConfig` and `ServerTopicConfigSynonyms`. The messages of errors are Kafka's, because clients
+get them with INVALID_CONFIG.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ BOOLEAN, LIST, LONG = ConfigType.BOOLEAN, ConfigType.LIST, ConfigType.LONG
 
 
 class TopicConfigError(ValueError):
-    """A topic cannot have this setting. The message is for the client."""
+    """A topic's setting is unknown or invalid. The message is for the client."""
 
 
 def _throttled_replicas(replicas: tuple[str, ...]) -> str:
@@ -29,7 +29,7 @@ def _throttled_replicas(replicas: tuple[str, ...]) -> str:
 
 
 def _as(broker_key: str, **differs: Any) -> Key:
-    """Return a topic's setting with the type and default of the broker's setting, and its synonyms."""
+    """Return the Key of a topic's setting: a copy of the broker's Key, with `differs` as changes."""
     key = BROKER_KEYS[broker_key]
     synonyms = key.synonyms or (broker_key,)
     own: dict[str, Any] = {"name": "", "default": None, "pending": "", "begins": "", "synonyms": synonyms}
@@ -41,7 +41,7 @@ def _tiered(doc: str, unit: str) -> Key:
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of one topic, its own and inherited ones."""
+    """All settings of one topic: those that the topic sets, and inherited values."""
 
     cleanup_policy: Annotated[tuple[str, ...], _as("log.cleanup.policy")] = ("delete",)
     compression_type: Annotated[str, _as("compression.type")] = "producer"
@@ -124,7 +124,7 @@ _INHERITED: dict[str, Callable[[BrokerConfig], Any]] = {
 
 
 def inherited(key: Key, broker: BrokerConfig) -> Any:
-    """Return the inherited value of a setting, for topics that do not set it."""
+    """Return the value that a setting has for topics that do not set it."""
     if (computed := _INHERITED.get(key.name)) is not None:
         return computed(broker)
     synonym = field_name(key.synonyms[0]) if key.synonyms else ""
@@ -132,9 +132,9 @@ def inherited(key: Key, broker: BrokerConfig) -> Any:
 
 
 def resolve(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
-    """Return all settings of a topic from its own texts and the broker's.
+    """Return all settings of a topic, from the texts that it sets (`overrides`) and the broker's settings.
 
-    Raises TopicConfigError for a bad text.
+    Raises TopicConfigError for an unknown name or an invalid text.
     """
     values = {field_name(name): inherited(key, broker) for name, key in TOPIC_KEYS.items()}
     for name, text in overrides.items():
@@ -143,9 +143,9 @@ def resolve(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicC
 
 
 def validate(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
-    """Check settings for CreateTopics and AlterConfigs.
+    """Resolve and check the settings of a topic, for CreateTopics and AlterConfigs.
 
-    Raises TopicConfigError with the text for the client.
+    Raises TopicConfigError with the message for the client.
     """
     config = resolve(broker, overrides)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:

@@ -1,4 +1,4 @@
-"""The version. The build reads it here. A running broker keeps its version when another is installed."""
+"""The version of mpbroker. A running broker reports its own version even if another one is installed."""
 
 from typing import Final
 

@@ -30,11 +30,10 @@ KAFKA_WORKERS = {"handlers": 8, "processors": 3}
 
 
 def resize_problem(kind: str, old: int, new: int, most: int) -> str | None:
-    """Return why a resize breaks Kafka's rule for one step, or None.
+    """Return why the number of workers may not change from `old` to `new` in one step, or None.
 
-    The new number must be at least one, at least half (rounded down) and at most double of the number
-    accepted last (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool), or of Kafka's
-    default.
+    `new` must be from 1 to `most`, at least half of `old` (rounded down), and at most twice the larger of
+    `old` and Kafka's default (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
     """
     if new < 1 or new > most:
         return f"cannot resize {kind} from {old} to {new}: the number must lie in 1..{most}"
@@ -48,7 +47,7 @@ def resize_problem(kind: str, old: int, new: int, most: int) -> str | None:
 
 
 class Workers(msgspec.Struct, frozen=True):
-    """Default counts of the two kinds of process that grow with the machine."""
+    """Default numbers of processors and handlers. They depend on the number of CPUs."""
 
     processors: int
     handlers: int
@@ -57,7 +56,7 @@ class Workers(msgspec.Struct, frozen=True):
 def default_workers(cpus: int | None = None) -> Workers:
     """Return one processor per two CPUs and one handler per CPU.
 
-    There are at least one processor and two handlers, and at most as many as shared memory has room for.
+    The bounds are 1 and MAX_PROCESSORS for processors, 2 and MAX_HANDLERS for handlers.
     """
     count = usable_cpus() if cpus is None else cpus
     return Workers(
@@ -66,14 +65,14 @@ def default_workers(cpus: int | None = None) -> Workers:
 
 
 def usable_cpus(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> int:
-    """Return the number of CPUs that this process may use, rounded to a whole number, at least one."""
+    """Return the number of CPUs that this process may use, rounded up, at least one."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota(root, self_cgroup)
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
 
 def cgroup_quota(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> float | None:
-    """Return the tightest CPU quota from our control group up to the root, in CPUs; None if there is none."""
+    """Return the smallest CPU quota of our control group and its ancestors, in CPUs; None without a quota."""
     quotas = []
     for hierarchy, path in _memberships(self_cgroup):
         for group in _upwards(path):
@@ -86,7 +85,7 @@ def cgroup_quota(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> f
 
 
 def _memberships(self_cgroup: Path) -> list[tuple[str, str]]:
-    """Return (controllers, path) of each hierarchy; controllers is "" for the unified one (v2)."""
+    """Return (controllers, path) of each hierarchy of control groups; controllers is "" for version 2."""
     text = _read(self_cgroup)
     if text is None:
         return []
@@ -95,7 +94,7 @@ def _memberships(self_cgroup: Path) -> list[tuple[str, str]]:
 
 
 def _upwards(path: str) -> list[str]:
-    """Return the group and all its ancestors, relative to the mount; "" is the root of the mount."""
+    """Return the paths of a group and of all its ancestors, relative to the mount; "" is the mount itself."""
     names = [name for name in path.split("/") if name and name != ".."]
     return ["/".join(names[:depth]) for depth in range(len(names), -1, -1)]
 
@@ -114,7 +113,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the content of a small file; None when it is missing, since then it sets no limit."""
+    """Return the content of a small file; None if it cannot be read, because then it sets no limit."""
     try:
         return path.read_text()
     except OSError:

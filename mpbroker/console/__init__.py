@@ -1,1 +1,1 @@
-"""The web console, which the exporter serves at `/`, and loads with the first request."""
+"""The web console. The exporter serves it at `/`, and imports it with the first request."""

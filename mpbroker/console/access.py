@@ -1,4 +1,4 @@
-"""Users and access control lists for the page: listed, added and removed by the requests of the commands."""
+"""Users and access control lists for the page, by the same requests as `mpbroker user` and `acl`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mpbroker.security.scram import TYPES
 
 
 def listed(client: Admin) -> dict[str, Any]:
-    """Return users and entries, and the choices of a form; or why there are no entries."""
+    """Return users, ACL entries (or why there are none), and the choices for the page's forms."""
     found: dict[str, Any] = {
         "users": users.listed(client),
         "mechanisms": list(TYPES),
@@ -36,7 +36,7 @@ def listed(client: Admin) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, str]) -> Acl:
-    """Return the entry that a row of the page describes. Raises InvalidArgument."""
+    """Return the ACL entry that a row of the page describes. Raises InvalidArgument."""
     kind = _named(ResourceType, document["resource"], "resource")
     acls.check_is_principal(document["principal"])
     try:

@@ -1,8 +1,8 @@
-"""The console's ASGI application: the page and its files, and below /api what the page asks for, as JSON.
+"""The console's ASGI application: serves the page and its files, and below /api the page's data as JSON.
 
-Counters and committed offsets are as public as `/metrics`. The console asks the broker for everything else as
-a client (`broker_listener`), for which the token may be needed. Changes always need it, and a setting that
-allows them.
+Counters and committed offsets are as public as `/metrics`. For everything else the console is a client of the
+broker (`broker_listener`), and a request may need the console's token. Changes always need the token, and a
+setting that allows them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _Value = TypeVar("_Value")
 
 
 class Refused(Exception):
-    """A request is refused."""
+    """Raised to refuse a request, with an HTTP status and the reason."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -184,7 +184,7 @@ class Console:
         return needs_token(config) or bool(config.authorizer_class_name)
 
     async def _ask(self, work: Callable[[Admin], _Value]) -> _Value:
-        """Have a worker ask the broker. Raises NoListener, ClientError, Busy."""
+        """Run `work` in a worker, with a client of the broker. Raises NoListener, ClientError, Busy."""
         listener = listener_of(self._context.config)
 
         def ask() -> _Value:
@@ -264,7 +264,7 @@ class Console:
         return await asyncio.shield(reading)
 
     async def _value(self, scope: Scope, send: Send) -> None:
-        """Answer with the bytes of a record's value, to be saved."""
+        """Respond with the bytes of a record's value, for the browser to save."""
         self._demand_token(scope)
         wanted = Query(scope["query_string"]).one_record(records.DECODED_BYTES_MAX)
         found = (await self._read(wanted))["records"]
@@ -356,7 +356,7 @@ async def _send_part(send: Send, part: bytes) -> None:
 
 
 async def _answer_error(scope: Scope, send: Send, refusal: Refusal) -> None:
-    """Answer with the reason, as text for people and as JSON for the page."""
+    """Respond with the status and reason of a refusal, below /api as JSON and elsewhere as text."""
     if scope["path"].startswith(API):
         body = _ENCODER.encode({"error": refusal.why})
         await respond(scope, send, refusal.status, body, JSON, PRIVATE)

@@ -1,7 +1,7 @@
 """The console's connection to the broker: through a listener, as a client.
 
-So access control lists hold for the console as for any client. Its rights are those of the user of
-`http.console.client.config`, or without that file of clients without a login.
+So access control lists apply to the console as to any client. The console has the rights of the user in
+`http.console.client.config`, or without that file the rights of a client without a login.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 @cache
 def _warn(text: str) -> None:
-    """Log a warning, once."""
+    """Log a warning, each text only once."""
     log.warning("%s", text)
 
 
@@ -39,7 +39,7 @@ class NoListener(Exception):
 
 
 class BrokerListener(NamedTuple):
-    """A listener of the broker, and the file with its client settings, or None."""
+    """A listener of the broker, and the file with the settings for its clients, or None."""
 
     listener: Listener
     settings: Path | None
@@ -51,7 +51,7 @@ class BrokerListener(NamedTuple):
 
 
 def listener_of(config: BrokerConfig) -> BrokerListener:
-    """Return the listener that the console takes. Raises NoListener, ClientConfigError."""
+    """Return the listener that the console connects to. Raises NoListener, ClientConfigError."""
     settings = Path(config.http_console_client_config) if config.http_console_client_config else None
     protocol = PLAINTEXT if settings is None else read_config(settings, _BASE, _warn).security_protocol
     fitting = [one for one in config.listeners if one.protocol == protocol]
@@ -68,10 +68,11 @@ def listener_of(config: BrokerConfig) -> BrokerListener:
 
 
 def needs_token(config: BrokerConfig) -> bool:
-    """Return whether reading through the broker requires the token.
+    """Return whether a request must have the console's token to read through the broker.
 
-    It does not if every visitor has the console's rights anyway: the page is on loopback, and the console
-    connects to a port without a login. Otherwise the console would give visitors rights that they lack.
+    No token is needed if every visitor has the console's rights anyway: the page is on loopback, and the
+    console connects to a port without a login. In any other case, a visitor without the
+    token would get rights that only the console has.
     """
     address = parse_http_listener(config.http_listener)
     if address is None or not is_loopback(address.host) or config.http_console_client_config:

@@ -1,6 +1,6 @@
-"""Changes topics, records, groups, users and ACLs for the page, by the requests that the commands make.
+"""Changes topics, records, groups, users and ACLs for the page, by the same requests as the commands.
 
-Each change is one JSON object with its name in `change`. The broker decides about it as about any client's.
+A change is a JSON object whose member `change` names it. The broker authorizes it like any client's request.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ Work = Callable[[Admin], Answer]
 
 
 def _done(text: str, **more: Any) -> Answer:
-    """Return an answer to the page, with a sentence for the user."""
+    """Return an answer to the page: a sentence for the user, and the members `more`."""
     return {"said": text, **more}
 
 
 def _tag(name: str) -> str:
-    """Return the name of a change in requests: create-topic of CreateTopic."""
+    """Return the name of a change, made from the name of its class: create-topic from CreateTopic."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", name).lower()
 
 
 class _Change(msgspec.Struct, tag_field="change", tag=_tag, forbid_unknown_fields=True):
-    """A change. `make` makes it and returns the answer to the page."""
+    """A change that a request asks for. `make` carries it out and returns the answer to the page."""
 
     def work(self, _now_ms: int) -> Work:
         """Return a function that makes the change. Raises MsgspecError, InvalidArgument for wrong values."""
@@ -93,7 +93,7 @@ class DeleteTopic(_Change):
 
 
 class AlterTopic(_Change):
-    """Settings of a topic; null resets one."""
+    """New settings of a topic. The value null resets a setting to its default."""
 
     topic: _Text
     settings: dict[_Text, _Text | None]
@@ -118,9 +118,9 @@ class AddPartitions(_Change):
 
 
 class ResetOffsets(_Change):
-    """Committed offsets of a group: of one topic (TOPIC or TOPIC:0,1) or of all, to one place.
+    """A reset of a group's committed offsets, in one topic (TOPIC or TOPIC:0,1) or in all its topics.
 
-    `to` is a flag of `mpbroker group reset-offsets` without its dashes (not to-current, which changes
+    `to` is a flag of `mpbroker group reset-offsets` without leading dashes (not to-current, which changes
     nothing), and `value` its argument. Without `execute` the answer is only the plan.
     """
 
@@ -171,7 +171,7 @@ class ResetOffsets(_Change):
 
 
 class DeleteRecords(_Change):
-    """Delete records before an offset, or all (latest), of one partition or of all (-1)."""
+    """A deletion of the records before an offset, or of all (latest), in one partition or in all (-1)."""
 
     topic: _Text
     before: _Text
@@ -194,7 +194,7 @@ class DeleteRecords(_Change):
 
 
 class Produce(_Change):
-    """A record of texts or nulls. Partition -1: the key decides, or without a key any partition."""
+    """A record to produce. Partition -1 means the partition of its key, or a random one without a key."""
 
     topic: _Text
     value: _LongText | None
@@ -236,7 +236,7 @@ class DeleteGroup(_Change):
 
 
 class AddUser(_Change):
-    """A user's password for one mechanism, new or changed."""
+    """A new or changed password of a user, for one SCRAM mechanism."""
 
     user: _Text
     mechanism: _Text
@@ -259,7 +259,7 @@ class DeleteUser(_Change):
 
 
 class AddAcl(_Change):
-    """An entry, with the columns of `mpbroker acl list`."""
+    """A new ACL entry; the members of `acl` are the columns of `mpbroker acl list`."""
 
     acl: dict[str, _Text]
 
@@ -297,7 +297,7 @@ _DECODER: Final[msgspec.json.Decoder[Change]] = msgspec.json.Decoder(Change)
 
 
 def decode(body: bytes) -> Change:
-    """Return the change of a request. Raises msgspec.DecodeError."""
+    """Parse the body of a request for a change. Raises msgspec.DecodeError."""
     try:
         return _DECODER.decode(body)
     except RecursionError as error:
@@ -305,7 +305,7 @@ def decode(body: bytes) -> Change:
 
 
 def name_of(change: Change) -> str:
-    """Return the name of a change in requests."""
+    """Return a change's name, such as create-topic. Requests have the name in the member `change`."""
     return str(change.__struct_config__.tag)
 
 

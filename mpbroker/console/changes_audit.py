@@ -1,6 +1,6 @@
-"""Writes changes by the console, refused ones and refused tokens to the audit log.
+"""Writes the console's changes, refused changes and refused tokens to the audit log.
 
-The broker's own lines about the same have the console as the client; these have the browser's address.
+The broker's own lines about these changes name the console; the lines here have the browser's address.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOKEN: Final = "console token"
 
 
 class ChangesAudit:
-    """The console's audit; its methods run in the event loop. `config` returns the settings of now."""
+    """The console's audit. Its methods run in the event loop. `config` returns the current settings."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._log = AuditLog(config)
@@ -55,7 +55,7 @@ class ChangesAudit:
         self._log_event(Event(Kind.REFUSED_LOGIN, "", _peer(scope), LISTENER, TOKEN, why=why))
 
     def close(self) -> None:
-        """Log the sums of unfinished minutes, before the process ends."""
+        """Log how many events were left out since the last summary. Call this before the process ends."""
         self._audit.close()
         self._log.close()
 
@@ -80,7 +80,7 @@ def _peer(scope: Scope) -> str:
 
 
 def _names(change: Change | None) -> Iterator[str]:
-    """Yield the names in a change, without values."""
+    """Yield the names in a change for the audit log, without values, such as passwords."""
     match change:
         case None:
             return

@@ -17,7 +17,7 @@ KINDS: Final = {
 
 
 class PageFile(NamedTuple):
-    """A file. `tag` changes with its content (RFC 9110, ETag)."""
+    """A file of the page. `tag`, its ETag (RFC 9110), changes with the content."""
 
     body: bytes
     kind: str
@@ -25,7 +25,7 @@ class PageFile(NamedTuple):
 
 
 class PageFiles:
-    """The files by the path of a request."""
+    """The files of the page, by the path of a request."""
 
     def __init__(self) -> None:
         self._found: dict[str, PageFile] = {}

@@ -1,7 +1,7 @@
-"""The pipeline at this moment: waiting entries in rings between kinds of processes, and commit rounds.
+"""Data for the page's picture of the broker: rings (queues) between its processes, and commit rounds.
 
-A broker has a ring for each pair of processes and direction. They are added up by kinds of processes, since
-the picture has one arrow for each.
+A broker has a ring for each pair of processes and direction. The picture has one arrow for each pair of kinds
+of processes, so rings are added up by these kinds. A commit round is a sync that makes batches durable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BACKGROUND: Final = (topology.CLEANER, topology.SCRUBBER, topology.EXPORTER)
 
 
 def kind_of(role: int) -> str:
-    """Return the kind of a process: the name of its box in the picture."""
+    """Return the kind of the process `role`, which is the name of a box in the picture."""
     if topology.is_processor(role):
         return "processor"
     if topology.is_handler(role):
@@ -37,7 +37,7 @@ KINDS: Final = {topology.name_of(role): kind_of(role) for role in range(topology
 
 
 def rings(memory: SharedMemory) -> list[dict[str, Any]]:
-    """Return the waiting entries between each two kinds of processes, and the fill of the fullest ring."""
+    """Return a row per pair of kinds: the entries waiting in its rings, and the fill of the fullest ring."""
     roles = memory.words("roles")
     alive = [bool(roles.load(role)) for role in range(topology.PROCESSES)]
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -58,7 +58,7 @@ def rings(memory: SharedMemory) -> list[dict[str, Any]]:
 
 
 def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) -> dict[str, Any]:
-    """Return the commit rounds between two snapshots, all log workers together; times in ms."""
+    """Return the rate and times (ms) of all log workers' commit rounds between two snapshots."""
     workers = tuple(log_workers)
     waiting = sum(now.get(worker, Counter.COUNT_PRODUCES_DELAYED) for worker in workers)
     if before is None:
@@ -82,10 +82,10 @@ def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) 
 
 
 def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
-    """Return requests a second by their path: native, through Python, or waiting for records.
+    """Return produces and fetches per second by path: native code, Python, or waiting for records.
 
-    The native turn answers a fetch at once or leaves it to Python. A fetch that waits for records always goes
-    to Python, and is counted apart: otherwise consumers at the end of a topic would hide a turn that fails.
+    Native code answers a fetch at once or passes it to Python. A fetch that waits for records always goes to
+    Python. It is counted apart, or consumers at the end of a topic would hide a failure of native code.
     """
     if before is None or now.now_ns <= before.now_ns:
         return {}

@@ -42,13 +42,13 @@ class Query:
         return self._values.get(name, "")
 
     def needed(self, name: str) -> str:
-        """Return a value that has to be there. Raises BadQuery."""
+        """Return a required value. Raises BadQuery if it is missing."""
         if not (found := self.text(name)):
             raise BadQuery(f"{name} is missing")
         return found
 
     def number(self, name: str, otherwise: int) -> int:
-        """Return a number. Raises BadQuery if something else is given."""
+        """Return a value as a number, or `otherwise` if it is missing. Raises BadQuery for other text."""
         if not (found := self.text(name)):
             return otherwise
         if not _is_number(found.removeprefix("-")):
@@ -56,7 +56,7 @@ class Query:
         return int(found)
 
     def records(self, most: int) -> RecordQuery:
-        """Return the query. `most`: how many bytes of a key, value or header to show. Raises BadQuery."""
+        """Return the query for records. `most`: bytes of a key, value or header to show. Raises BadQuery."""
         now_ms = time.time_ns() // 1_000_000
         start = partial(parse_start, now_ms=now_ms)
         return RecordQuery(
@@ -72,7 +72,7 @@ class Query:
         )
 
     def one_record(self, most: int) -> RecordQuery:
-        """Return the query of a single record. Raises BadQuery."""
+        """Return the query for a single record. `most`: see `records`. Raises BadQuery."""
         return RecordQuery(
             topic=self.needed("topic"),
             partition=self.number("partition", 0),
@@ -82,7 +82,7 @@ class Query:
         )
 
     def _parsed(self, name: str, parse: Callable[[str], _Value], otherwise: str = "") -> _Value:
-        """Parse a value as the commands do. Raises BadQuery."""
+        """Parse a value as the commands do, or `otherwise` if it is missing. Raises BadQuery."""
         text = self.text(name) or otherwise
         try:
             return parse(text)
@@ -90,7 +90,7 @@ class Query:
             raise BadQuery(f"{name} {text[:50]!r}: {error}") from error
 
     def _positions(self) -> dict[int, int] | None:
-        """Parse `positions`: PARTITION:OFFSET,… Return None without it."""
+        """Parse the value `positions`, PARTITION:OFFSET,… Return None if it is missing. Raises BadQuery."""
         if not (text := self.text("positions")):
             return None
         pairs = [one.partition(":")[::2] for one in text.split(",")]

@@ -1,7 +1,7 @@
 """Records as the page gets them: texts or bytes, cut where they are long. Without I/O.
 
-A value is null, or {"n": bytes in all} with "text" or, if it is not UTF-8, "b64". "cut" means that
-more follows.
+A key or value is null, or an object with "n" (its number of bytes) and "text", or "b64" if it is not UTF-8.
+"cut" means that only the first bytes are included.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MARKERS: Final = {ABORT: "abort", COMMIT: "commit"}
 
 
 def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
-    """Return the first `most` bytes of a key, value or header."""
+    """Return the object that shows at most `most` bytes of a key, value or header; None for null."""
     if data is None:
         return None
     shown: dict[str, Any] = {"n": len(data)}
@@ -47,7 +47,7 @@ def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
 
 
 def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[str, Any]:
-    """Return a record; `most`: the bytes that are shown of its key, of its value and of each header."""
+    """Return a row for a record. `most`: the bytes to show of its key, of its value and of each header."""
     shown: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,
@@ -69,14 +69,14 @@ def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[s
 
 
 def size_of(shown: dict[str, Any]) -> int:
-    """Return about how many bytes a record of `record_of` takes in memory."""
+    """Return approximately how many bytes the result of `record_of` takes in memory."""
     values = [shown["key"], shown["value"], *(value for _, value in shown["headers"])]
     texts = sum(len(one.get("text") or one.get("b64") or "") for one in values if one is not None)
     return _RECORD_OBJECTS_BYTES + _HEADER_OBJECTS_BYTES * len(shown["headers"]) + texts
 
 
 def marker_view(partition: int, batch: Batch) -> dict[str, Any]:
-    """Return the end of a transaction, a batch of its own without a client's record."""
+    """Return a row for a transaction marker, which is a batch without records of clients."""
     found = marker_of(batch.bytes)
     return {
         "partition": partition,
@@ -93,7 +93,7 @@ def problem_view(partition: int, offset: int, why: str) -> dict[str, Any]:
 
 
 def has_text(record: Record, wanted: bytes) -> bool:
-    """Return whether key, value or headers have the text (lower case), also as JSON escapes it in ASCII."""
+    """Return whether a record contains the lower-case text `wanted`, or that text escaped as in JSON."""
     if not wanted:
         return True
     texts = _spellings(wanted)
@@ -105,7 +105,7 @@ def has_text(record: Record, wanted: bytes) -> bool:
 
 @lru_cache(maxsize=16)
 def _spellings(wanted: bytes) -> tuple[bytes, ...]:
-    """Return the text, and if it has other than ASCII also its form with JSON's escapes."""
+    """Return the text and, if it is not ASCII, also its form with JSON's escapes."""
     escaped = json.dumps(wanted.decode(errors="replace"))[1:-1].encode().lower()
     return (wanted,) if wanted.isascii() or escaped == wanted else (wanted, escaped)
 

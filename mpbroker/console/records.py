@@ -1,10 +1,10 @@
 """Records of a topic, read through the broker as any consumer reads them: forwards, or the newest first.
 
-An answer has a bounded number of records, of a bounded number of bytes and seconds; with a filter it may be
-empty. It has the positions by partition to continue from.
+The records, bytes and seconds of an answer are bounded; with a filter it may be empty. It has the position in
+each partition from which the next answer continues.
 
-Producers decide how large a batch becomes in memory. So bytes count decompressed, the whole process
-decompresses one batch at a time, and records are made a piece at a time.
+Producers decide how large a batch is after decompression. To bound memory, an answer counts the decompressed
+bytes, the whole process decompresses one batch at a time, and only some of its records are objects at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCAN_BYTES_MAX: Final = 64 << 20
 SCAN_S_MAX: Final = 3.0
 # The limit of one decompressed batch.
 DECODED_BYTES_MAX: Final = 64 << 20
-# Of one fetch; a single batch may have more.
+# The bytes of one fetch; a single batch may have more.
 FETCH_BYTES_MAX: Final = 4 << 20
 FETCH_WAIT_MS: Final = 100
 # Backwards, the first window of a partition has as many records as are wanted, and each next one more.
@@ -68,7 +68,7 @@ class RecordQuery:
 
 @dataclass
 class Scan:
-    """The bounds of a read: time, and the bytes of decompressed and of kept records."""
+    """What remains to a read: the time until `deadline`, and the bytes to fetch, decompress and keep."""
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)
@@ -99,17 +99,17 @@ class Reader:
         )
 
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
-        """Return first and next offset of each partition, and the first at a time or later."""
+        """Return start and end offset of each partition, and the first offset from `time_ms` on."""
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
 
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
     ) -> Generator[Step, None, None]:
-        """Yield the offset after each record from a position on, and the record if it is wanted, else None.
+        """Yield the offset after each record from `position` on, and the record if it is wanted, else None.
 
-        Ends soon after the scan is over. At unreadable bytes it yields the reason and ends. The offset then
-        is that of the next batch if it is known, else one more. Close the generator unless it is exhausted:
-        it may hold the lock of all decoding.
+        Ends soon after the scan is over. At unreadable bytes, yields the reason in place of a record, and the
+        offset of the next batch (if unknown, the next offset); then ends. Close the generator unless it is
+        exhausted: it may hold the lock that other requests need to decompress batches.
         """
         if fetched.error_code:
             why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify finds the place"
@@ -135,7 +135,7 @@ class Reader:
                 if scan.is_over:
                     return
         except CorruptBatch as error:
-            # It is shown at its first offset, wherever it was met.
+            # Show the damage at its first offset, wherever it was found.
             offsets = error.offsets
             if offsets is None or offsets.stop <= at:
                 offsets = range(at, at + 1)
@@ -149,7 +149,7 @@ class Reader:
     def _of_batch(
         self, partition: int, batch: Batch, position: int, scan: Scan, stop: int | None
     ) -> Generator[Step, None, bool]:
-        """Yield records of a batch in [position, stop). Return whether these are all. Raises CorruptBatch."""
+        """Yield records in [position, stop). Return False if the scan ended earlier. Raises CorruptBatch."""
         with _DECODES:
             stream = batch.stream(DECODED_BYTES_MAX)
             scan.bytes_left -= memoryview(stream).nbytes
@@ -173,7 +173,7 @@ class Reader:
 
 
 def read(client: Admin, wanted: RecordQuery) -> dict[str, Any]:
-    """Read once. Raises ClientError."""
+    """Return one answer to a query for records. Raises ClientError."""
     reader = Reader(client, wanted)
     ends = reader.ends(wanted.start.time_ms if wanted.start is not None else None)
     scan = Scan()
@@ -191,7 +191,7 @@ def read(client: Admin, wanted: RecordQuery) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """Records, positions to continue from, and [partition, first, after last] of skipped offsets."""
+    """Records, positions to continue from, and (partition, first, last + 1) of skipped ranges of offsets."""
 
     records: list[Shown]
     positions: dict[int, int]
@@ -217,7 +217,7 @@ def _forwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
 
 
 def _backwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
-    """Read windows from the end backwards. Within a window records are in the order of the log."""
+    """Read backwards from the end, window by window. Each window is read in the order of the log."""
     wanted = reader.wanted
     stops = {number: one.end for number, one in ends.items()}
     stops |= {
@@ -253,7 +253,7 @@ def _newest(
     missed: list[tuple[int, int, int]],
     found: dict[int, list[Shown]],
 ) -> list[tuple[int, int, int]]:
-    """Read the last record of partitions in which the scan ended early. Return the unread ranges."""
+    """Add to `found` the last record of each range in `missed`. Return the ranges still unread."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
     if not lasts:
         return []
@@ -267,7 +267,7 @@ def _newest(
 def _merged(
     found: Mapping[int, list[Shown]], limit: int, key: Callable[[Shown], int]
 ) -> tuple[list[Shown], dict[int, Shown]]:
-    """Merge partitions by time, each in its own order; also return the first unused record of each."""
+    """Return up to `limit` records merged by `key`, and the first unused record of each partition."""
     records = list(islice(heapq.merge(*found.values(), key=key), limit))
     taken = Counter(one["partition"] for one in records)
     left = {number: mine[taken[number]] for number, mine in found.items() if taken[number] < len(mine)}
@@ -282,7 +282,7 @@ def _time(shown: Shown) -> int:
 def _scanned(
     reader: Reader, starts: Mapping[int, int], stops: Mapping[int, int], scan: Scan, enough: int | None = None
 ) -> tuple[dict[int, list[Shown]], dict[int, int]]:
-    """Read from starts to stops; return the wanted records and the position of each partition."""
+    """Read from starts to stops. Return the wanted records and the reached position of each partition."""
     at = dict(starts)
     found: dict[int, list[Shown]] = {number: [] for number in starts}
     while pending := {number: offset for number, offset in at.items() if offset < stops[number]}:

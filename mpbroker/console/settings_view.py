@@ -1,6 +1,7 @@
 """The settings of the broker and of topics, as rows with their sources.
 
-Those of the broker also have the exact place (file and line, flag, alteration), and where to change it.
+A row about the broker also has the exact place of the value (file and line, flag, alteration), and the place
+to change it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def rows(config: BrokerConfig) -> list[dict[str, Any]]:
 
 
 def topic_rows(entries: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return a row for each setting of a topic, by name. `entries`: of a DescribeConfigs response."""
+    """Return a row for each entry of a DescribeConfigs response for a topic, sorted by name."""
     return [
         {
             "name": one.name,
@@ -49,7 +50,7 @@ def _row(config: BrokerConfig, entry: Entry) -> dict[str, Any]:
         "is_sensitive": entry.is_sensitive,
         "type": ConfigType(entry.type).name.lower(),
         "source": source,
-        # As mpbroker config get names it.
+        # The name of the source in mpbroker config get.
         "config_source": entry.source.name,
         "origin": origin,
         "default": default,
@@ -59,7 +60,7 @@ def _row(config: BrokerConfig, entry: Entry) -> dict[str, Any]:
 
 
 def _place_of_change(entry: Entry, source: str, origin: str) -> str:
-    """Return the place to change the setting: a command, or its source."""
+    """Return where to change the setting: with `mpbroker config set`, or else in the file or a flag."""
     if not entry.read_only:
         return "mpbroker config set"
     if source == "file":
@@ -68,7 +69,7 @@ def _place_of_change(entry: Entry, source: str, origin: str) -> str:
 
 
 def _source(config: BrokerConfig, entry: Entry) -> tuple[str, str]:
-    """Return the kind of the source, and where exactly it is."""
+    """Return the kind of the value's source, and the exact place of the value."""
     if entry.source in _DYNAMIC:
         of_one = entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG
         return "dynamic", "altered for this broker" if of_one else "altered for all brokers"

@@ -1,6 +1,6 @@
-"""The HTTP status of each failure of the request, the state or the broker.
+"""The HTTP status for each kind of failure of a request.
 
-502 is left for a broker that does not answer.
+The status is 502 only if the broker sends no valid response.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CONFLICTS: Final = frozenset(
 
 
 def status_of(error: Exception) -> HTTPStatus:
-    """Return the status of one of FAILURES."""
+    """Return the HTTP status for an error of a type in FAILURES."""
     match error:
         case ApiFailed():
             return _of_code(error)

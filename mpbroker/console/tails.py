@@ -1,7 +1,7 @@
 """Live tails: new records of a topic, as lines of JSON while the client listens.
 
-Their number is bounded, and so are the bytes that one tail reads and sends: of more records than a page can
-show, or than can be searched in a moment, the rest is counted, and reading continues with the last ones.
+The number of tails is bounded, and so are the bytes that a tail reads and sends. If more records come than a
+page can show, or than can be searched in a moment, the tail shows the last ones and counts the skipped ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mpbroker.console.records import Reader, RecordQuery, Scan, Shown
 from mpbroker.console.workers import Workers
 
 TAILS_MAX: Final = 4
-# Of one poll, which takes up to FETCH_WAIT_MS without records.
+# The records of one poll, which takes up to FETCH_WAIT_MS if no records come.
 RECORDS_MAX: Final = 100
 FETCH_WAIT_MS: Final = 500
 # An empty line shows whether the client is still connected.
@@ -28,7 +28,7 @@ SILENCE_S: Final = 1.0
 
 
 class Tail:
-    """Positions in a topic. Its methods block: a worker calls them."""
+    """A live tail: its positions in a topic. Its methods block, so a worker calls them."""
 
     def __init__(self, client: Admin, wanted: RecordQuery) -> None:
         self._client = client
@@ -38,7 +38,7 @@ class Tail:
         self._lock = threading.Lock()
 
     def poll(self) -> dict[str, Any]:
-        """Wait for records for a moment. Return the wanted ones, and the number of skipped ones."""
+        """Wait briefly for new records. Return the wanted records, and the number of skipped records."""
         with self._lock:
             return self._poll()
 

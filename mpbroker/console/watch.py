@@ -1,7 +1,7 @@
 """Takes samples of the broker while the page is open, and keeps them for a quarter of an hour.
 
-The first request starts it, and it ends some time after the last one: a console without visitors costs
-nothing. Samples, rows and rates are those of `mpbroker top`.
+The first request starts the sampling, which ends some time after the last request: a console without visitors
+costs nothing. Samples, rows and rates are the same as in `mpbroker top`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SERIES: Final = (
 
 
 class Watch:
-    """The last samples. `_sample` and `_health` block, and run in a worker; all else does not."""
+    """The last samples. `_sample` and `_health` block, and run in a worker. Other methods do not block."""
 
     def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
@@ -69,7 +69,7 @@ class Watch:
         self._soon = asyncio.Event()
 
     async def fresh(self) -> None:
-        """Continue sampling for a while. Return after the first sample."""
+        """Begin or continue to take samples for a while. Return as soon as there is a sample."""
         self._asked_at = time.monotonic()
         if self._task is None or self._task.done():
             self._is_sampled.clear()
@@ -82,7 +82,7 @@ class Watch:
                 self._task.result()
 
     def sample_soon(self) -> None:
-        """Sample without a pause, since something was changed."""
+        """Take the next sample without a pause, since the console has changed something."""
         self._soon.set()
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Watch:
             del self._lags[name]
 
     def _lags_of(self, now: Snapshot) -> dict[str, int]:
-        """Return the lag of each group with a commit of a partition that exists."""
+        """Return the lag of each group that has a committed offset in an existing partition."""
         ends = ends_of(now)
         lags = {name: ends.lag(group.offsets) for name, group in self._offsets.committed.groups.items()}
         return {name: lag for name, lag in lags.items() if lag is not None}
@@ -159,7 +159,7 @@ class Watch:
     # ---- answers to the page
 
     def live(self, after: int) -> dict[str, Any]:
-        """Return the samples after number `after`, and the tables of now."""
+        """Return the samples after number `after`, and the current tables."""
         config, memory = self._context.config, self._context.memory
         sample = self.model.sample
         assert sample is not None
@@ -214,7 +214,7 @@ class Watch:
         return [_without(row, "topic") for row in self.model.partition_rows() if row["topic"] == topic]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return a row for each group. `uncommitted`: its partitions without a commit, so without lag."""
+        """Return a row for each group. `uncommitted`: its number of partitions without a commit."""
         ends = self._ends()
         rows = []
         for name, group in self._offsets.committed.groups.items():
@@ -300,19 +300,19 @@ def is_internal(topic: str) -> bool:
 
 
 def knows_topics(sample: Sample | None) -> bool:
-    """Return whether a sample has all topics: a broker runs and its recovery is over."""
+    """Return whether a sample has all topics: the broker runs, and its recovery is over."""
     if sample is None or sample.counts is None:
         return False
     return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)
 
 
 def ends_of(now: Snapshot) -> Ends:
-    """Return the high watermarks of partitions that can be used."""
+    """Return the high watermarks of all partitions that are not offline."""
     return Ends({(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable})
 
 
 def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:
-    """Return a row about a partition of a group. `end` may be older than `committed`, and is raised to it."""
+    """Return a row about a group's partition. An `end` below `committed` is old: `committed` replaces it."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
         row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}
@@ -324,7 +324,7 @@ def _without(row: Row, *names: str) -> Row:
 
 
 def _with_kind(row: Row) -> Row:
-    """Return a row about a process with the name of its box in the picture."""
+    """Return a row about a process, with the process's kind added."""
     return {**row, "kind": pipeline.KINDS[row["name"]]}
 
 
@@ -336,7 +336,7 @@ def _added(sums: list[float], values: list[float]) -> list[float]:
 
 
 def _short(value: float | None) -> float | None:
-    """Return a value with four digits, which is more than a plot shows."""
+    """Return a value rounded to four digits, which is enough for a plot."""
     if value is None or value == 0 or not math.isfinite(value):
         return value
     return float(f"{value:.4g}")

@@ -1,6 +1,6 @@
 """A few threads that wait for the broker, so that the event loop need not.
 
-Urgent work has workers of its own: a broker that does not answer occupies all threads that ask it.
+Urgent work has a pool of its own, because a broker that does not answer can occupy all threads of a pool.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _Value = TypeVar("_Value")
 
 
 class Busy(Exception):
-    """Too much is asked of the console at once."""
+    """Raised when too many requests wait for the console's threads."""
 
 
 class Workers:
-    """A bounded pool of threads, which begin with the first work."""
+    """A bounded pool of threads, which start with the first work."""
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
         self._pool = ThreadPoolExecutor(threads, name)
@@ -29,7 +29,7 @@ class Workers:
         self._is_closed = False
 
     async def do(self, work: Callable[[], _Value]) -> _Value:
-        """Do some work in a thread and return its value. Raises Busy, and the errors of the work."""
+        """Call `work` in a thread and return its value. Raises Busy, and the errors of `work`."""
         if self._under_way >= WAITING_MAX:
             raise Busy("the console is busy with other requests: try again in a moment")
         self._under_way += 1
@@ -44,7 +44,7 @@ class Workers:
         return await asyncio.shield(future)
 
     def leave(self, work: Callable[[], object]) -> None:
-        """Start work without waiting for it. A closed pool ignores it: the process ends then."""
+        """Start `work` without waiting for it. A closed pool ignores the work, since the process ends."""
         if not self._is_closed:
             self._pool.submit(work)
 

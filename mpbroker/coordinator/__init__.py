@@ -1,4 +1,4 @@
-"""Topics, settings, users, quotas and consumer groups: event logs and the state that they add up to.
+"""The coordinator process: decides changes of topics, settings, users, quotas, groups and transactions.
 
-(Kafka: QuorumController, GroupCoordinatorService.)
+(Kafka: QuorumController, GroupCoordinatorService, TransactionCoordinator.)
 """

@@ -1,8 +1,8 @@
 """Log each delayed change once, with the process it waits for.
 
-The coordinator itself waits for nothing. Its callers wait for other processes: a log worker with a slow disk,
-a reader that does not follow the bulletin. These lines distinguish a slow disk from a hung broker. (Kafka:
-EventPerformanceMonitor logs slow events of the controller.)
+The coordinator itself waits for nothing. Its callers wait for other processes, for instance for a log worker
+with a slow disk, or for a process that does not read its bulletin. The log lines distinguish a slow disk from
+a hung broker. (Kafka: EventPerformanceMonitor logs slow events of the controller.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mpbroker.protocol.uuids import uuid_text
 
 CHECK_EVERY_S: Final = 1.0
 LOG_AFTER_S: Final = 5.0
-# Further kinds of waits, besides callers whose change is durable.
+# The kinds of waits of callers whose change is not durable yet.
 ROUND, CALLS = "round", "calls"
 # The kinds of announcements, in an operator's words.
 _NEWS = {
@@ -46,8 +46,8 @@ class _Wait:
 class Progress:
     """The calls under way.
 
-    `written`: the calls whose round is being written to the metadata log. `undecided`: the number of calls
-    after that round. `away`: the reason why none can be decided.
+    `written`: the names of the calls whose records are being written to the metadata log.
+    `undecided`: how many calls are not decided yet. `away`: why no call can be decided now, or None.
     """
 
     topics: Mapping[bytes, Topic]
@@ -58,7 +58,7 @@ class Progress:
 
 @dataclass(eq=False)
 class Delays:
-    """Watches for long waits. `_lagging` returns the readers that keep bulletins from being rewritten."""
+    """Logs long waits. `_lagging` returns the processes that have not read the last base of a bulletin."""
 
     _link: LogLink
     _waiting: WaitingCallers
@@ -69,7 +69,7 @@ class Delays:
     _longest_s: float = field(default=0.0, init=False)
 
     def check(self, progress: Callable[[], Progress]) -> None:
-        """Check for long waits, at most once a second. The loop calls it on every turn."""
+        """Check for long waits, at most once a second; further calls within the second do nothing."""
         time_s = self._clock()
         if time_s < self._next_check_s:
             return
@@ -101,7 +101,7 @@ class Delays:
             self._longest_s = 0.0
 
     def _warn(self, what: Caller | str, pending: Pending | None, more: int, progress: Progress) -> None:
-        """Log one line for all waits, because they usually have one cause."""
+        """Log one line: the wait of `what`, and how many `more` are overdue, usually for the same cause."""
         if pending is not None:
             who = f"{type(pending.answer).__name__} for {name_of(pending.caller.handler)}"
             why = progress.away or self._why(next(iter(pending.missing)), progress.topics)

@@ -1,12 +1,14 @@
-"""The coordinator's requests to the log workers: append to its log, open a topic, remove one.
+"""The coordinator's requests to the log workers: append batches, open a topic, remove a topic.
 
-Each worker is asked about the partitions it owns; a question is over when all workers have answered. A worker
-answers each question once, unless it dies: `peer_down` then drops all questions to all workers. Pending
-openings and removals, which are idempotent, are sent again to its successor.
+To open or remove a topic, the coordinator asks several workers the same question, each worker about the
+partitions that it owns. A question is over when all its workers have answered. If a worker dies, `peer_down`
+drops all questions to all workers. Openings and removals that were pending are asked again later; they are
+idempotent.
 
-An append to the metadata log is dropped only when its own worker dies. That log must not be read until the
-outcome is known. An answer without a question is dropped: fences prevent such answers, and a failed fence
-must not end this process. A message that the arena has no room for waits until blocks are returned.
+An append to the metadata log is dropped only when the worker of that log dies. The log must not be read until
+the outcome of the append is known. An answer to an unknown request is logged and ignored. (A dead worker is
+fenced, so such an answer comes only if a fence has failed.) A message that does not fit into the arena waits
+until blocks are returned.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from shm.arena import ArenaFull
 
 # Rounds that can be under way at once: of metadata, of groups, of transactions, of markers.
 ROUNDS = 4
-# Credits. Even with all rounds under way there is room for the answers, and for returning them.
+# The most questions under way: with all rounds under way, the rings still have room for the answers.
 QUESTIONS_UNDER_WAY = (CALL_RING_SLOTS - ROUNDS) // 2
 
 
 class LogEvents(Protocol):
-    """The events that the log workers cause in the coordinator."""
+    """The callbacks for answers of the log workers."""
 
     def appended(self, error: int, base_offset: int) -> None: ...
     def opened(self, topic: Topic, answer: Message) -> None: ...
@@ -57,7 +59,7 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class _Asked:
-    """A question and its answers so far. `topic`: the topic as it was opened."""
+    """A question to several workers, and the answers so far. `topic`: the topic to open, if any."""
 
     kind: Kind
     topic_id: bytes
@@ -112,7 +114,7 @@ class LogLink:
 
     @property
     def is_appending(self) -> bool:
-        """Return whether the outcome of a sent append is still unknown."""
+        """Return whether the outcome of any sent append is still unknown."""
         return bool(self._appends)
 
     @property
@@ -122,7 +124,7 @@ class LogLink:
         return not any(rings.has_unsent for rings in self._rings)
 
     def owing(self, topic_id: bytes) -> set[int]:
-        """Return the workers that have not answered about a topic, whether or not they were asked yet."""
+        """Return the workers whose answer about a topic is missing, including those not asked yet."""
         unasked = [(asked, worker) for asked, worker, _ in self._unasked]
         return {worker for asked, worker in (*self._questions, *unasked) if asked.topic_id == topic_id}
 
@@ -134,7 +136,7 @@ class LogLink:
             rings.flush()
 
     def greet(self) -> None:
-        """Have the metadata log opened. The answer shows that its worker serves this coordinator."""
+        """Ask the worker of the metadata log to open the log. Calls `log_answers` after its answer."""
         self._ask({0: EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])}, Kind.GREETING)
 
     def open(self, topic: Topic, new_from: int | None = None) -> None:
@@ -157,7 +159,7 @@ class LogLink:
         self._ask(messages, Kind.OPENING, topic.topic_id, topic)
 
     def remove(self, name: str, topic_id: bytes) -> None:
-        """Remove a topic, after its opening if that is under way: the two must not overlap."""
+        """Remove a topic. If the topic is being opened, the removal waits until the opening has ended."""
         self._removing[topic_id] = name
         if topic_id not in self._opening and self.is_up:
             self._ask_all(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
@@ -166,14 +168,15 @@ class LogLink:
         self._ask_all(Recovered({topic.name: topic.topic_id for topic in topics}), Kind.RECOVERED)
 
     def append(self, batch: bytes, count: int, slot: Partition) -> None:
-        """Append one batch to our own log. Calls `appended` when it is durable or refused."""
+        """Append one batch to the metadata log. Calls `appended` when it is durable or refused."""
         new = NewBatch(METADATA_SLOT, slot.generation, slot.config_version, batch, count)
         self.append_all([new], lambda done: self._events.appended(done[0].error, done[0].base_offset))
 
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
         """Append batches to several partitions. Calls `done` when each is durable or refused.
 
-        `done` is not called if a log worker dies meanwhile; for the metadata log, if its own worker dies.
+        `done` is never called if a log worker dies first. (If all batches are for the metadata log, only the
+        death of that log's worker counts.)
         """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
         changes = self._changes
@@ -186,7 +189,7 @@ class LogLink:
         self._send_on()
 
     def _send_on(self) -> None:
-        """Send waiting messages, appends first, as far as the arena has room."""
+        """Send the waiting messages, appends first, until the arena is full."""
         try:
             while self._unsent:
                 self._appends.append(*self._unsent[0])
@@ -215,14 +218,14 @@ class LogLink:
             self._send_on()
 
     def peer_down(self, worker: int) -> None:
-        """Drop all questions to a dead worker. The others continue with theirs."""
+        """Disconnect from a dead worker. Drop all questions, and the appends whose outcome is unknown."""
         self._rings[worker].drop()
         self._up.discard(worker)
         self._bound = self._rings_of_those_up()
         self._forget_questions(worker)
 
     def peer_up(self, worker: int) -> None:
-        """Connect to the successor of a dead worker; its rings are empty."""
+        """Connect to a new worker, whose rings are empty. Drop all questions."""
         self._rings[worker].rebind()
         self._up.add(worker)
         self._bound = self._rings_of_those_up()
@@ -242,7 +245,7 @@ class LogLink:
         self._lender.reclaim(log_worker(worker))
 
     def resume(self) -> None:
-        """Ask again for pending removals, now that all workers serve."""
+        """Ask again for pending removals. Call this method when all workers are running."""
         for topic_id, name in list(self._removing.items()):
             self.remove(name, topic_id)
 
@@ -252,13 +255,13 @@ class LogLink:
     def _ask(
         self, messages: Mapping[int, Message], kind: Kind, topic_id: bytes = b"", topic: Topic | None = None
     ) -> None:
-        """Send each worker its own message, as one question."""
+        """Ask a question: send each worker its own message."""
         asked = _Asked(kind, topic_id, topic, len(messages))
         self._unasked.extend((asked, worker, message) for worker, message in messages.items())
         self._send_on()
 
     def _ask_on(self) -> None:
-        """Send the waiting questions, in order, while there are credits. Raises ArenaFull."""
+        """Send waiting questions in order, at most QUESTIONS_UNDER_WAY at a time. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked[0]
             self._clients[worker].call(message, partial(self._answered, asked, worker))
@@ -298,7 +301,7 @@ class LogLink:
 
 
 def _together(topic_id: bytes, answers: list[Message]) -> Message:
-    """Join the workers' answers about a topic. A partition without an answer is not open."""
+    """Merge the workers' answers about the opening of a topic. Leave out partitions of failed workers."""
     ensured = [answer for answer in answers if isinstance(answer, EnsuredTopic)]
     if len(answers) == 1 or not ensured:
         return answers[0]

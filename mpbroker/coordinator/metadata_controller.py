@@ -1,11 +1,11 @@
 """The metadata state machine between the log workers and the bulletins (Kafka: QuorumController).
 
-Calls that came while a round was under way are decided together on a draft of the state and appended as one
-batch: a round is in the log as a whole or not at all. When it is durable the draft becomes the state, topics
-are opened or removed, and the bulletin announces the change. Only then the calls are answered.
+Calls are decided in rounds, on a draft of the state. The records of a round are appended as one batch, so a
+round is in the log as a whole or not at all. When the batch is durable, the draft becomes the state, topics
+are opened or removed, and the bulletins announce the change. Then the calls are answered.
 
-At most one round is under way, so its outcome can always be read from the end of the log. After a death of
-the log process the log is read again, and a round that is not in it is decided again.
+At most one round is under way, so its outcome can always be read from the end of the log. If a log worker
+dies, the log is read again. If the round's batch is not in the log, its calls are decided again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _log = logging.getLogger("mpbroker.coordinator")
 
 
 class Phase(Enum):
-    """The coordinator's progress with the current log process."""
+    """The coordinator's progress from its start, or from the death of a log worker, until it serves."""
 
     LOG_AWAY = 0  # at least one log worker is not there
     GREETING = 1
@@ -89,13 +89,13 @@ STATUS = {
 
 @dataclass
 class Round:
-    """Decisions that are appended together."""
+    """Decisions whose records are appended together, as one batch."""
 
     draft: MetadataState
     decided: list[tuple[Caller, Message, Decision]] = field(default_factory=list)
 
     def refund(self) -> None:
-        """Return what a dropped round took from the clients' quotas."""
+        """Give back the tokens that a dropped round took from the clients' mutation quotas."""
         for _, _, decision in self.decided:
             if decision.mutation:
                 decision.mutation.refund()
@@ -105,8 +105,8 @@ class Round:
 class TokenSweep:
     """Removes expired delegation tokens (Kafka: QuorumController.sweepExpiredDelegationTokens).
 
-    It asks the state machine at the start, every `interval_ms`, and at once while expired tokens remain.
-    `ask(call, then)` sends a call; `then` receives its answer.
+    The sweep runs at the start, every `interval_ms`, and again at once while expired tokens remain.
+    `ask(call, then)` makes the metadata controller decide a call and pass the answer to `then`.
     """
 
     interval_ms: int
@@ -123,7 +123,7 @@ class TokenSweep:
             self.ask(RemoveExpiredTokens(), self._removed)
 
     def _removed(self, answer: Message) -> None:
-        """Log the removed tokens. If the log refused the records, the next sweep tries again."""
+        """Log the removed tokens, and schedule the next sweep."""
         self._is_under_way = False
         removed = answer.token_ids if isinstance(answer, RemovedTokens) else []
         for token_id in removed:
@@ -133,7 +133,7 @@ class TokenSweep:
 
 
 class MetadataController:
-    """Decides calls round by round. `answer_handler` answers a handler's call."""
+    """Decides calls round by round. `answer_handler` sends the answer to a handler's call."""
 
     # A round that is not appended yet, and the rest of the work on it.
     _draft: Round | None = None
@@ -195,17 +195,17 @@ class MetadataController:
     # --- calls
 
     def call(self, caller: Caller, call: Message) -> None:
-        """Take a call, which the next round decides."""
+        """Queue a call of a handler. The next round decides it."""
         self._calls.append((caller, call))
 
     def ask(self, call: Message, then: Callable[[Message], None]) -> None:
-        """Take a call from a state machine in this process. It is decided like the calls of handlers."""
+        """Queue a call from within this process. The answer is passed to `then`."""
         caller = Caller(COORDINATOR, 0, next(self._our_numbers))
         self._our_calls[caller] = then
         self._calls.append((caller, call))
 
     def _answer(self, caller: Caller, answer: Message) -> bool:
-        """Answer a handler or a state machine. Return False if the handler died or the arena is full."""
+        """Answer a caller. Return False if the caller's handler has died or the arena is full."""
         if caller.handler == COORDINATOR:
             self._our_calls.pop(caller)(answer)
             return True
@@ -244,7 +244,7 @@ class MetadataController:
 
     @property
     def polls(self) -> bool:
-        """Return whether it waits for an event without a doorbell, such as a reader of a bulletin."""
+        """Return whether the controller waits for an event that rings no doorbell, so that it must poll."""
         announcers = (self.announcer, self._credentials, self._limits, self._brokers)
         has_news = self.is_serving and any(one.has_news for one in announcers)
         return has_news or self.phase is Phase.READING or self.link.waits_for_room
@@ -282,7 +282,7 @@ class MetadataController:
         self.phase = Phase.READING
 
     def _read_log(self) -> None:
-        """Read the metadata log once all of it is durable: later records may still become durable."""
+        """Read the metadata log and open its topics, as soon as all of the log is durable."""
         if self.link.is_appending:
             return
         try:
@@ -313,7 +313,7 @@ class MetadataController:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """Find out from the log's end whether an interrupted round was appended; it has one writer."""
+        """Set the state as read from the log. Find out whether an interrupted round was appended."""
         self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:
@@ -328,7 +328,7 @@ class MetadataController:
             raise InconsistentMetadata(f"the log ends at {state.next_offset}, where no round of ours ends")
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
-        """Remove topics that the log has removed and the log workers still serve, after a death."""
+        """Remove topics that the log says are removed but that log workers still serve."""
         for slot in slots_given(self.table, len(self.link.workers)):
             partition = read_partition_surely(self.table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
@@ -367,9 +367,9 @@ class MetadataController:
             self._context.ring(reader)
 
     def _drafted(self) -> Generator[None, None, None]:
-        """Decide the waiting calls, each on top of those before it, and append the round.
+        """Decide the waiting calls, each on a draft with the earlier decisions, and append the round.
 
-        The loop does other work at each `yield`. If the log process dies meanwhile it calls `_drop_draft`.
+        A generator, so that the process can do other work at each `yield`.
         """
         current = self._draft = Round(self.state.draft())
         values: list[bytes] = []
@@ -408,14 +408,14 @@ class MetadataController:
         self.link.append(bytes(batch), len(values), self._slot)
 
     def _drop_draft(self) -> None:
-        """Drop decisions that were not appended. Their calls are decided again after the log is read."""
+        """Drop the decisions that were not appended. Queue their calls again."""
         draft, self._draft, self._drafting = self._draft, None, None
         if draft is not None:
             draft.refund()
             self._calls.extendleft((caller, call) for caller, call, _ in reversed(draft.decided))
 
     def appended(self, error: int, base_offset: int) -> None:
-        """Take the log process's report: the round is durable (`error` 0), or refused."""
+        """Handle the outcome of the round's append: durable if `error` is 0, else refused or unknown."""
         done = self._round
         assert done is not None
         code = error_code(error)
@@ -435,7 +435,7 @@ class MetadataController:
         self._complete(done, done.draft)
 
     def _complete(self, done: Round, state: MetadataState) -> None:
-        """Apply the records of a durable round, and note the events that each answer waits for."""
+        """Replace the state after a durable round. Answer each call when its effects are visible."""
         self._note_new(done, state)
         records = [record for _, _, decision in done.decided for record in decision.records]
         for line in topic_lines(records, self.state.topics):
@@ -483,7 +483,7 @@ class MetadataController:
         self._settle_announced()
 
     def _note_new(self, done: Round, state: MetadataState) -> None:
-        """Note the partitions that cannot have records. Call it before the state is replaced."""
+        """Note the partitions that the round creates: they are empty. Call this before `state` is set."""
         made = [topic_id for _, _, decision in done.decided for topic_id in decision.awaits]
         changed = [change.topic_id for _, _, decision in done.decided for change in decision.changes]
         for topic_id in (*made, *changed):
@@ -505,10 +505,10 @@ class MetadataController:
         self._settle_announced()
 
     def _note_partitions(self, topic: Topic, answer: Message) -> None:
-        """Note the slots of a topic's partitions.
+        """Note the slots of a topic's partitions, from the log workers' answer.
 
-        An offline partition has an offline slot. The opening of a partition without a slot is retried; until
-        it succeeds the partition is announced with generation 0, which no slot has.
+        A partition without a slot could not be opened. Its opening is retried; until then the partition is
+        announced with slot generation 0, which no slot has. (An offline partition has a slot.)
         """
         name, topic_id = topic.name, topic.topic_id
         images = {number: PartitionImage(number, 0, 0) for number in range(topic.partitions)}
@@ -544,7 +544,7 @@ class MetadataController:
         self._waiting.settle({(Awaited.REMOVED, topic_id)})
 
     def _settle_announced(self) -> None:
-        """End the waits for topics that handlers can see, or that were deleted before that."""
+        """Answer the calls whose effects are visible now: topics announced or deleted, settings applied."""
         if self._waiting:
             self._waiting.settle_if(self._is_seen)
 
@@ -561,7 +561,7 @@ class MetadataController:
 
 
 def _encoded(records: Sequence[MetadataRecord]) -> Generator[None, None, list[bytes]]:
-    """Encode records, a few between two yields. Return their encodings."""
+    """Return the encoded records. A generator, which yields after each RECORDS_AT_ONCE records."""
     encoded: list[bytes] = []
     for at in range(0, len(records), RECORDS_AT_ONCE):
         if at:
@@ -571,7 +571,7 @@ def _encoded(records: Sequence[MetadataRecord]) -> Generator[None, None, list[by
 
 
 def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -> Iterator[str]:
-    """Yield the lines of one round of changes; `before` has the topics as they were."""
+    """Yield a log line for each topic that is created, extended or deleted. `before`: the old topics."""
     made: dict[bytes, str] = {}
     added: Counts[bytes] = Counts()
     removed: dict[bytes, None] = {}

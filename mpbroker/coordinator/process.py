@@ -1,6 +1,6 @@
 """The coordinator process: its loop and the rings of handlers.
 
-The loop sleeps in one place; nothing else here waits.
+The loop sleeps in one place. No other code in this process waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STOP_SECONDS = 5.0
 
 
 class Coordinator:
-    """The coordinator without its loop. `now_ms` stamps records, `new_id` makes topic ids."""
+    """The coordinator without its loop. `now_ms` is the clock for records, `new_id` makes random ids."""
 
     def __init__(
         self, context: ProcessContext, cluster_id: str, now_ms: Callable[[], int], new_id: Callable[[], bytes]
@@ -64,7 +64,7 @@ class Coordinator:
     # --- the loop's view
 
     def step(self) -> None:
-        """Do everything that can be done now."""
+        """Receive messages, do all work that is possible without waiting, and send messages."""
         while (order := self._context.pending_order()) is not None:
             self._obey_order(order)
             self._context.acknowledge_order()
@@ -87,7 +87,7 @@ class Coordinator:
             rings.flush()
 
     def something_waits(self) -> bool:
-        """Return whether work is pending; the loop checks it last before it sleeps."""
+        """Return whether work is pending. The loop calls this method last before it sleeps."""
         if self._context.pending_order() is not None or self.metadata.has_work:
             return True
         return self.metadata.link.waiting() or any_waits(self._bound_handlers())
@@ -106,7 +106,7 @@ class Coordinator:
     # --- handlers
 
     def _bound_handlers(self) -> list[RingPair]:
-        """Return the rings of the live handlers, cached until a handler starts or dies."""
+        """Return the rings of the live handlers. The list is cached until a handler starts or dies."""
         incarnations = self._context.incarnations(topology.HANDLERS[0], len(topology.HANDLERS))
         if incarnations != self._bound[0]:
             there = [index for index, one in zip(topology.HANDLERS, incarnations, strict=True) if one]
@@ -148,7 +148,7 @@ class Coordinator:
                 self.metadata.call(caller, call)
 
     def _answer(self, caller: Caller, answer: calls.Message) -> bool:
-        """Answer a handler. Return False if it died, or the arena is full."""
+        """Send an answer to a handler. Return False if the handler has died or the arena is full."""
         if caller.life != self._lives[caller.handler]:
             return False
         return self._server.answer(caller.handler, caller.request, answer)
@@ -182,7 +182,7 @@ class Coordinator:
 
 
 def run(context: ProcessContext, cluster_id: str) -> int:
-    """Run the coordinator, from replay to stop. Return the exit code."""
+    """Run the coordinator until it must stop. Return the exit code."""
     coordinator = Coordinator(context, cluster_id, wall_ms, lambda: uuid.uuid4().bytes)
     stop_by: float | None = None
     while True:

@@ -1,6 +1,6 @@
 """The group and the transaction coordinator, connected with the other parts of the coordinator process.
 
-Both serve forwarded requests, write to a topic of their own, and read it again after a log worker died.
+Both serve forwarded requests, write to a topic of their own, and read their topic again if a log worker dies.
 Transactions end with markers in partitions of any topic, including `__consumer_offsets`.
 """
 
@@ -39,7 +39,7 @@ OURS = calls.ForwardedRequest | calls.CheckTransaction | calls.EndHold | calls.H
 
 
 class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
-    """The runtime of transactions, which also sends their markers."""
+    """The runtime of the transaction coordinator, which also appends the markers of transactions."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
 
 
 class Services:
-    """Run the group and the transaction coordinator. (A Host.)
+    """Runs the group and the transaction coordinator (implements Host).
 
-    `metadata` returns the durable state. `ask` makes the process decide a coordinator's call. `handlers` may
-    still append batches that an earlier coordinator has allowed.
+    `metadata` returns the durable state. `ask` makes the metadata controller decide a coordinator's call.
+    `handlers`: the running handlers, which may still append batches that an earlier coordinator allowed.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Services:
         self.transactions.shard.add_partitions.check(caller, call, checked)
 
     def handler_died(self, handler: int) -> None:
-        """Drop the requests of a dead handler. The log has fenced it, so it appends no more."""
+        """Drop the requests of a dead handler. The log workers have fenced it, so it appends nothing more."""
 
         def has_died(waiter: Waiter) -> bool:
             return isinstance(waiter, Caller) and waiter.handler == handler
@@ -240,7 +240,7 @@ class Services:
         self.groups.step(is_serving)
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return how many ms the loop may sleep, at most `most_ms`. One service may wake the other."""
+        """Return how many ms the loop may sleep, at most `most_ms`; 0 if either coordinator has work."""
         if self._is_serving and (self.groups.has_work or self.transactions.has_work):
             return 0
         return min(self.groups.sleep_ms(most_ms), self.transactions.sleep_ms(most_ms))

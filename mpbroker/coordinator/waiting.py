@@ -1,4 +1,4 @@
-"""Callers with a durable decision, which are answered when its effect is visible."""
+"""Callers whose decision is durable, and who are answered when its effect is visible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpbroker.ipc.calls import Message
 
 
 class Change(NamedTuple):
-    """The state of a topic that readers must have reached: version of its settings, partitions."""
+    """The version of a topic's settings and its partition count, which handlers must have read."""
 
     topic_id: bytes
     config_version: int
@@ -32,7 +32,7 @@ class Awaited(StrEnum):
 
 
 Token = tuple[Awaited, bytes] | Change
-"""An awaited event: a kind and the name of its object, or a change."""
+"""An event that a caller waits for: a kind and the name of its object, or a change of a topic."""
 
 
 @dataclass
@@ -55,14 +55,14 @@ class WaitingCallers:
         return self._pending
 
     def add(self, caller: Caller, answer: Message, missing: set[Token]) -> None:
-        """Answer the caller when all of `missing` has happened, at once if it is empty."""
+        """Answer the caller when all events in `missing` have happened; at once if `missing` is empty."""
         if missing:
             self._pending.append(Pending(caller, answer, missing))
         else:
             self._answer(caller, answer)
 
     def settle(self, tokens: set[Token]) -> None:
-        """Note that these events have happened."""
+        """Note that these events have happened. Answer the callers that wait for nothing else."""
         self.settle_if(tokens.__contains__)
 
     def settle_if(self, has_happened: Callable[[Token], bool]) -> None:

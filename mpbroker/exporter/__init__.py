@@ -1,1 +1,1 @@
-"""The exporter process: metrics for Prometheus, liveness and readiness, over HTTP."""
+"""The exporter process: serves metrics for Prometheus, liveness and readiness over HTTP."""

@@ -1,6 +1,6 @@
-"""The exporter's application (ASGI): `/metrics`, `/readyz`, `/healthz`; all else is the web console's.
+"""The exporter's ASGI application: serves `/metrics`, `/readyz`, `/healthz`, and the web console elsewhere.
 
-Without a console `/` has a line about each.
+If the console is disabled, `/` describes the three paths.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ The console is off: http.console.enable=false.
 class App:
     """An ASGI application.
 
-    `page` makes the page of metrics, None if it cannot. `problems` returns why the broker is not ready,
-    `silent` the processes without progress, and `names` the broker's names that a request's Host may have.
-    `console` returns the application of all other paths, None while it is off.
+    `page` returns the page of metrics, or None if it cannot be made. `problems` returns the reasons why the
+    broker is not ready, `silent` the unresponsive processes, and `names` the names of the broker that the
+    header Host may contain. `console` returns the application for all other paths, or None if disabled.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class App:
 
 
 async def _state(scope: Scope, send: Send, name: str, problems: list[str]) -> None:
-    """Answer 200 without problems, else 503; as JSON if the client asks for that."""
+    """Answer 200 if there are no problems, else 503, as text, or as JSON if the client accepts JSON."""
     status = UNAVAILABLE if problems else 200
     if any(key == b"accept" and b"application/json" in value for key, value in scope["headers"]):
         body = msgspec.json.encode({name: not problems, "problems": problems}) + b"\n"

@@ -1,7 +1,7 @@
-"""A page of metrics in Prometheus' text format, most of it written by prometheus_client.
+"""A page of metrics in Prometheus' text format, mostly written by prometheus_client.
 
-prometheus_client takes some 5 us for a sample. Families with a sample per partition are written here instead,
-in the same format, from labels that are rendered once for all families (`Page.lines`).
+prometheus_client takes some 5 us for a sample. This module itself writes the metrics with a sample per
+partition, in the same format, from labels that are rendered once for all these metrics (`Page.lines`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 @dataclass(frozen=True)
 class Family:
-    """A metric's name (of a counter with `_total`), type (counter, gauge, histogram, summary) and help."""
+    """A metric's name (a counter's with `_total`), type (counter, gauge, histogram, summary) and help."""
 
     name: str
     type: str
@@ -31,19 +31,19 @@ class Family:
 
 
 def labels_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Render labels as the format has them after a metric's name. The caller sorts them by name."""
+    """Render (name, value) labels as text, `{a="1",b="2"}`. The caller sorts them by name."""
     return "{" + ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels) + "}"
 
 
 class Page(Collector):
-    """The samples of one scrape. Families of one name are joined, under the help text of the first one."""
+    """The samples of one scrape. Families of the same name become one, with the first one's help text."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
         self._rendered: list[tuple[Family, list[tuple[str, int]]]] = []
 
     def add(self, family: Family, value: float, labels: Mapping[str, str] = NO_LABELS) -> None:
-        """Add one sample of a counter or gauge."""
+        """Add one sample to a counter or gauge."""
         self._of(family).add_sample(family.name, dict(labels), value)
 
     def summary(
@@ -54,7 +54,7 @@ class Page(Collector):
         total: float,
         labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """Add a summary: values by quantile, the number of events and their sum."""
+        """Add a summary: values by quantile, the number of events and the sum of their values."""
         metric = self._of(family)
         for quantile, value in quantiles.items():
             metric.add_sample(family.name, {**labels, "quantile": quantile}, value)
@@ -69,7 +69,7 @@ class Page(Collector):
         unit: float,
         labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """Add a histogram. `bounds`: ascending pairs of a bucket's index and its lower bound in units."""
+        """Add a histogram. `bounds`: ascending (bucket's index, bucket's lower bound divided by `unit`)."""
         metric = self._of(family)
         below, at = 0, 0
         for index, bound in bounds:
@@ -81,19 +81,19 @@ class Page(Collector):
         metric.add_sample(f"{family.name}_sum", dict(labels), seen.total / unit)
 
     def lines(self, family: Family, samples: Iterable[tuple[str, int]]) -> None:
-        """Add all samples of a counter or gauge whose labels are rendered (`labels_text`) already."""
+        """Add all samples of a counter or gauge, as pairs (labels rendered by `labels_text`, value)."""
         if found := list(samples):
             self._rendered.append((family, found))
 
     def rendered(self) -> Iterable[tuple[Family, list[tuple[str, int]]]]:
-        """Return the families whose labels were rendered already, with their samples."""
+        """Return the families that were added by `lines`, with their samples."""
         return self._rendered
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._metrics.values())
 
     def names(self) -> set[str]:
-        """Return the names of the families that prometheus_client writes."""
+        """Return the names of the families that prometheus_client writes (all but those added by `lines`)."""
         return set(self._metrics)
 
     def text(self) -> bytes:

@@ -1,6 +1,6 @@
-"""Kafka's metrics as the usual configuration of Prometheus' jmx_exporter spells them.
+"""Kafka's metrics, with the names that the usual configuration of Prometheus' jmx_exporter gives them.
 
-(prometheus/jmx_exporter: examples/kafka-2_0_0.yml; strimzi's for the attributes of `socket-server-metrics`.)
+(prometheus/jmx_exporter: examples/kafka-2_0_0.yml; attributes of `socket-server-metrics` as in Strimzi.)
 
     meter ...PerSec        kafka_server_brokertopicmetrics_messagesin_total
     histogram              kafka_network_requestmetrics_totaltimems{quantile="0.99"}, ..._count
@@ -9,8 +9,8 @@
     attribute of a client  kafka_server_socket_server_metrics_connection_count
     quota of a client      kafka_server_quota_byte_rate{resource,user,client_id}
 
-Names of labels are in lower case. Times in nanoseconds, and means of metrics that are also counted, are left
-out.
+Label names are in lower case. Attributes in nanoseconds are left out. So are averages of metrics whose
+count is written.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ELSEWHERE = (log_dirs.LOGS, OURS.partition(":")[0])
 
 
 class _Name(NamedTuple):
-    """A bean's name in parts: `base` is its domain, type and name as in Prometheus."""
+    """A JMX bean's name, split: `base` is its domain, type and name in Prometheus' form."""
 
     base: str
     labels: dict[str, str]
 
 
 def write(view: View, page: Page) -> None:
-    """Write all of Kafka's metrics except those of single partitions (`partition_metrics`)."""
+    """Write all of Kafka's metrics, except metrics of single partitions (see `partition_metrics`)."""
     assert catalogue.REGISTERED
     for family in families.families():
         if family.pattern.startswith(_ELSEWHERE) or "[,user=" in family.pattern:
@@ -82,14 +82,14 @@ def _kept(attributes: dict[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def _write_gauge(base: str, meaning: str, value: float, labels: dict[str, str], page: Page) -> None:
-    """Write a gauge. A percentage gets both names that it can have by the exporter's rules."""
+    """Write a gauge. Write a percentage twice, under the two names that jmx_exporter's rules may give it."""
     page.add(_family(base, "gauge", meaning), value, labels)
     if base.endswith(_PERCENT):
         page.add(_family(f"{base.removesuffix(_PERCENT)}_{_PERCENT}", "gauge", meaning), value, labels)
 
 
 def _write_quotas(view: View, page: Page) -> None:
-    """Write what each client with a quota has used. User and client id may be any text."""
+    """Write how much of its quota each client has used. User and client id may be any text."""
     for kind, name in quotas.NAMES.items():
         for (user, client_id), attributes in quotas.of_clients(view, kind):
             labels = {"resource": name, "user": user, "client_id": client_id}

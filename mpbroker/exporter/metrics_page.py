@@ -1,7 +1,8 @@
-"""The page of metrics for Prometheus: a snapshot of the counters, of /proc and of committed offsets.
+"""Makes the page of metrics for Prometheus from shared counters, /proc and committed offsets.
 
-Requests while a page is being made, or shortly after, get that page: many of them must not take a processor
-away from clients. A large page takes a second, so a thread makes it while the event loop serves others.
+Requests that arrive while a page is being made, or shortly after, get the same page, so that many requests
+take no CPU time from Kafka clients. A large page takes a second, so a thread makes it and the event loop
+serves other requests meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class PageText:
-    """The text of a page that took `cost_s` to make. Clients hold it as long as they take to read it."""
+    """The text of a page that took `cost_s` seconds to make."""
 
     def __init__(self, plain: bytes, cost_s: float) -> None:
         self.plain: Final = plain
@@ -44,11 +45,11 @@ class PageText:
 
     @property
     def fresh_until(self) -> float:
-        """Return the value of time.monotonic() until which the page is served."""
+        """Return the value of time.monotonic() until which the page is served to new requests."""
         return self._made + self._cost_s * FRESH_FACTOR
 
     async def zipped(self) -> bytes:
-        """Return the page as gzip. It is zipped in a thread, since a large one takes long."""
+        """Return the page compressed with gzip. A thread does this once, since a large page takes long."""
         if self._zipping is None:
             self._zipping = asyncio.create_task(self._zip())
         # A client that disconnects must not cancel it for others.
@@ -62,7 +63,7 @@ class PageText:
 
 
 class MetricsPage:
-    """The maker of pages for one broker."""
+    """Makes pages of one broker's metrics, and keeps the last page while it is fresh."""
 
     def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
@@ -77,7 +78,7 @@ class MetricsPage:
         self._took_s = 0.0
 
     async def fresh(self) -> PageText | None:
-        """Return a page that is fresh enough; None if it cannot be made, which is logged."""
+        """Return the last page if it is fresh, else a new one. If it cannot be made, log why; return None."""
         if self._text is not None and time.monotonic() < self._text.fresh_until:
             return self._text
         if time.monotonic() < self._failed_until:
@@ -87,7 +88,7 @@ class MetricsPage:
         return None if made is None else made[1]
 
     async def samples(self) -> Page | None:
-        """Make a page, after one that is being made, and return its samples; None if it cannot be made."""
+        """Make a new page, after any page under way, and return its samples; None if it cannot be made."""
         while self._making is not None:
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())
@@ -122,7 +123,7 @@ class MetricsPage:
         return page, self._text
 
     def _drop_when_stale(self, text: PageText) -> None:
-        """Forget a page that is stale: it may be the largest object of the process."""
+        """Release the page when it is stale, since it may be the largest object of the process."""
         left_s = text.fresh_until - time.monotonic()
         if left_s > 0:
             asyncio.get_running_loop().call_later(left_s, self._drop_when_stale, text)
@@ -130,7 +131,7 @@ class MetricsPage:
             self._text = None
 
     def _written(self, now: Snapshot) -> tuple[Page, bytes]:
-        """Write the page, in a thread."""
+        """Return a new page and its text. This runs in a thread."""
         config, committed, page = self._context.config, self._offsets.committed, Page()
         pids, roles = self._memory.words("pids"), self._memory.words("roles")
         incarnations = {role: roles.load(role) for role in range(topology.PROCESSES)}
@@ -151,7 +152,7 @@ class MetricsPage:
         return page, page.text()
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:
-        """Return the latest snapshot that is old enough for rates, or None."""
+        """Return an earlier snapshot from which to compute rates, at least RATE_OVER_S old, or None."""
         if self._between is None or now.now_ns - self._between.now_ns >= RATE_OVER_S * snapshot.NS:
             self._before, self._between = self._between, now
         return self._before

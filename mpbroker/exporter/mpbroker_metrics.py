@@ -1,6 +1,6 @@
-"""mpbroker's own metrics: processes, rings, memory, commit rounds, listeners, log directories, recovery.
+"""mpbroker's own metrics: processes, rings, memory, log writes, listeners, log directories, recovery.
 
-Units are Prometheus' base units: seconds and bytes.
+Values are in Prometheus' base units, seconds and bytes. A ring is a queue in shared memory between processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _histogram(name: str, meaning: str) -> Family:
 
 
 def declared() -> list[Family]:
-    """Return all families of this module, for docs/MONITORING.md."""
+    """Return all metric families of this module, for docs/MONITORING.md."""
     return list(_families)
 
 
@@ -220,7 +220,7 @@ def write_broker(now: Snapshot, *, ready: bool, scrape_s: float, page: Page) -> 
 def write_processes(
     now: Snapshot, incarnations: Mapping[int, int], seen: Mapping[int, ProcessUsage], page: Page
 ) -> None:
-    """Write the counters and resources of each process. `incarnations`: by each role that ever started."""
+    """Write counters and resource usage of each process. A role's incarnation is 0 if its process is down."""
     serving = set(now.serving(range(topology.PROCESSES)))
     for role in sorted(serving | set(seen)):
         labels = {"process": name_of(role)}
@@ -241,7 +241,7 @@ def write_processes(
 
 
 def write_rings(memory: SharedMemory, incarnations: Mapping[int, int], page: Page) -> None:
-    """Write how much waits in the rings between processes that serve."""
+    """Write for each running process how many slots wait in the rings that it reads."""
     waiting: dict[int, int] = {}
     fullest: dict[int, float] = {}
     for producer, consumer, slots in topology.ring_pairs(memory.sizes.log_workers):
@@ -257,7 +257,7 @@ def write_rings(memory: SharedMemory, incarnations: Mapping[int, int], page: Pag
 
 
 def write_work(now: Snapshot, page: Page) -> None:
-    """Write the work of handlers, log workers and the scrubber, and its durations."""
+    """Write the counts and durations of the work of handlers, log workers and the scrubber."""
     for counter, family in SERVED_FAMILIES.items():
         page.add(family, sum(now.get(handler, counter) for handler in HANDLERS))
     for counter, family in LOG_FAMILIES.items():
@@ -285,7 +285,7 @@ def write_work(now: Snapshot, page: Page) -> None:
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
-    """Write the remaining work of recovery, 0 if it is over."""
+    """Write the remaining work of recovery for each log directory, 0 when recovery is complete."""
     left = {one.log_dir: one for one in under_way}
     for number, path in enumerate(log_dirs):
         # A path may be no UTF-8; as DirSizes has it.

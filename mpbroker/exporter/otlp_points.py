@@ -1,9 +1,10 @@
-"""A page of metrics as OpenTelemetry's: the same names and labels, cumulative since the broker began.
+"""Converts a page of metrics to OpenTelemetry metrics with the same names and labels.
 
-The counts of a process start at 0 in its successor. A sum that has decreased gets a later start, as the data
-model demands (OpenTelemetry specification: Metrics Data Model, Resets and Gaps).
+Sums are cumulative from the broker's start. When a process is replaced, its counts restart at 0. A sum that
+has decreased gets a later start time, as the data model demands (OpenTelemetry specification: Metrics Data
+Model, Resets and Gaps).
 
-Counters become monotonic sums, histograms stay histograms. The exporter's data model has no summaries: their
+Counters become monotonic sums, histograms remain histograms. OpenTelemetry's exporter has no summaries: their
 quantiles become a gauge, and count and sum become sums. (OpenTelemetry specification: Prometheus and
 OpenMetrics Compatibility)
 """
@@ -31,7 +32,7 @@ from mpbroker.exporter.exposition import Page
 
 Number: TypeAlias = int | float
 _UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
-"""Units by the word that a name ends with: receivers that append a unit to names leave such a name alone."""
+"""Units by the last word of a name. Receivers that append units skip a name that ends with its unit."""
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # A process that is being replaced has no sums for a while.
 _ROUNDS_KEPT: Final = 10
@@ -39,7 +40,7 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class Starts:
-    """Remembers since when each sum is counted. All times are in ns since 1970."""
+    """Remembers the start time of each cumulative sum. All times are in ns since 1970."""
 
     def __init__(self, began_ns: int) -> None:
         self._began_ns = began_ns
@@ -49,14 +50,14 @@ class Starts:
         self._seen: dict[tuple[str, ...], tuple[Number, int, int]] = {}
 
     def begin(self, now_ns: int) -> None:
-        """Begin the points of another moment; forget sums that have disappeared."""
+        """Begin another export, at the time `now_ns`; forget sums that no recent export had."""
         self._round += 1
         self._before_ns, self._now_ns = self._now_ns, now_ns
         oldest = self._round - _ROUNDS_KEPT
         self._seen = {key: known for key, known in self._seen.items() if known[2] >= oldest}
 
     def of(self, name: str, labels: Mapping[str, str], value: Number) -> int:
-        """Return the start of a sum: the time of the former points, if it has decreased since."""
+        """Return a sum's start time. If the value has decreased, that is the time of the previous export."""
         key = (name, *labels.values())
         before, start_ns, _ = self._seen.get(key, (value, self._began_ns, 0))
         if value < before:
@@ -66,7 +67,7 @@ class Starts:
 
 
 class Points:
-    """Makes points of one moment. Times are in ns since 1970."""
+    """Makes the data points of one export at the time `now_ns`. Times are in ns since 1970."""
 
     def __init__(self, began_ns: int, now_ns: int, starts: Starts) -> None:
         self._began_ns = began_ns
@@ -77,7 +78,7 @@ class Points:
         self._labels: dict[str, Mapping[str, str]] = {}
 
     def metrics(self, page: Page) -> list[Metric]:
-        """Return all that the page has."""
+        """Return all metrics of the page."""
         found = [metric for family in page.collect() for metric in self._of(family)]
         for one, samples in page.rendered():
             pairs = ((self._parsed(labels), value) for labels, value in samples)
@@ -114,7 +115,7 @@ class Points:
         return Metric(name, meaning, _unit(name), data)
 
     def _histogram(self, family: Family) -> Metric:
-        """Gather the samples of each histogram, and turn cumulative bucket counts into single ones."""
+        """Return a histogram with a point for each set of labels. Each bucket has its own count."""
         buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
         sums: dict[tuple[tuple[str, str], ...], float] = {}
         for sample in family.samples:
@@ -146,7 +147,7 @@ class Points:
         return Metric(family.name, family.documentation, _unit(family.name), data)
 
     def _parsed(self, text: str) -> Mapping[str, str]:
-        """Return the labels in a text that `labels_text` made."""
+        """Parse labels that `labels_text` has rendered."""
         found = self._labels.get(text)
         if found is None:
             found = self._labels[text] = {
@@ -161,5 +162,5 @@ def _unit(name: str) -> str:
 
 
 def _valid(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return labels that UTF-8 can write: clients chose their names."""
+    """Replace characters that UTF-8 cannot encode. (Clients choose some of the label values.)"""
     return {name: text.encode(errors="replace").decode() for name, text in labels.items()}

@@ -1,7 +1,7 @@
-"""Sends metrics by OTLP over HTTP, by OpenTelemetry's exporter, from a thread of the exporter process.
+"""Sends metrics by OTLP over HTTP with OpenTelemetry's exporter, from a thread of the exporter process.
 
-Nothing is kept for later: metrics are cumulative, so that the next ones have all. An endpoint that is down or
-slow delays this thread alone. The thread imports OpenTelemetry, too: that takes half a second.
+Metrics that were not sent are not kept: they are cumulative, so the next ones include them. An endpoint that
+is down or slow delays only this thread. The thread also imports OpenTelemetry, which takes half a second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class Origin(NamedTuple):
-    """The broker that the metrics are of, and the start of their counts (ns since 1970)."""
+    """The broker whose metrics are sent, and the time when its counters were 0 (ns since 1970)."""
 
     cluster_id: str
     node_id: int
@@ -43,7 +43,7 @@ class Origin(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Return the attributes of the resource."""
+        """Return the attributes of the OpenTelemetry resource that stands for the broker."""
         return {
             "service.name": SERVICE,
             "service.instance.id": f"{self.cluster_id}/{self.node_id}",
@@ -52,7 +52,7 @@ class Origin(NamedTuple):
 
 
 class Sender:
-    """The thread. `collect` is a coroutine of `loop` that makes a page, None if it cannot."""
+    """The sending thread. `collect`, awaited in `loop`, returns a page, or None if it cannot be made."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Sender:
         threading.Thread(target=self._run, name="otlp", daemon=True).start()
 
     def stop(self) -> None:
-        """Send nothing more; call it before the loop ends."""
+        """Make the thread send nothing more. Call this before the event loop ends."""
         self._over.set()
 
     def _run(self) -> None:
@@ -100,7 +100,7 @@ class Sender:
             due = max(due + self._destination.interval_s, time.monotonic())
 
     def _exporter(self) -> MetricExporter:
-        """Return the exporter. Its variables set headers, certificates, timeout and compression."""
+        """Return OpenTelemetry's exporter. Environment variables set its headers, certificates, timeout."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
         from mpbroker.exporter.otlp_session import BoundedSession
@@ -113,13 +113,13 @@ class Sender:
         return OTLPMetricExporter(endpoint=self._destination.url, session=self._session)
 
     def _resource(self) -> Resource:
-        """Return the sending resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
+        """Return the broker's resource. OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES change its attributes."""
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
         return Resource.create({**self._origin.attributes, **OTELResourceDetector().detect().attributes})
 
     def _send(self, exporter: MetricExporter, resource: Resource) -> str:
-        """Send the metrics of now; return why they have not arrived, or ""."""
+        """Send the current metrics. Return the reason why they did not arrive, or ""."""
         from opentelemetry.sdk.metrics.export import (
             MetricExportResult,
             MetricsData,
@@ -147,7 +147,7 @@ class Sender:
         return cause_in(next(iter(self._reasons.texts), "the exporter gives no reason"))
 
     def _report(self, problem: str) -> None:
-        """Log that an outage begins or ends, once each."""
+        """Log once that an outage begins (with the problem), and once that it ends (if `problem` is "")."""
         if self._fails and not problem:
             log.info("metrics arrive at %s again", self._destination.url)
         elif problem and not self._fails:
@@ -161,13 +161,13 @@ class Sender:
 
 
 def cause_in(text: str) -> str:
-    """Return the error of the kernel or the resolver, if a message wraps one, else the message."""
+    """Return the message of the system error that is quoted in `text`, else `text`."""
     found = _ERRNO.search(text)
     return found[1] if found else text.rstrip(".")
 
 
 class _Messages(logging.Handler):
-    """A handler that keeps OpenTelemetry's log messages: a failed export returns no reason."""
+    """A log handler that keeps OpenTelemetry's messages, because a failed export returns no reason."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,7 +1,7 @@
-"""The HTTP session by which OpenTelemetry's exporter sends, with bounds on what an endpoint may do.
+"""The HTTP session with which OpenTelemetry's exporter sends; it limits a response's time and size.
 
-Only a status of 2xx is success; the exporter alone would accept redirects, too. A request has one deadline as
-a whole; the library's timeout restarts with each byte. Only the first part of a response is read.
+Redirects are errors, while the exporter itself would count them as success. A whole request has one deadline,
+while the library's timeout restarts with each byte. At most ANSWER_BYTES_MAX of a response are read.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LOCATION_SHOWN_MAX: Final = 200
 
 
 class NotTaken(requests.RequestException):
-    """The endpoint has answered, and has not taken the metrics."""
+    """The endpoint has answered, but has not accepted the metrics."""
 
 
 class BoundedSession(requests.Session):
-    """A session for one thread. `problem`: why the last request failed; "" if its exception tells enough."""
+    """A session for one thread. `problem` says why a request failed; "" if the raised exception says it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class BoundedSession(requests.Session):
         self.mount("https://", self._adapter)
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
-        """Send a request. Raises requests.RequestException, also for a redirect."""
+        """Send a request and read the response. Raises requests.RequestException, also for a redirect."""
         self.problem = ""
         timeout_s = float(options.get("timeout") or TIMEOUT_S)
         is_cut = threading.Event()
@@ -66,7 +66,7 @@ class BoundedSession(requests.Session):
 
     @contextmanager
     def _deadline(self, timeout_s: float, is_cut: threading.Event) -> Iterator[None]:
-        """End the session's connections when the time is over, and set `is_cut`."""
+        """Shut down the session's connections and set `is_cut` if the with statement exceeds the timeout."""
         is_over = threading.Event()
 
         def watch() -> None:
@@ -86,7 +86,7 @@ class BoundedSession(requests.Session):
 
 
 class _Adapter(HTTPAdapter):
-    """Keeps track of its open connections."""
+    """An adapter that knows its open connections, so that another thread can close them."""
 
     def __init__(self) -> None:
         self._opened: WeakSet[HTTPConnection] = WeakSet()
@@ -123,7 +123,7 @@ class _Adapter(HTTPAdapter):
         manager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
 
     def cut(self) -> None:
-        """End all connections, from another thread than the one that uses them."""
+        """Shut down all connections. May be called while another thread uses them."""
         for one in list(self._opened):
             # With TLS to a proxy, too, it is not a socket itself.
             sock = getattr(one.sock, "socket", one.sock)
@@ -134,7 +134,7 @@ class _Adapter(HTTPAdapter):
 
 
 def _read(answer: requests.Response) -> None:
-    """Read the answer undecoded, up to its limit; close the connection if there is more."""
+    """Read at most ANSWER_BYTES_MAX of the response, undecoded; close the connection if it is longer."""
     try:
         data = answer.raw.read(ANSWER_BYTES_MAX + 1, decode_content=False)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Metrics with a sample per partition: Kafka's logs, kafka_exporter's topics and the lag of consumer groups.
+"""Metrics per partition: Kafka's metrics of logs, and kafka_exporter's metrics of topics and groups.
 
-(danielqsj/kafka_exporter: README.) Labels are rendered once per partition, and one family after the other is
-written from them: a scrape of thousands of partitions must not take long.
+(danielqsj/kafka_exporter: README.) Labels are rendered once per partition and used for all metrics, so that a
+scrape of thousands of partitions is fast.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ FAMILIES: Final = tuple(_families)
 
 
 def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
-    """Write the metrics of each partition except the broker's own metadata."""
+    """Write the metrics of each partition, except those of the broker's internal metadata topic."""
     seen = [
         (labels_text((("partition", str(one.partition)), ("topic", one.topic))), one)
         for one in sorted(logs, key=lambda one: (one.topic, one.partition))
@@ -89,10 +89,10 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
 
 
 def write_groups(groups: Mapping[str, CommittedGroup], logs: Iterable[LogSeen], page: Page) -> int:
-    """Write committed offsets and lags of groups, except of deleted topics. Return how many are omitted.
+    """Write groups' committed offsets and lags, without deleted topics. Return how many offsets are omitted.
 
-    If a page has no room for all, groups get equal shares, so that one with many offsets hides no other. Sums
-    include the omitted offsets.
+    A page has at most GROUP_OFFSETS_MAX offsets. If groups have more, each gets a fair share, so that a group
+    with many offsets does not displace others. Sums by topic include the omitted offsets.
     """
     ends = {(one.topic, one.partition): one.high_watermark for one in logs if one.usable}
     seen = [_GroupLag(name, group, ends) for name, group in sorted(groups.items())]
@@ -120,7 +120,7 @@ def write_groups(groups: Mapping[str, CommittedGroup], logs: Iterable[LogSeen], 
 
 
 class _GroupLag:
-    """A group with its committed offsets and lags: by partition, in order, and added up by topic."""
+    """A group's committed offsets and lags: sorted by partition, and summed by topic."""
 
     def __init__(self, name: str, group: CommittedGroup, ends: Mapping[tuple[str, int], int]) -> None:
         self.name = name
@@ -137,7 +137,7 @@ class _GroupLag:
 
 
 def fair_shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Divide the room: who wants less than an equal share gets that much, others share the rest."""
+    """Return a share of `room` for each wanted number: small numbers in full, equal shares for the others."""
     shares = [0] * len(wanted)
     smallest_first = sorted(range(len(wanted)), key=lambda index: wanted[index])
     for done, index in enumerate(smallest_first):

@@ -1,9 +1,9 @@
-"""The exporter process: an event loop that serves HTTP, obeys the supervisor, and sleeps otherwise.
+"""The exporter process: an event loop that serves HTTP and follows the supervisor's orders.
 
-It serves the metrics; other paths go to the web console, which the supervisor hands over. A thread sends
-metrics by OTLP, if that is asked for. The process only reads: shared counters, /proc, and the files of
-`__consumer_offsets`. The supervisor has bound its port, so connections wait while it is being replaced.
-It gives way to all other processes.
+It serves the metrics, and passes other paths to the web console. If configured, a thread sends metrics by
+OTLP. The process only reads: shared counters, /proc, and the files of `__consumer_offsets`. The supervisor
+holds the listening socket, so connections wait while the process is being replaced. The process has a lower
+scheduling priority than the processes that serve Kafka clients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class Console(Protocol):
-    """The web console: an application that can be closed, which ends its streams."""
+    """The web console: an ASGI application with a method `close`, which ends its open responses."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -59,10 +59,10 @@ def run(
     began_ns: int,
     make_console: MakeConsole,
 ) -> int:
-    """Serve on the listening socket `fd` until ordered to stop; serve no HTTP if it is negative.
+    """Serve HTTP on the listening socket `fd`, or no HTTP if negative, until the supervisor orders a stop.
 
-    `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970). `make_console` is called by the
-    first request for the web console.
+    Return the exit status. Metrics are sent to `otlp`, if not None. The counters were 0 at `began_ns` (ns
+    since 1970). The first request for the web console calls `make_console`.
     """
     os.nice(NICENESS)
     _be_killed_first()
@@ -76,7 +76,7 @@ def run(
 
 
 class ExporterProcess:
-    """The exporter: serves metrics and console over HTTP, and sends metrics by OTLP."""
+    """The exporter: serves metrics and the web console over HTTP, and sends metrics by OTLP."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ExporterProcess:
         self._origin = origin
 
     def console(self) -> Console | None:
-        """Return the web console, None if the current settings disable it."""
+        """Return the web console, or None if the current settings disable it."""
         if not self.context.config.http_console_enable:
             return None
         if self._console is None:
@@ -143,7 +143,7 @@ class ExporterProcess:
 
 
 def own_names(config: BrokerConfig) -> set[str]:
-    """Return the names of this broker: of its host, of its addresses, and those of `http.hosts`."""
+    """Return the broker's names: its host name, the hosts of its listeners, and the names in `http.hosts`."""
     names = {socket.gethostname(), *config.http_hosts}
     http = parse_http_listener(config.http_listener)
     for listener in (http, *config.listeners, *(config.advertised_listeners or ())):
@@ -153,7 +153,7 @@ def own_names(config: BrokerConfig) -> set[str]:
 
 
 def _be_killed_first() -> None:
-    """Have the kernel kill this process before the others of the broker, where it permits the choice."""
+    """Try to make the kernel kill this process before the broker's other ones if memory runs out."""
     score = Path("/proc/self/oom_score_adj")
     try:
         score.write_text(str(min(int(score.read_text()) + OOM_SCORE, OOM_SCORE_MAX)))

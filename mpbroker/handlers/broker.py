@@ -1,4 +1,4 @@
-"""The broker as the APIs see it: configuration, metadata, partitions, and the processes they can ask."""
+"""The broker as the APIs see it: configuration, metadata, partitions, and calls to other processes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Broker(Services):
     def advertised(self, request: ReceivedRequest) -> Listener:
         """Return the address that the client of this request is to connect to.
 
-        It is that of advertised.listeners, else the listener's. For a listener on all addresses it is the one
-        that the client connected to.
+        The address is from advertised.listeners, else the listener's own. For a listener on all addresses it
+        is the address that the client connected to.
         """
         known = self.process.listener(request.slot.listener)
         if known.advertised is not None:
@@ -83,10 +83,10 @@ class Broker(Services):
         return known.listener
 
     def in_table(self, image: PartitionImage) -> Partition | None:
-        """Read a partition's slot of the table.
+        """Read a partition's slot of the partition table.
 
-        Returns None if the slot has another partition, or is written so fast that it cannot be read now. (If
-        a log worker dies while writing, the slot keeps its earlier content.)
+        Returns None if the slot has another partition, or changes too fast to be read. (If a log worker dies
+        while writing, the slot keeps its earlier content.)
         """
         try:
             now = read_partition(self.table, image.slot)
@@ -95,7 +95,7 @@ class Broker(Services):
         return now if now.generation == image.slot_generation else None
 
     def partition(self, topic: Topic, number: int) -> tuple[PartitionImage, Partition] | ErrorCode:
-        """Return the partition as metadata and table have it, or why it cannot be used."""
+        """Return the partition from metadata and from the table, or the error if it cannot be used."""
         image = topic.partitions.get(number)
         if image is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -112,7 +112,7 @@ class Broker(Services):
     def reader(self, topic: Topic, now: Partition) -> PartitionReader:
         """Return the reader of a partition, which avoids its damaged ranges.
 
-        Raises ValueError or OSError if those are not known.
+        Raises OSError if there is no directory, ValueError or OSError if the damaged ranges are not known.
         """
         reader = self.readers.get(topic.name, now)
         word = self.damaged.load(topic.partitions[now.partition].slot)
@@ -121,7 +121,7 @@ class Broker(Services):
 
 
 def check_leader_epoch(wanted: int, now: Partition) -> ErrorCode | None:
-    """Return the error for a client's leader epoch, None if it is current or -1: not checked (KIP-320)."""
+    """Return the error for a client's leader epoch; None if the epoch is current or ANY_EPOCH (KIP-320)."""
     if wanted == ANY_EPOCH or wanted == now.leader_epoch:
         return None
     return ErrorCode.FENCED_LEADER_EPOCH if wanted < now.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,4 +1,4 @@
-"""The context of a request: what an API gets to serve it. (Kafka: RequestContext.)"""
+"""The context of a request, which is the argument of its API's function. (Kafka: RequestContext.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Named = TypeVar("Named")
 
 
 class RequestContext(PendingRequest):
-    """A request, the broker around it, and the ways to end it."""
+    """A request with its broker, and the methods that end the request."""
 
     broker: Broker
 
@@ -24,9 +24,9 @@ class RequestContext(PendingRequest):
         return self.broker.authorization.allows(self, need, name)
 
     def should_yield(self, done: int, at_once: int | None = None) -> bool:
-        """Return True if other requests must be served now; this request then counts as long (`takes_long`).
+        """Return True, and set `takes_long`, if the caller must yield after `done` items.
 
-        `at_once` is how many are done without a pause; the default suits items that may need a disk read.
+        `at_once` is the number of items between yields; the default suits items that may need a disk read.
         """
         if done % (SEARCHES_PER_PIECE if at_once is None else at_once):
             return False
@@ -34,7 +34,7 @@ class RequestContext(PendingRequest):
         return True
 
     def pausing(self, pieces: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Do work in pieces. With more than one the request counts as long (`takes_long`)."""
+        """Do work in pieces; return its result. Sets `takes_long` if there is more than one piece."""
         try:
             while True:
                 next(pieces)
@@ -47,9 +47,9 @@ class RequestContext(PendingRequest):
     def split(
         self, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
     ) -> Generator[None, None, tuple[list[Named], list[Named]]]:
-        """Find the things that the client may use, and those that it may not, in pieces.
+        """Return (things that the client may use, things that it may not use); do the work in pieces.
 
-        A thing without a name counts as allowed: it does not exist, and its API reports that.
+        A thing without a name counts as allowed: it does not exist, which its API reports.
         """
         allowed: list[Named] = []
         denied: list[Named] = []

@@ -1,6 +1,6 @@
 """The intake of a handler: from the descriptor of a request to the call of its API.
 
-Only requests come here that the native turn hands back. (Kafka: RequestChannel, KafkaApis.handle.)
+It gets the requests that the native turn hands back. (Kafka: RequestChannel, KafkaApis.handle.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 class Intake:
-    """The requests of a handler that are under way in Python. `arenas`: those of requests, by processor."""
+    """The requests of a handler that are under way in Python. `arenas`: the processors' request arenas."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Intake:
     def begin(self, slot: Request, *, is_in_order: bool = False) -> None:
         """Serve a request now, or in pieces between other work if it is heavy.
 
-        A produce waits until the earlier ones of its connection are passed on; then it `is_in_order`. It is
-        closed if one of them has closed the connection.
+        A produce waits until the earlier produces of its connection are passed on; then it `is_in_order`. If
+        an earlier produce has closed the connection, the request is not served.
         """
         if slot.api_key == ApiKey.PRODUCE and not is_in_order:
             if self._produces.refuses(slot):
@@ -68,7 +68,7 @@ class Intake:
             self._broker.long_work.append(context)
 
     def serve(self, slot: Request) -> RequestContext | None:
-        """Serve a request. An error, here or in the API, ends that request and must not affect the others."""
+        """Serve a request; return its context, if it has one. An error in the API ends only this request."""
         context = None
         try:
             if not self._arenas[slot.processor].check(slot.block, slot.generation):
@@ -89,7 +89,7 @@ class Intake:
         return context
 
     def _open(self, slot: Request) -> RequestContext | None:
-        """Make the context of a request, or close its connection if it cannot be served."""
+        """Return the context of a request, or close the connection and return None if it cannot be served."""
         frame = self._arenas[slot.processor].view(slot.block, slot.length)
         context = RequestContext(slot, frame, self._broker.apis[slot.api_key], self._broker)
         if not context.can_be_served():
@@ -110,7 +110,7 @@ class Intake:
         self._broker.responses.close(slot)
 
     def _refuse(self, slot: Request) -> None:
-        """Refuse an API or version that is not served. Only ApiVersions has a response for that."""
+        """Refuse an API or version that is not served: respond to ApiVersions, else close the connection."""
         broker = self._broker
         if slot.api_key == ApiKey.API_VERSIONS:
             frame = encode_response_frame(slot.api_key, 0, slot.correlation, unsupported())
@@ -129,7 +129,7 @@ class Intake:
         broker.responses.close(slot)
 
     def take_over_forwarded(self, number: int | None = None) -> None:
-        """Take over the call of that number if the turn has forwarded it, or all that it has forwarded."""
+        """Take over the turn's forwarded call of this number, if there is one; without a number, all."""
         for call in self._turn.take_forwarded(number):
             slot = unpack_request(call.request)
             is_lost = call.is_dropped or not self._arenas[slot.processor].check(slot.block, slot.generation)
@@ -140,7 +140,7 @@ class Intake:
                 self._broker.forwarding.take_over(context, call)
 
     def serve_delayed(self, *, all_of_them: bool = False) -> None:
-        """Serve the requests that a fault has delayed for long enough."""
+        """Serve requests that a test's faults delay: those whose delay is over, or `all_of_them`."""
         for context in self.faults.take_due(all_of_them=all_of_them):
             if context.pieces is not None:
                 self._broker.long_work.append(context)
@@ -156,9 +156,9 @@ class Intake:
         self.scheduler.forget_ended()
 
     def close_produces(self) -> None:
-        """Close the connections of produces that no log worker has been asked for yet, because one died.
+        """After a log worker's death, close the connections of produces that no log worker has got yet.
 
-        Processors count each produce that was taken and is not answered as lost.
+        Processors count every produce as lost that a handler has taken and not answered.
         """
         for slot in self._produces.take_waiting():
             self._broker.responses.close(slot)

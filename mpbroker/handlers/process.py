@@ -1,9 +1,9 @@
 """The handler process: the loop around the native turn, and the requests that the turn hands back.
 
-Each pass of the loop obeys the supervisor's fences, takes a turn, reads the coordinator's bulletin, serves
-the slow requests, polls the parked ones and publishes all responses. Then, if there is a heavy request, it
-does one piece of it. So nothing waits longer than a piece takes, and heavy work proceeds however much else
-there is. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
+Each pass of the loop obeys the supervisor's fences, runs the turn, reads the coordinator's bulletin, serves
+the slow requests, polls the parked requests and publishes all responses. Then it does one piece of a heavy
+request, if there is one. So no other request waits longer than a piece takes, and heavy requests proceed
+under any load. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ FILES_LOOK_MS = 100
 
 
 class Handler:
-    """One handler process. Its parent calls only `run`."""
+    """One handler process. `run` runs it until it stops."""
 
     def __init__(self, context: ProcessContext) -> None:
         memory = context.memory
@@ -196,9 +196,9 @@ class Handler:
         self.flush()
 
     def _have_marks_moved(self) -> bool:
-        """Return True if a log worker has changed this handler's word.
+        """Return True if a log worker has changed its dirty word for this handler.
 
-        All words are read: a change that was seen once must not end the next sleep.
+        The words of all workers are read, since a change that is not read here would end the next sleep.
         """
         moved = False
         for word in self.dirty_words:
@@ -212,7 +212,7 @@ class Handler:
             self.broker.fetch_positions.forget_deleted()
 
     def work(self) -> None:
-        """Do one piece of a request. Call it when everything else has been served and published."""
+        """Do one piece of a heavy or long request. Call this after all other requests were served."""
         self.scheduler.work()
         self.flush()
 
@@ -259,9 +259,9 @@ class Handler:
             self.context.ready()
 
     def notice_peers(self) -> None:
-        """Note peers that are up: at the first start they may have begun after this process.
+        """Note log workers and the coordinator as up: they may have started after this process.
 
-        After a fence only a welcome counts.
+        A fenced peer is skipped: it is noted as up when the supervisor announces its successor.
         """
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
@@ -378,10 +378,10 @@ class Handler:
             self.turn.paused = False
 
     def answer_finished(self) -> None:
-        """Answer the jobs that the other workers have returned, and close the connections of all other jobs.
+        """Answer the jobs that the live workers have returned, and close the connections of all other jobs.
 
-        A job that no worker has taken, or that could not be returned because a ring was full, counts like
-        those of the dead worker: nothing more is done for requests that processors take for lost.
+        The connection is also closed for a job that no worker has taken, or that could not be returned
+        because a ring was full: processors count the requests of such jobs as lost.
         """
         self.take_and_serve(0)
         self.turn.forget_shared(ANY_PROCESSOR)
@@ -390,7 +390,7 @@ class Handler:
                 self.broker.responses.close_produce(unpack_produce(job))
 
     def close_produces(self, worker: int) -> None:
-        """Close the produces that a dead log worker had: it may have appended them or not."""
+        """Close the connections of produces that a dead log worker had: it may have appended them or not."""
         self.turn.drop_inbox(log_worker(worker))
         self.turn.lose_shared(worker)
         for job in self.turn.drop_jobs(worker):
@@ -415,7 +415,7 @@ class Handler:
             self.broker.coordinator.server_died()
 
     def finish(self) -> None:
-        """Answer what this handler still has, waiting for log processes and coordinator."""
+        """Answer the requests that this handler still has, waiting for log workers and coordinator."""
         self.intake.serve_delayed(all_of_them=True)
         self.run_once(0)
         # A long one would poll repeatedly, as long as others write.
@@ -440,8 +440,8 @@ class Handler:
     def await_returns(self) -> None:
         """Wait until processors have sent the responses in this handler's arena, which ends with the process.
 
-        Slow clients may take long; the supervisor decides how long they may. A processor that dies or leaves
-        is fenced, which returns its blocks.
+        Slow clients may take long; the supervisor limits the time. A processor that dies or leaves is fenced,
+        which returns its blocks.
         """
         while (self.unsent or self.broker.responses.lent_blocks) and not self.context.orphaned:
             self.run_once(LEAVING_SLEEP_MS)

@@ -1,4 +1,4 @@
-"""Construction of what a handler's APIs see of the broker (`broker.Broker`)."""
+"""Construction of a handler's `broker.Broker`, the view of the broker that its APIs have."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def make_broker(
 ) -> Broker:
     """Build the broker of handler `number`.
 
-    `arena` is the handler's own, `outboxes` are by process. `produces` is notified of produces that are
-    passed on to their log workers, and of those that close their connections. The broker starts with no log
-    worker up.
+    `arena` is the handler's own, `outboxes` has the rings to other processes by their index. `produces` is
+    notified of produces that are passed on to their log workers, and of produces that close their
+    connections. The broker starts with no log worker up.
     """
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
@@ -115,7 +115,7 @@ def make_broker(
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """Return the waiting produces that end with a produce that closes its connection (`Responses.close`)."""
+    """Remove and return the produces that wait for `request`, which closes its connection (`Responses`)."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 
@@ -131,12 +131,12 @@ def _fetch_sessions(context: ProcessContext, number: int, turn: HandlerTurn) -> 
 
 
 def session_slots(config: BrokerConfig) -> int:
-    """Return a handler's share of the fetch sessions."""
+    """Return how many fetch sessions one handler may have."""
     return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
 
 
 def _readers(log_dirs: Sequence[str], turn: HandlerTurn) -> Readers:
-    """Make readers, which share this process's descriptors with the fetch turn."""
+    """Return readers of partitions, which share the limit of open files with the fetch turn."""
     readers = Readers(log_dirs)
     turn.fetch_positions.partitions_max = readers.turn_partitions_max
     return readers
@@ -165,15 +165,15 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: Ha
 
 
 def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: HandlerTurn) -> PatientClient:
-    """Build a log worker's client. Its calls follow all jobs sent before; the turn handles deaths."""
+    """Build the client for calls to a log worker. A call comes after all jobs that were sent before it."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
 
 
 def forwarded_apis() -> list[tuple[int, int, int, int]]:
-    """Return the requests that the turn forwards by itself, as `HandlerTurn.forward` wants them.
+    """Return the APIs that the turn forwards by itself, in the form of `HandlerTurn.forward`.
 
-    Clients send them all the time, and they may be under way with other requests of their connection.
+    Clients send these requests often, also while earlier requests of the connection are not answered yet.
     """
     apis = all_apis()
     return [

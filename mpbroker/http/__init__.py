@@ -1,1 +1,1 @@
-"""HTTP for the broker's applications: the server, the rules of which requests it answers, responses."""
+"""HTTP for the broker's applications: the server, the rules for refused requests, and responses."""

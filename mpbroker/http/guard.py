@@ -1,10 +1,10 @@
-"""Whom the HTTP port answers: the rules about Host, Origin and tokens, without I/O.
+"""Decides which HTTP requests are refused, by Host, Origin and token, without I/O.
 
-A page of another site may make a browser of this host send requests here. Its requests have a Host that is
-not ours, if it has pointed a name of its own at this address (DNS rebinding), or they have an Origin that is
-not ours. Neither is answered. An address in Host is ours: a browser that writes it has not been led here by a
-name. Ports are not compared, since tunnels and containers map them. User-Agent is not evidence. Browsers send
-Sec-Fetch-Site over plain HTTP to loopback alone.
+A page of another site may make a browser on this host send requests to the broker. Such a request has the
+other site's Host if that name was pointed at the broker's address (DNS rebinding), otherwise the other site's
+Origin. Both are refused. A Host that is an address is allowed, since DNS rebinding needs a name. Ports in
+Host are not compared, since tunnels and containers map them. User-Agent proves nothing. Browsers send
+Sec-Fetch-Site over plain HTTP only to loopback addresses.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _SHOWN_MAX: Final = 100
 
 
 class Refusal(NamedTuple):
-    """The status and the words of a refusal."""
+    """The refusal of a request: an HTTP status, and the reason for the body of the response."""
 
     status: int
     why: str
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the value of the first header of this name (in lower case)."""
+    """Return the value of the first header `name` (in lower case), or None if the request has none."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
-    """Return the refusal of a Host that is no address, nor localhost, nor one of `names`; else None."""
+    """Return None if Host is an address, localhost or one of `names`, or missing; otherwise a refusal."""
     given = header(scope, b"host")
     if given is None:
         return None
@@ -51,7 +51,7 @@ def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
 
 
 def refused_origin(scope: Scope, *, is_change: bool = False) -> Refusal | None:
-    """Return the refusal of a request by another site's page, or of a change without an Origin, or None."""
+    """Return a refusal for a request of another site's page, or for a change that lacks Origin, else None."""
     site = header(scope, b"sec-fetch-site")
     if site is not None and site not in _OWN_SITES:
         return Refusal(403, "a page of another site asks for this")
@@ -65,7 +65,7 @@ def refused_origin(scope: Scope, *, is_change: bool = False) -> Refusal | None:
 
 
 def has_token(scope: Scope, token: str) -> bool:
-    """Return whether the request has the token (RFC 6750), in a time that does not depend on it."""
+    """Return whether the request has the bearer token `token` (RFC 6750); compare in constant time."""
     given = header(scope, b"authorization") or b""
     if not token or given[: len(_BEARER)].lower() != _BEARER:
         return False
@@ -73,18 +73,18 @@ def has_token(scope: Scope, token: str) -> bool:
 
 
 def host_of(text: str) -> str:
-    """Return the host of HOST or HOST:PORT, in lower case and without brackets; "" if it is neither."""
+    """Return the host of HOST or HOST:PORT, in lower case and without brackets; "" for any other text."""
     match = _HOST.fullmatch(text)
     return plain(match["v6"] or match["name"]) if match else ""
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case and without the dot of the root."""
+    """Return a host name in lower case and without the dot at its end."""
     return name.lower().rstrip(".")
 
 
 def is_address(host: str) -> bool:
-    """Return whether it is an IP address, of version 6 without brackets."""
+    """Return whether `host` is an IP address. An IPv6 address must have no brackets."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

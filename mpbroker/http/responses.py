@@ -1,4 +1,4 @@
-"""Responses of applications: status, headers and body as ASGI messages."""
+"""Sends the responses of applications as ASGI messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_KEPT = ("cache-control", "no-store")
 
 
 async def start(send: Send, status: int, kind: str, headers: Headers) -> None:
-    """Send the head of a response: its status, its content type `kind`, and these headers."""
+    """Send the head of a response: status, content type `kind`, and `headers`."""
     pairs = [(name.encode(), text.encode()) for name, text in (("content-type", kind), *headers)]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
 
@@ -20,7 +20,7 @@ async def start(send: Send, status: int, kind: str, headers: Headers) -> None:
 async def respond(
     scope: Scope, send: Send, status: int, body: bytes | None, kind: str, headers: Headers
 ) -> None:
-    """Send a whole response. `body` is None if its length is not known: of a HEAD, or of a 304."""
+    """Send a whole response; for HEAD, the head only. If `body` is None, send no content-length."""
     length = [] if body is None else [("content-length", str(len(body)))]
     await start(send, status, kind, [*headers, *length])
     sent = b"" if body is None or scope["method"] == "HEAD" else body

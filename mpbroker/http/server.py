@@ -1,8 +1,8 @@
-"""An HTTP/1.1 server for one process, with bounds on all resources of its clients, who may be anybody.
+"""An HTTP/1.1 server for one process, which bounds all resources that untrusted clients can use.
 
-An application is an ASGI 3 callable (https://asgi.readthedocs.io, scope `http`); h11 parses. There are bounds
-on connections, on the size of a request, on the time that a request may take to arrive and that a client may
-take to read, and on the bytes that are buffered for it. TLS and upgrades are left to a proxy.
+An application is an ASGI 3 callable (https://asgi.readthedocs.io, scope `http`). h11 parses requests. There
+are bounds on connections, on the size of a request, on the time in which a request must arrive and in which a
+client must read the response, and on the bytes buffered for a client. TLS and upgrades need a proxy.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ NETWORK_BYTES = 8
 # known five rounds later, before newcomers need its room. The kernel keeps more.
 ACCEPTED_AT_ONCE = 8
 BACKLOG = 1024
-# A connection without a request is not idle for so long: its request may be on its way.
+# A connection without a request does not count as idle for this time: its request may be on its way.
 FRESH_S = 1.0
 HEAD_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 1 << 20
 # A request, with its body, has to be whole this long after its connection was opened or its first byte came.
 REQUEST_TIMEOUT_S = 10.0
-# The next request of a connection that is kept, which scrapers send once a minute or more often.
+# How long a connection waits for its next request. Scrapers send one once a minute or more often.
 IDLE_TIMEOUT_S = 75.0
-# A client has to take each piece of an answer in the first time, and all of it in the second.
+# A client has to take each piece of an answer in SEND_TIMEOUT_S, and the whole answer in ANSWER_TIMEOUT_S.
 SEND_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
 # A client that has closed its side may have disconnected; it gets responses within this time.
@@ -67,15 +67,15 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class TooLarge(Exception):
-    """The body of the request has more bytes than are accepted."""
+    """Raised if the body of a request has more than BODY_BYTES_MAX bytes."""
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, or does not read the response."""
+    """Raised if the client has closed the connection, or does not send or read in time."""
 
 
 class HttpServer:
-    """Serves an application on a listening socket, for an event loop."""
+    """Serves an application on a listening socket, in the running event loop."""
 
     def __init__(self, application: Application, sock: socket.socket) -> None:
         self.application = application
@@ -94,7 +94,7 @@ class HttpServer:
         self._sock.listen(BACKLOG)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more connections. Close the others after the current response, or after `grace_s`."""
+        """Stop accepting. Close each connection after its current response, or after `grace_s` seconds."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -107,7 +107,7 @@ class HttpServer:
             task.cancel()
 
     def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Connection:
-        """Serve an accepted connection; return it."""
+        """Begin to serve an accepted connection, and return the connection."""
         connection = _Connection(self.application, reader, writer)
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
@@ -123,10 +123,10 @@ class HttpServer:
         return connection
 
     def _make_room(self) -> None:
-        """Abort a connection in favour of a new one, which may be a health probe.
+        """Abort a connection to make room for a new connection, which may be a health probe.
 
-        Prefer connections that wait for their client, otherwise those of the most common kind. Of that kind,
-        abort the oldest connection of the address with the most connections.
+        Choose among the connections that wait for their client, or else among those of the most common kind.
+        Abort the oldest of these connections from the address that has the most of them.
         """
         kinds: dict[_Kind, list[_Connection]] = {}
         for connection in self._connections:
@@ -139,7 +139,7 @@ class HttpServer:
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """Notifies a connection that its client has closed it, also while it is not read."""
+    """Notifies a connection that its client has closed it, even while the connection is not read."""
 
     def __init__(self, server: HttpServer) -> None:
         # A reader keeps twice this much of the bytes that come during a response.
@@ -209,13 +209,13 @@ class _Connection:
         return _Kind.FRESH if asyncio.get_running_loop().time() < self._fresh_until else _Kind.WAITS
 
     def leave(self) -> None:
-        """End the connection, after the answer under way."""
+        """End the connection: after the current answer, or at once if there is none."""
         self._leaves = True
         if not self.answers:
             self.abort()
 
     def client_has_closed(self, patience_s: float) -> None:
-        """End the current response, and later ones, when `patience_s` is over."""
+        """Note that the client has closed its side. Let no response last beyond `patience_s` from now."""
         self._client_gone_at = min(asyncio.get_running_loop().time() + patience_s, self._client_gone_at)
         if self._limit is not None and not self._limit.expired():
             until = self._limit.when()
@@ -238,7 +238,7 @@ class _Connection:
                 await self._writer.wait_closed()
 
     async def _await_request(self) -> None:
-        """Wait for the first bytes of the next request, unless they are there. Raises ClientGone."""
+        """Wait until the first bytes of the next request are received. Raises ClientGone."""
         if self._http.trailing_data == (b"", False):
             await self._read(time.monotonic() + IDLE_TIMEOUT_S)
 
@@ -275,7 +275,7 @@ class _Connection:
         return True
 
     async def _answer(self, request: h11.Request) -> None:
-        """Have the application answer in time, while the client is connected. Raises ClientGone."""
+        """Let the application answer; after ANSWER_TIMEOUT_S answer with an error. Raises ClientGone."""
         until = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
         self._limit = limit = asyncio.timeout_at(min(until, self._client_gone_at))
         try:
@@ -312,7 +312,7 @@ class _Connection:
         }
 
     async def _next_event(self) -> object:
-        """Return h11's next event. Raises ClientGone, h11.RemoteProtocolError."""
+        """Read until h11 has an event, and return it. Raises ClientGone, h11.RemoteProtocolError."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[])
@@ -321,7 +321,7 @@ class _Connection:
         return event
 
     async def _read(self, deadline: float) -> None:
-        """Read more of a request. Raises ClientGone."""
+        """Read more bytes for h11 before `deadline`, a time of the monotonic clock. Raises ClientGone."""
         # h11 bounds a head only while it is not whole: it never has more bytes than a head may have.
         room = HEAD_BYTES_MAX - len(self._http.trailing_data[0])
         try:
@@ -331,7 +331,7 @@ class _Connection:
             raise ClientGone from error
 
     async def _receive(self) -> Message:
-        """Return the next part of the body to the application. (ASGI: http.request, http.disconnect.)"""
+        """Return the next part of the request's body. (ASGI's `receive`: http.request, http.disconnect.)"""
         if self._http.their_state is not h11.SEND_BODY and self._http.their_state is not h11.IDLE:
             return {"type": "http.request", "body": b"", "more_body": False}
         event = await self._next_event()
@@ -345,7 +345,7 @@ class _Connection:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def _send(self, message: Message) -> None:
-        """Take a part of the answer from the application. (ASGI: http.response.start, http.response.body.)"""
+        """Send a part of the response. (ASGI's `send`: http.response.start, http.response.body.)"""
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), (b"date", email.utils.formatdate(usegmt=True).encode())]
             # A body that the application does not read is not awaited.
@@ -369,13 +369,13 @@ class _Connection:
             await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     def _begin_stream(self) -> None:
-        """Lift the deadline of a response without a length; the application bounds their number."""
+        """Remove the deadline of a response without a length. The application has to bound such responses."""
         self.streams = True
         if self._limit is not None and self._client_gone_at == math.inf:
             self._limit.reschedule(None)
 
     async def _write(self, data: bytes) -> None:
-        """Write, and wait until there is room for more. Raises ClientGone."""
+        """Write `data`, and wait until the write buffer has room for more. Raises ClientGone."""
         self._writer.write(data)
         await self._drain()
 
@@ -388,7 +388,7 @@ class _Connection:
             raise ClientGone from error
 
     async def _refuse(self, status: int, why: str) -> None:
-        """Answer with an error, if nothing was answered yet, and close the connection then."""
+        """Answer with an error status and close. Raises ClientGone if a response was begun before."""
         if self._sent_status or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise ClientGone
         body = f"{why}\n".encode(errors="replace")
@@ -406,7 +406,7 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": body})
 
     async def _linger(self) -> None:
-        """Read and drop what the client still sends, for a moment: a reset could lose the response."""
+        """Read and drop what the client sends for up to LINGER_S: a reset could make it lose the response."""
         with contextlib.suppress(OSError, TimeoutError):
             self._writer.write_eof()
             async with asyncio.timeout(LINGER_S):
@@ -416,7 +416,7 @@ class _Connection:
 
 
 def _network_of(peer: tuple[Any, ...] | None) -> bytes:
-    """Return the IPv4 address of a client, or the network of its IPv6 address, which one host may have."""
+    """Return a client's packed IPv4 address, or its packed IPv6 network (/64); b"" without an address."""
     if peer is None:
         return b""
     address = ipaddress.ip_address(peer[0].partition("%")[0])
@@ -426,7 +426,7 @@ def _network_of(peer: tuple[Any, ...] | None) -> bytes:
 
 
 def _check(request: h11.Request) -> None:
-    """Refuse requests whose end is ambiguous to proxies (RFC 9112, 2.3, 6.1). Raises RemoteProtocolError."""
+    """Raise RemoteProtocolError unless a request is HTTP/1 of unambiguous length (RFC 9112, 2.3, 6.1)."""
     if not request.http_version.startswith(b"1."):
         raise h11.RemoteProtocolError("only HTTP/1.0 and HTTP/1.1", error_status_hint=505)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:

@@ -1,4 +1,4 @@
-"""Inspection and repair of log directories, ours and Kafka's, with or without a running broker.
+"""Inspection and repair of log directories, mpbroker's and Kafka's, with or without a running broker.
 
-Only `repair` writes. (Kafka: DumpLogSegments.)
+Only `repair` and `recover` change files. (Kafka: DumpLogSegments.)
 """

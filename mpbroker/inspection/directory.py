@@ -33,7 +33,7 @@ class NotALogDirectory(ValueError):
 
 @dataclass
 class InspectedDirectory:
-    """A log directory, or one partition's. `is_live`: a broker has it; `is_clean`: it was stopped cleanly."""
+    """A log or partition directory. `is_live`: a broker has it open. `is_clean`: the last stop was clean."""
 
     path: Path
     is_live: bool
@@ -104,7 +104,7 @@ def locked(directories: Sequence[Path]) -> Iterator[None]:
 
 
 def check_against_each_other(directories: Iterable[InspectedDirectory]) -> list[Finding]:
-    """Return a finding for each partition in more than one directory: a broker does not start then."""
+    """Return a finding for each partition that two directories have: no broker starts on these."""
     homes: dict[tuple[str, int], Path] = {}
     found = []
     for directory in directories:

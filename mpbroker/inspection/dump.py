@@ -1,4 +1,4 @@
-"""Dumps of a partition's files, entry by entry, each a mapping (Kafka: DumpLogSegments)."""
+"""Dumps a partition's files entry by entry; each entry is a mapping (Kafka: DumpLogSegments)."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ Entry = dict[str, Any]
 
 
 class NotAFile(ValueError):
-    """Raised for a file whose name is not one of a log directory's files."""
+    """Raised for a file whose name is not the name of any kind of file in a log directory."""
 
 
 class Unreadable(ValueError):
-    """Raised for a file that does not have the format its name stands for."""
+    """Raised for a file that does not have the format that its name implies."""
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return [path] for a file; for a partition's directory its files that can be dumped, by segment."""
+    """Return [path] for a file; for a partition's directory, the dumpable files, sorted by segment."""
     if not path.is_dir():
         return [path]
     kinds = list(_BY_SUFFIX)

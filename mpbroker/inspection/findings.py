@@ -19,7 +19,7 @@ class Severity(Enum):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something found in a file. `position`: a byte in it. `offset`: the first offset concerned."""
+    """A fault or fact about a file. `position`: a byte in the file. `offset`: the first offset concerned."""
 
     severity: Severity
     path: str

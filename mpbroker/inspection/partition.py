@@ -21,7 +21,7 @@ from mpbroker.storage.strict_stat import is_there
 class Partition:
     """A partition and its findings.
 
-    `durable`: offsets below it were known to be on disk; None if the checkpoints do not name the partition.
+    `durable`: records below this offset were on disk; None if the checkpoints do not name the partition.
     `log_start`: the checkpointed log start offset, by default 0.
     """
 
@@ -56,7 +56,7 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def log_bytes(partition: Partition) -> int:
-    """Return the bytes to be read for a check. A broker may delete files meanwhile. Raises OSError."""
+    """Return the total size of the segments in bytes. Skip deleted files. Raises OSError."""
     total = 0
     with suppress(FileNotFoundError):
         for path in segment_paths(partition.path):
@@ -66,7 +66,7 @@ def log_bytes(partition: Partition) -> int:
 
 
 def check(partition: Partition, seen: Seen | None = None) -> None:
-    """Read the whole partition into its segments and findings. `seen`: see `inspect`. Raises OSError."""
+    """Read the whole partition, and fill its segments and findings. `seen`: see `inspect`. Raises OSError."""
     try:
         # List snapshots first: those that a broker writes meanwhile are of later offsets.
         snapshots = offsets_of(partition.path, SNAPSHOT_SUFFIX)
@@ -154,7 +154,7 @@ def _read_epochs(partition: Partition) -> Epochs:
 
 
 def _check_epochs_of_batches(partition: Partition) -> None:
-    """Report batches of another leader epoch than the checkpoint's, which is wrong if most differ."""
+    """Report batches whose leader epoch is not the checkpoint's, or the checkpoint if most batches differ."""
     odd = sum(len(segment.odd_epochs) for segment in partition.segments)
     if 2 * odd > sum(segment.batches for segment in partition.segments):
         text = f"{odd:,} batches are of another leader epoch"

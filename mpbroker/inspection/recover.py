@@ -1,9 +1,9 @@
-"""`mpbroker log recover`: the recovery of a start of the broker, followed by a clean stop.
+"""`mpbroker log recover`: recovers log directories as a start of the broker does, and stops cleanly.
 
-The same code does it: journals go into segments (`log.directories`), partitions are opened
-(`log.recovery.log_loader`) with their topics' settings from the metadata, and are closed as at a stop. (Kafka
-has no such tool; its LogManager.loadLogs does it at the start alone.) A dry run works on a copy: segments
-that no recovery writes to are shared with it, all else is copied.
+The code is that of a start and a stop: it writes journals into segments (`log.directories`), opens partitions
+(`log.recovery.log_loader`) with their topics' settings from the metadata, and closes them. (Kafka has no such
+tool; its LogManager.loadLogs recovers only at a start.) A dry run works on a copy, with hard links to the
+segments that no recovery changes.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _log = logging.getLogger("mpbroker")
 
 
 class CannotRecover(Exception):
-    """A recovery is refused. The message has the reason and advice."""
+    """Raised when a recovery is refused. The message has the reason and advice."""
 
 
 class Change(msgspec.Struct):
-    """A changed file: `cut`, `made`, `removed` or `written`; bytes before and after."""
+    """A changed file. `what` is `cut`, `made`, `removed` or `written`."""
 
     file: str
     what: str
@@ -62,12 +62,12 @@ class Change(msgspec.Struct):
 
     @property
     def is_derived(self) -> bool:
-        """Return whether the file is rebuilt whenever it does not fit the records."""
+        """Return whether the file is derived from records, and is rebuilt if it does not match them."""
         return self.file.endswith((*names.INDEX_SUFFIXES, names.SNAPSHOT_SUFFIX, names.LEADER_EPOCHS))
 
 
 class Recovered(msgspec.Struct):
-    """A partition's recovery. `problem`: why the partition stays as it is."""
+    """The recovery of a partition. `problem`: why the partition was not recovered."""
 
     topic: str
     partition: int
@@ -78,7 +78,7 @@ class Recovered(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """A log directory's recovery. `notes`: what a broker would have logged."""
+    """The recovery of a log directory. `notes`: the warnings that a broker would have logged."""
 
     path: str
     was_stopped_in_order: bool
@@ -131,7 +131,7 @@ class _Run:
         self.metadata: MetadataState | None = None
 
     def run(self) -> None:
-        """Do what a start does, and then a stop. Raises FatalError, OSError."""
+        """Recover all partitions as at a start, then close them as at a stop. Raises FatalError, OSError."""
         for log_dir in self.dirs:
             log_dir.take_over(self.say)
         everything = [
@@ -185,7 +185,7 @@ class _Run:
             return resolve(self.config, {})
 
     def _read_metadata(self, log_dir: LogDirectory, log: PartitionLog) -> None:
-        """Read the settings of topics. Kafka's own metadata may hold records that are unknown here."""
+        """Read the settings of topics. On an error, as for a newer Kafka's record, warn and use defaults."""
         log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, log_dir.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)
         try:
@@ -196,7 +196,7 @@ class _Run:
             )
 
     def _close(self) -> None:
-        """Close everything as LogManager.close_cleanly does. Raises OSError."""
+        """Write checkpoints and mark clean stops as LogManager.close_cleanly does. Raises OSError."""
         io_thread = IoThread()
         for log_dir in self.dirs:
             logs = self.ends[log_dir.number].items()
@@ -214,7 +214,7 @@ class _Run:
 
 
 def _is_group(path: Path) -> bool:
-    """Return whether the last broker had log.flush.policy=group: high watermarks are on disk then."""
+    """Return whether the last broker on `path` made high watermarks durable (log.flush.policy=group)."""
     return is_there(path / names.DURABLE_MARK) or any(path.glob("mpbroker.journal*"))
 
 
@@ -274,7 +274,7 @@ def _listening() -> Iterator[list[str]]:
 
 
 def _files(path: Path) -> dict[str, _Seen]:
-    """Return the files of a log directory and of its partitions."""
+    """Return the files of a log directory and of its partitions, by their paths relative to the directory."""
     found = {}
     for directory in (path, *_partitions(path)):
         for entry in directory.iterdir():
@@ -317,7 +317,7 @@ def _changes(before: dict[str, _Seen], after: dict[str, _Seen]) -> list[Change]:
 
 @contextmanager
 def _copies(paths: Sequence[Path], say: Say) -> Iterator[list[Path]]:
-    """Make a copy in each directory, on the same file system, and remove it afterwards. Raises OSError."""
+    """Yield copies of the directories, each inside its original; remove them at the end. Raises OSError."""
     made: list[Path] = []
     try:
         for path in paths:

@@ -1,10 +1,10 @@
 """Repair of a damaged partition: all whole batches stay, also those after damage, and can be served again.
 
-Only this module of the room writes. The repair holds the lock of the log directory, so no broker runs. A
-segment with damage is replaced in one step by a copy of its whole batches with the same offsets: there may be
-gaps, as after compaction. Batches of a wrong leader epoch get that of their offset. The damaged file is
-kept under another name; indexes are rebuilt at the next start. After a kill at any point the
-partition is as damaged as before or repaired in part, and the repair can be done again.
+The repair holds the lock of the log directory, so no broker runs. A segment with damage is replaced in one
+step by a copy of its whole batches with the same offsets: there may be gaps, as after compaction. Batches of
+a wrong leader epoch get the epoch of their offset. The damaged file is kept under another name; indexes are
+rebuilt at the next start. After a kill at any point the partition is as damaged as before or repaired in
+part, and the repair can be done again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PIECE_BYTES = 1 << 20
 
 
 def helps(partition: Partition) -> bool:
-    """Return whether a repair removes the findings of `check`."""
+    """Return whether a repair can remove damage that `check` has found in the partition."""
     found = {one.severity for segment in partition.segments for one in segment.findings}
     is_short = partition.durable is not None and partition.end_offset < partition.durable
     return Severity.DAMAGE in found or is_short
@@ -55,7 +55,11 @@ class CannotRepair(Exception):
 
 @dataclass
 class Cut:
-    """A damaged segment: ranges of `whole` bytes, and of `lost` offsets (-1: up to the end)."""
+    """A damaged segment.
+
+    `whole` has the byte ranges [start, end) of whole batches, `lost` the ranges [start, end) of lost offsets.
+    An end of -1 is unknown.
+    """
 
     segment: Segment
     whole: list[tuple[int, int]]
@@ -120,7 +124,7 @@ def plan(path: Path) -> Plan:
 
 
 def _refuse_journaled(partition: Partition) -> None:
-    """Check that no commit journal has bytes of the partition, which a repair moves. Raises CannotRepair."""
+    """Raise CannotRepair if a journal has records of the partition that may not be in its segments yet."""
     for path in sorted(partition.path.parent.iterdir()):
         if worker_of(path.name) is not None:
             _refuse_if_in(path, partition)
@@ -206,7 +210,7 @@ def _replace(cut: Cut) -> Path:
 
 
 def _kept_before(cut: Cut, position: int) -> int:
-    """Return the position in the copy of the whole batch at `position` of the segment."""
+    """Return the position in the repaired file of the whole batch that is at `position` in the segment."""
     return sum(min(end, position) - start for start, end in cut.whole if start < position)
 
 

@@ -1,7 +1,7 @@
 """The check of one segment, batch by batch, and of its indexes.
 
-After bytes that are no batch the walk continues at the next whole batch that continues the offsets, so that
-it finds the rest of a damaged segment, not only the first damage.
+After bytes that are no batch, the check goes on at the next whole batch with a higher offset. So it finds all
+damage of a segment, not only the first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass
 class Segment:
-    """The result of a walk over a segment. `end`: the first byte after the last whole batch."""
+    """The result of a segment's check. `end`: the position after the last whole batch."""
 
     path: Path
     base: int
@@ -132,7 +132,7 @@ def _batch_at(view: memoryview, position: int, next_offset: int, base: int) -> B
 
 
 def _next_batch(view: memoryview, position: int, next_offset: int, base: int) -> int:
-    """Return the position of the next whole batch that continues the offsets, or the end."""
+    """Return the position of the next whole batch from `next_offset` on, or the end of `view`."""
     whole = view.obj
     assert isinstance(whole, mmap.mmap)
     magic = bytes([CURRENT_MAGIC])
@@ -150,10 +150,11 @@ def _next_batch(view: memoryview, position: int, next_offset: int, base: int) ->
 
 
 def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epochs = ()) -> Segment:
-    """Read a whole segment and its indexes, and return the findings.
+    """Read a whole segment and its indexes, and return the segment with its findings.
 
-    `is_last`: the segment is the partition's last one. `seen`: called with the bytes passed since its last
-    call. `epochs`: the partition's leader epochs. Raises OSError, ValueError for a name of no segment.
+    `is_last`: the segment is the partition's last one. `seen`: called with the number of bytes read since
+    its last call. `epochs`: the partition's leader epochs. Raises OSError; ValueError if the file's name is
+    not the name of a segment.
     """
     base = parse_segment(path.name)
     if base is None:
@@ -204,7 +205,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
 
 
 def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> tuple[Finding, int]:
-    """Return the finding for bytes that are no batch, TORN at the end of the last segment, and their end."""
+    """Return the finding about bytes that are no batch (TORN at the end of a log), and where they end."""
     resumes_at = _next_batch(view, error.position + 1, segment.next_offset, segment.base)
     if resumes_at < len(view):
         text = f"{error.reason}; whole batches continue at byte {resumes_at:,}"
@@ -238,7 +239,7 @@ def _entries(path: Path, base: int, read: Callable[[Path, int], list[tuple[int, 
 def _check_offset_index(
     index: _Entries, covered: dict[int, tuple[int, int]], damaged: Sequence[range]
 ) -> Iterator[Finding]:
-    """Check an offset index but for damaged ranges, against the batches. Yield at most one finding."""
+    """Check an offset index against the batches, except in damaged ranges. Yield at most one finding."""
     before = (-1, -1)
     for number, (offset, position) in enumerate(index.entries):
         if offset <= before[0] or position <= before[1]:

@@ -1,4 +1,4 @@
-"""Access control entries and filters between processes; `security/acls.py` defines their meaning."""
+"""Access control entries and filters as processes send them; `security/acls.py` defines the fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class AclImage(NamedTuple):
-    """The fields of an entry in the order of `security.acls.Acl`."""
+    """An access control entry. The fields are those of `security.acls.Acl`, in the same order."""
 
     resource_type: int
     resource_name: str
@@ -18,7 +18,7 @@ class AclImage(NamedTuple):
 
 
 class AclFilterImage(NamedTuple):
-    """The fields of a filter in the order of `security.acls.AclFilter`."""
+    """A filter of entries. The fields are those of `security.acls.AclFilter`, in the same order."""
 
     resource_type: int
     resource_name: str | None

@@ -1,11 +1,12 @@
-"""Batches that a process asks the log workers to append: their block, and how the results come back.
+"""Jobs in which a process asks log workers to append record batches: a job's layout, and the results.
 
-    | JobHeader | n times JobBatch | batch, padded to 8 | … |
+    | JobHeader | n times JobBatch | batch, padded to 8 bytes | … |
 
-The sender lends the block and sends a PRODUCE_BACK; the log worker writes its result into each JobBatch
-and sends the block back as PRODUCED (`mpbroker/ipc/slots.pxd`). Batches for several log workers are put into
-one block per worker. (A job of the native produce path is in its request's block, after the frame, together
-with a response to fill in: `mpbroker/handlers/hot_path/produce.pyx`.)
+A job is a block of shared memory. The sender lends the block to the log worker with a PRODUCE_BACK. The log
+worker writes the result of each batch into its JobBatch and returns the block with a PRODUCED
+(`mpbroker/ipc/slots.pxd`). Batches for several log workers are put into one block per worker. (A job of the
+native produce path is in the block of its request, after the frame, together with a response to fill in:
+`mpbroker/handlers/hot_path/produce.pyx`.)
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ log = logging.getLogger("mpbroker.ipc")
 class NewBatch(NamedTuple):
     """A record batch to append, and the slot in the partition table that it is for.
 
-    `config_version` is the topic's configuration version when the batch was made. The rest repeats the batch.
+    `config_version` is the version of the topic's configuration when the batch was made. The fields after
+    `data` repeat what the header of the batch says.
     """
 
     slot: int
@@ -54,7 +56,7 @@ class NewBatch(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The connection whose request asks for the append."""
+    """The connection whose request led to the append."""
 
     processor: int
     channel: int
@@ -62,9 +64,9 @@ class Origin(NamedTuple):
 
 
 Then: TypeAlias = Callable[[list[Batch] | None], None]
-"""Called once with the filled batches in the order given, or with None if a log worker died.
+"""Called once: with the results in the order of the batches, or with None if a log worker died.
 
-With None it is unknown whether the batches are appended.
+With None it is unknown whether the batches were appended.
 """
 
 
@@ -105,14 +107,14 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """A call of `append`: its batches in the given order, and the results that have come so far."""
+    """One call of `append`: each batch's result or None; `owing` counts log workers that must answer."""
 
     then: Then
     filled: list[Batch | None]
     owing: int
 
     def fill(self, places: list[int], batches: list[Batch]) -> None:
-        """Take the results of one log worker's part."""
+        """Add the results of one log worker: `batches[i]` is the result of the batch at index `places[i]`."""
         for place, batch in zip(places, batches, strict=True):
             self.filled[place] = batch
         self.owing -= 1
@@ -128,9 +130,9 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Part:
-    """The batches of one `append` that one log worker gets, in a block of this process.
+    """The batches of one `append` call that go to one log worker, in a block of this process.
 
-    `places` are the indices of its batches in the whole.
+    `places` are the indices of these batches in the call.
     """
 
     worker: int
@@ -143,8 +145,8 @@ class _Part:
 class AppendJobs:
     """Appends that the log workers have not answered yet.
 
-    `lender` lends the blocks; `push` sends a slot to the log worker with a number; `numbers` are those of
-    `ProcessContext.call_numbers`.
+    `lender` lends the blocks. `push(descriptor, worker)` sends a descriptor to the log worker with that
+    number. `numbers` is the result of `ProcessContext.call_numbers`.
     """
 
     def __init__(
@@ -168,9 +170,9 @@ class AppendJobs:
         timeout_ms: int = NO_TIMEOUT_MS,
         origin: Origin | None = None,
     ) -> None:
-        """Ask the log workers that own these partitions to append the batches.
+        """Ask the log workers that own the batches' partitions to append them; `then` gets the results.
 
-        Raises ArenaFull, in which case nothing was sent.
+        Raises ArenaFull without having sent anything.
         """
         places: dict[int, list[int]] = {}
         for place, batch in enumerate(batches):
@@ -210,7 +212,7 @@ class AppendJobs:
         return parts
 
     def produced(self, slot: Produce) -> None:
-        """Take the results of the job that this PRODUCED returns, and free its block."""
+        """Take the results out of the job that this PRODUCED returns, and free the job's block."""
         part = self._pending.pop(slot.request, None)
         if part is None:
             log.error("a log worker answered unknown append %d", slot.request)
@@ -221,7 +223,7 @@ class AppendJobs:
         part.whole.fill(part.places, filled)
 
     def worker_died(self, worker: int) -> None:
-        """End the jobs that this log worker had. Their batches may or may not be appended."""
+        """End the jobs that were sent to a dead log worker. Their batches may have been appended or not."""
         lost = {number: part for number, part in self._pending.items() if part.worker == worker}
         for number, part in lost.items():
             del self._pending[number]

@@ -1,7 +1,8 @@
 """Settings of brokers that clients have altered, as the coordinator publishes them for the supervisor.
 
-The supervisor acknowledges a version in the word `brokers_done` when all processes follow it, when it has
-logged why they cannot, or when another change under way delays them.
+The supervisor writes the version into the word `brokers_done`, for which clients wait. It does so when all
+processes use these settings, or when it has logged why they cannot. If another change of settings is under
+way, it does so at once, and applies these settings afterwards.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 
 class BrokerSettings(Struct):
-    """Altered settings: for each node id, the values by key as texts. Node id "" stands for all brokers."""
+    """The altered settings as {node id: {key: text}}. The node id "" stands for all brokers."""
 
     version: int
     brokers: dict[str, dict[str, str]]

@@ -1,14 +1,16 @@
-"""A one-to-many log of small messages in shared memory: immutable bases, deltas, readers at their own pace.
+"""A bulletin: messages in shared memory from one publisher to many readers, who read at their own pace.
 
-    0     position    generation << 32 | bytes valid in its half; one release store per message
-    4096  half 0      messages: length u32, bytes; the first is a base
+A base is a message with the whole state, a delta has changes only. A generation is a base and its deltas.
+
+    0     position    generation << 32 | valid bytes of the generation's half; one release store per message
+    4096  half 0      messages: length u32, bytes; the first message is a base
     ...   half 1
 
-Generation g lives in half g & 1. A new base opens the next generation in the other half. That half is free as
-soon as every live reader has written in its word of `acks` that it follows the current generation. A reader
-must count as live before its first read: if it comes later than the publisher's check it lags by one
-generation, never by two. A publisher killed while writing has published nothing; its successor begins with a
-base of its own.
+Generation g is in half g & 1. A new base begins the next generation in the other half. That half is free as
+soon as every live reader has written into its word of `acks` that it reads the current generation. A reader
+must count as live before its first read: then it is at most one generation late, even if it comes just after
+the publisher's check. A publisher that is killed while it writes has published nothing. Its successor begins
+with a new base.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ HEADER_BYTES = 4096
 
 
 class BulletinFull(RuntimeError):
-    """A delta does not fit after the others: publish a base instead."""
+    """A delta does not fit into the rest of the half: publish a base instead."""
 
 
 class BaseTooLarge(ValueError):
@@ -31,7 +33,7 @@ class BaseTooLarge(ValueError):
 
 
 class BulletinPublisher:
-    """The writer of a bulletin. `live_readers()` returns the indices in `acks` of the living readers."""
+    """The writer of a bulletin. `live_readers()` returns the indices in `acks` of readers that are alive."""
 
     def __init__(self, block: memoryview, acks: Words, live_readers: Callable[[], list[int]]) -> None:
         self._halves = _halves(block)
@@ -46,13 +48,13 @@ class BulletinPublisher:
         return not self.lagging()
 
     def lagging(self) -> list[int]:
-        """Return the live readers that do not follow the last base yet."""
+        """Return the indices in `acks` of the live readers that have not read the last base yet."""
         return [reader for reader in self.live_readers() if self._acks.load(reader) < self._generation]
 
     def publish_base(self, payload: bytes) -> None:
         """Publish a base in the other half. Call it only if `can_publish_base()` is true.
 
-        Raises BaseTooLarge when no half can hold it.
+        Raises BaseTooLarge if the base is larger than a half.
         """
         if _LENGTH.size + len(payload) > len(self._halves[0]):
             # Check before the generation moves: the next try must not land in the half that is being read.
@@ -64,8 +66,7 @@ class BulletinPublisher:
     def publish_delta(self, payload: bytes) -> None:
         """Publish a delta after the last message.
 
-        Raises BulletinFull if the delta does not fit, or before this publisher's first base: readers
-        may still be reading its predecessor's messages.
+        Raises BulletinFull if the delta does not fit or this publisher has not published a base yet.
         """
         if self._tail == 0:
             raise BulletinFull("no base has been published yet")
@@ -82,7 +83,7 @@ class BulletinPublisher:
 
 
 class BulletinReader:
-    """A follower of the publisher; `index` is this reader's word in `acks`."""
+    """A reader of a bulletin. `index` is the index of this reader's word in `acks`."""
 
     def __init__(self, block: memoryview, acks: Words, index: int) -> None:
         self._halves = _halves(block)
@@ -95,7 +96,7 @@ class BulletinReader:
     def poll(self) -> list[bytes]:
         """Return the messages published since the last call, oldest first.
 
-        If the list has a base, the base is its first message.
+        A base is always the first message of the list.
         """
         position = self._position.load(0)
         generation, tail = position >> 32, position & 0xFFFFFFFF

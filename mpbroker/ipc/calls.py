@@ -1,6 +1,7 @@
 """Messages between handlers, coordinator and log process: msgpack in the block of a CALL or ANSWER.
 
-A call is answered exactly once with its answer type or with `Failed`; `error` fields are Kafka error codes.
+Every call is answered exactly once: with the answer that belongs to it, or with `Failed`. The fields `error`
+are Kafka error codes.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from mpbroker.ipc.credentials import ScramImage
 
 
 class Failed(Struct, tag="failed"):
-    """The answer of a callee that could not serve the call."""
+    """The answer of a process that could not serve a call."""
 
     error: int
     message: str
 
 
 class CreateTopic(Struct):
-    """A topic to create; -1 partitions or replicas stand for the broker's default.
+    """A topic to create. A number of partitions or replicas of -1 stands for the broker's default.
 
-    `assignments` maps partitions to broker ids, or is empty.
+    `assignments` has the broker ids of each partition, or is empty if the broker may choose.
     """
 
     name: str
@@ -32,16 +33,16 @@ class CreateTopic(Struct):
     configs: dict[str, str | None] = {}
 
     def partitions_asked(self, default: int) -> int:
-        """Return how many partitions the topic would take, before anything is checked."""
+        """Return the number of partitions that the request asks for; -1 partitions count as `default`."""
         if self.assignments:
             return len(self.assignments)
         return default if self.partitions == -1 else self.partitions
 
 
 class Account(Struct):
-    """The client whose quota is charged for creations and deletions.
+    """The client whose controller mutation quota is charged for creations and deletions.
 
-    `strict`: refuse what the quota does not cover.
+    `strict`: refuse a request when the quota is exhausted. Otherwise the client is only throttled.
     """
 
     user: str
@@ -52,8 +53,8 @@ class Account(Struct):
 class CreateTopics(Struct, tag="create_topics"):
     """handler -> coordinator: create topics.
 
-    `automatic`: requested by Metadata, so an existing topic is not an error. `beside`: partitions that the
-    request asks for in other calls.
+    `automatic`: a Metadata request caused the call, so an existing topic is not an error. `beside` is the
+    number of partitions that the same CreateTopics request asks for in other calls.
     """
 
     topics: list[CreateTopic]
@@ -101,7 +102,7 @@ class DeletedTopics(Struct, tag="deleted_topics"):
 class ConfigChange(Struct, array_like=True):
     """One change of a setting.
 
-    `operation` is as in IncrementalAlterConfigs (mpbroker.protocol.numbers.ConfigOperation).
+    `operation` is a mpbroker.protocol.numbers.ConfigOperation, as in IncrementalAlterConfigs.
     """
 
     name: str
@@ -110,11 +111,10 @@ class ConfigChange(Struct, array_like=True):
 
 
 class ConfigAlteration(Struct):
-    """Changes to the settings of a resource. `kind` is the number of its type in the protocol.
+    """Changes to the settings of a resource. `kind` is the resource's type, as numbered in the protocol.
 
-    A broker resource with the name "" stands for all brokers.
-
-    `replaces`: also remove all altered settings that `changes` does not name (AlterConfigs).
+    The broker resource with the name "" stands for all brokers. `replaces`: remove all altered settings that
+    `changes` does not name (AlterConfigs).
     """
 
     name: str
@@ -124,7 +124,7 @@ class ConfigAlteration(Struct):
 
 
 class AlterSettings(Struct, tag="alter_settings"):
-    """handler -> coordinator: alter settings. An error in one topic or broker does not affect the others."""
+    """handler -> coordinator: alter settings. An error in one alteration does not affect the others."""
 
     alterations: list[ConfigAlteration]
     validate_only: bool = False
@@ -133,7 +133,7 @@ class AlterSettings(Struct, tag="alter_settings"):
 class ReadSettings(Struct, tag="read_settings"):
     """handler -> coordinator: read the settings of groups and of subscriptions to client metrics.
 
-    `resources`: type and name of each, None for all that have settings.
+    `resources` has (type, name) of each resource; None means all resources that have settings.
     """
 
     resources: list[tuple[int, str]] | None = None
@@ -146,9 +146,9 @@ class SettingsRead(Struct, tag="settings_read"):
 
 
 class MorePartitions(Struct):
-    """A topic that is to have `count` partitions in all.
+    """A topic that is to have `count` partitions, with the existing partitions included.
 
-    `assignments`: the broker ids of each new partition; None if the broker may choose.
+    `assignments` has the broker ids of each new partition; None if the broker may choose.
     """
 
     name: str
@@ -165,9 +165,9 @@ class CreatePartitions(Struct, tag="create_partitions"):
 
 
 class AlteredResources(Struct, tag="altered_resources"):
-    """The result of alterations: (error, message) of each topic or broker, in the order asked.
+    """The answer to a call with several items: (error, message) of each item, in the order of the call.
 
-    It is sent when all handlers can see the changes.
+    The coordinator answers when all handlers know the changes.
     """
 
     results: list[tuple[int, str | None]]
@@ -175,9 +175,9 @@ class AlteredResources(Struct, tag="altered_resources"):
 
 
 class QuotaAlteration(Struct):
-    """Changes to one entity's quotas. `entity`: (type, name) pairs, None for a default.
+    """Changes to one entity's quotas. `changes` has the new value of each quota; None removes the quota.
 
-    `changes` maps a quota to its value; None removes it.
+    `entity` is a list of (type, name). A name of None stands for the default entity of the type.
     """
 
     entity: list[tuple[str, str | None]]
@@ -192,16 +192,16 @@ class AlterQuotas(Struct, tag="alter_quotas"):
 
 
 class AlteredQuotas(Struct, tag="altered_quotas"):
-    """The answer to AlterQuotas: (error, message) of each alteration, in the order asked.
+    """The answer to AlterQuotas: (error, message) of each alteration, in the order of the call.
 
-    It is sent when all handlers can see the changes.
+    The coordinator answers when all handlers know the changes.
     """
 
     results: list[tuple[int, str | None]]
 
 
 class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
-    """handler -> coordinator: allocate a block of producer ids, durably before the answer."""
+    """handler -> coordinator: allocate a block of producer ids. It is durable before the answer is sent."""
 
 
 class ProducerIds(Struct, tag="producer_ids"):
@@ -212,8 +212,8 @@ class ProducerIds(Struct, tag="producer_ids"):
 class ForwardedRequest(Struct, tag="forwarded_request"):
     """handler -> coordinator: a request about a group or a transaction (Kafka's Envelope, KIP-590).
 
-    `body` is as the client sent it in this version of the API, without its header. The answer may take long:
-    a JoinGroup waits until the group has a new generation. Answered by ForwardedResponse, MalformedRequest or
+    `body` is the client's request in this version of the API, without its header. The answer may take long: a
+    JoinGroup waits until the group has a new generation. Answered by ForwardedResponse, MalformedRequest or
     Failed.
     """
 
@@ -227,8 +227,8 @@ class ForwardedRequest(Struct, tag="forwarded_request"):
 class ForwardedResponse(Struct, tag="forwarded_response"):
     """The answer to a ForwardedRequest.
 
-    `body`: the response in the version of the request, without its header. `errors`: how often it has each
-    error code.
+    `body` is the response in the version of the request, without its header. `errors` counts the error codes
+    in the response.
     """
 
     body: bytes
@@ -236,15 +236,15 @@ class ForwardedResponse(Struct, tag="forwarded_response"):
 
 
 class MalformedRequest(Struct, tag="malformed_request"):
-    """The answer when the body of a ForwardedRequest does not parse as its API and version."""
+    """The answer to a ForwardedRequest whose body cannot be parsed in its API and version."""
 
     reason: str
 
 
 class CheckTransaction(Struct, tag="check_transaction"):
-    """handler -> coordinator: may a producer append to these partitions in its transaction? (KIP-890)
+    """handler -> coordinator: check whether a transaction of a producer has these partitions (KIP-890).
 
-    `adds`: add the partitions that the transaction lacks, durably. Answered by CheckedTransaction, or Failed.
+    `adds`: add the missing partitions to the transaction, durably. Answered by CheckedTransaction or Failed.
     """
 
     transactional_id: str
@@ -255,10 +255,10 @@ class CheckTransaction(Struct, tag="check_transaction"):
 
 
 class CheckedTransaction(Struct, tag="checked_transaction"):
-    """The answer to CheckTransaction. `errors`: one for each partition, in their order.
+    """The answer to CheckTransaction: an error code for each partition, in the order of the call.
 
-    `hold`: number of a hold. The transaction ends only after EndHold reports that the checked batches are
-    appended or lost. 0: there is no hold; the log refuses a late batch by its epoch.
+    `hold` numbers a hold, which keeps the transaction from ending until an EndHold reports that the checked
+    batches are appended or lost. 0 means that no hold is needed: the log refuses late batches by their epoch.
     """
 
     errors: list[int]
@@ -272,30 +272,30 @@ class EndHold(Struct, tag="end_hold"):
 
 
 class HoldsEnded(Struct, tag="holds_ended"):
-    """handler -> coordinator: this handler needs none of the holds that earlier coordinators gave it.
+    """handler -> coordinator: end all holds that earlier coordinator processes gave to this handler.
 
-    Sent once to each coordinator, soon after its start. Answered by Acknowledged.
+    A handler sends it once to each new coordinator process. Answered by Acknowledged.
     """
 
 
 class Abandon(Struct, tag="abandon"):
-    """handler -> coordinator: the client of the ForwardedRequest with this number has disconnected.
+    """handler -> coordinator: end the wait of a ForwardedRequest, by number: its client has disconnected.
 
-    The changes that the request has made stay, but it no longer waits. Both calls get an answer.
+    The changes that the request has made remain. The Abandon and the ForwardedRequest are both answered.
     """
 
     request: int
 
 
 class AlterScram(Struct, tag="alter_scram"):
-    """handler -> coordinator: credentials to set, and (user, mechanism) of those to remove."""
+    """handler -> coordinator: set SCRAM credentials, and remove others, given as (user, mechanism)."""
 
     upsertions: list[ScramImage] = []
     deletions: list[tuple[str, int]] = []
 
 
 class ScramUser(Struct):
-    """The result of a user's alterations, or the user's credentials as (mechanism, iterations)."""
+    """The result of one user's alterations, or a description: (mechanism, iterations) of each credential."""
 
     user: str
     error: int = 0
@@ -304,7 +304,7 @@ class ScramUser(Struct):
 
 
 class DescribeScram(Struct, tag="describe_scram"):
-    """handler -> coordinator: describe the credentials of these users; None means all users."""
+    """handler -> coordinator: describe the SCRAM credentials of these users; None means all users."""
 
     users: list[str] | None = None
 
@@ -314,19 +314,19 @@ class ScramUsers(Struct, tag="scram_users"):
 
 
 class CreateAcls(Struct, tag="create_acls"):
-    """handler -> coordinator: entries to create; answered by AlteredResources, a result for each."""
+    """handler -> coordinator: create access control entries. Answered by AlteredResources."""
 
     acls: list[AclImage]
 
 
 class DeleteAcls(Struct, tag="delete_acls"):
-    """handler -> coordinator: delete the entries that these filters match; answered by DeletedAcls."""
+    """handler -> coordinator: delete the access control entries that match. Answered by DeletedAcls."""
 
     filters: list[AclFilterImage]
 
 
 class DeletedAclsOfFilter(Struct):
-    """The result of one filter of DeleteAcls: the entries that it deleted, or an error."""
+    """The result of one filter of DeleteAcls: the deleted entries, or an error."""
 
     error: int = 0
     message: str | None = None
@@ -334,13 +334,13 @@ class DeletedAclsOfFilter(Struct):
 
 
 class DeletedAcls(Struct, tag="deleted_acls"):
-    """The answer to DeleteAcls: a result for each filter, in their order."""
+    """The answer to DeleteAcls: a result for each filter, in the order of the call."""
 
     results: list[DeletedAclsOfFilter]
 
 
 class TokenDetails(Struct, array_like=True):
-    """A delegation token as its owner sees it. Principals are written `User:name`."""
+    """A delegation token with all its fields. Principals are written `User:name`."""
 
     token_id: str
     owner: str
@@ -357,9 +357,9 @@ class TokenDetails(Struct, array_like=True):
 
 
 class CreateToken(Struct, tag="create_token"):
-    """handler -> coordinator: create a delegation token; answered by CreatedToken.
+    """handler -> coordinator: create a delegation token. Answered by CreatedToken.
 
-    `max_lifetime_ms`: 0 or less means the longest lifetime that the broker allows.
+    A `max_lifetime_ms` of 0 or less means the longest lifetime that the broker allows.
     """
 
     owner: str
@@ -378,8 +378,8 @@ class CreatedToken(Struct, tag="created_token"):
 class ChangeToken(Struct, tag="change_token"):
     """handler -> coordinator: renew the token with this HMAC or, if `expires`, let it expire in `period_ms`.
 
-    A negative period lets the token expire now. A renewal without a period lasts as long as the broker
-    allows. Answered by ChangedToken.
+    If `expires`, a negative period lets the token expire now. A renewal with a period of 0 or less lasts as
+    long as the broker allows. Answered by ChangedToken.
     """
 
     hmac: bytes
@@ -393,7 +393,7 @@ class ChangeToken(Struct, tag="change_token"):
 
 
 class ChangedToken(Struct, tag="changed_token"):
-    """The answer to ChangeToken. `token_id` is for the log: the client did not name it."""
+    """The answer to ChangeToken. `token_id` is for the audit log, because the request has only the HMAC."""
 
     error: int = 0
     expires_ms: int = -1
@@ -401,9 +401,9 @@ class ChangedToken(Struct, tag="changed_token"):
 
 
 class DescribeTokens(Struct, tag="describe_tokens"):
-    """handler -> coordinator: describe tokens of these principals (None: of all), with ids after `after`.
+    """handler -> coordinator: describe tokens with ids greater than `after` that belong to `owners`.
 
-    Answered by DescribedTokens.
+    `owners` are principals; None means all principals. Answered by DescribedTokens.
     """
 
     owners: list[str] | None
@@ -411,7 +411,7 @@ class DescribeTokens(Struct, tag="describe_tokens"):
 
 
 class DescribedTokens(Struct, tag="described_tokens"):
-    """The answer to DescribeTokens. If `are_all` is false, ask again for the tokens after the last one."""
+    """The answer to DescribeTokens. If `are_all` is false, ask again with the last token's id as `after`."""
 
     error: int = 0
     tokens: list[TokenDetails] = []
@@ -423,7 +423,7 @@ class RemoveExpiredTokens(Struct, tag="remove_expired_tokens"):
 
 
 class RemovedTokens(Struct, tag="removed_tokens"):
-    """The answer to RemoveExpiredTokens: the ids of removed tokens; empty if no expired token is left."""
+    """The answer to RemoveExpiredTokens: the ids of the removed tokens; empty if none had expired."""
 
     token_ids: list[str]
 
@@ -431,9 +431,9 @@ class RemovedTokens(Struct, tag="removed_tokens"):
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions. Idempotent; answered when they take appends.
 
-    Partitions from `new_from` on cannot have had records yet (Kafka: isNew). Another partition that is not
-    found counts as missing; no empty one replaces it. A partition with generation 0 in the answer has no slot
-    at the moment; ask for it again.
+    Partitions from number `new_from` on are new and cannot have records yet (Kafka: isNew). Any other missing
+    partition that may have had records is an error: no empty partition replaces it. A partition with
+    generation 0 in the answer has no slot at the moment: send the call again.
     """
 
     name: str
@@ -469,7 +469,7 @@ class RemovedTopic(Struct, tag="removed_topic"):
 
 
 class DeleteBefore(Struct, array_like=True):
-    """Delete the records below `offset` of the partition in this slot; -1 means all durable ones."""
+    """A partition, by slot, whose records before `offset` are to be deleted; -1 means all durable records."""
 
     slot: int
     slot_generation: int
@@ -483,20 +483,20 @@ class DeleteRecords(Struct, tag="delete_records"):
 
 
 class DeletedBefore(Struct, array_like=True):
-    """The result for one partition. `log_start`: its new log start offset, which is durable."""
+    """The result of DeleteRecords for one partition. `log_start` is the new log start offset, now durable."""
 
     error: int
     log_start: int = -1
 
 
 class DeletedRecords(Struct, tag="deleted_records"):
-    """The results of DeleteRecords, in the order asked."""
+    """The answer to DeleteRecords: a result for each partition, in the order of the call."""
 
     partitions: list[DeletedBefore]
 
 
 class PartitionProducers(Struct, array_like=True):
-    """The slot of a partition whose producers are asked for."""
+    """The slot of a partition whose active producers are to be described."""
 
     slot: int
     slot_generation: int
@@ -509,7 +509,7 @@ class TellProducers(Struct, tag="tell_producers"):
 
 
 class ActiveProducer(Struct, array_like=True):
-    """A producer of a partition. `open_from`: the first offset of its open transaction, or -1."""
+    """An active producer. `open_from` is the first offset of the producer's open transaction, or -1."""
 
     id: int
     epoch: int
@@ -525,13 +525,16 @@ class ProducersOfPartition(Struct, array_like=True):
 
 
 class Producers(Struct, tag="producers"):
-    """The answer to TellProducers, in the order asked. A long answer covers only the first partitions."""
+    """The answer to TellProducers, in the order of the call.
+
+    A long answer has only the first partitions. The handler then asks again for the other partitions.
+    """
 
     partitions: list[ProducersOfPartition]
 
 
 class MovePartition(Struct, array_like=True):
-    """A move to the log directory with this number. `topic_id`: zeros for an unknown partition."""
+    """A partition to move to log directory number `log_dir`. `topic_id` is zeros for an unknown partition."""
 
     topic: str
     partition: int
@@ -542,14 +545,14 @@ class MovePartition(Struct, array_like=True):
 class MovePartitions(Struct, tag="move_partitions"):
     """handler -> log: begin to move partitions.
 
-    The answer means that the moves have begun, not that they are done.
+    The log answers with MovesBegun when the moves have begun; they need not have ended.
     """
 
     partitions: list[MovePartition]
 
 
 class MovesBegun(Struct, tag="moves_begun"):
-    """The answer to MovePartitions: an error code for each, in the order asked."""
+    """The answer to MovePartitions: an error code for each partition, in the order of the call."""
 
     errors: list[int]
 
@@ -559,9 +562,9 @@ class TellMoves(Struct, tag="tell_moves"):
 
 
 class MovingPartition(Struct, array_like=True):
-    """A move under way. `directory`: the number of the log directory that it moves to.
+    """A move under way to log directory number `log_dir`. `directory` is the path of the partition's copy.
 
-    `lag`: the number of offsets that the copy is behind.
+    `lag` is the number of offsets that the copy lacks.
     """
 
     topic: str
@@ -576,14 +579,14 @@ class Moves(Struct, tag="moves"):
 
 
 class FindToClean(Struct, tag="find_to_clean"):
-    """cleaner -> log: ask for the next partition to compact. This ends the cleaner's previous task."""
+    """cleaner -> log: ask for the next partition to compact. The call ends the cleaner's previous task."""
 
 
 class ToClean(Struct, tag="to_clean"):
-    """A partition to compact: its segments from the first to the last below `end`, and its settings.
+    """The answer to FindToClean: a partition to compact up to offset `end` (exclusive), and its settings.
 
-    `producers`: a snapshot of the active ones. `ticket` identifies this task in the messages that follow.
-    `must`: the partition is older than max.compaction.lag.ms.
+    `bases` are the base offsets of the segments. `producers` is a snapshot of the active producers. `ticket`
+    is the number of this task in later messages. `must`: some records are older than max.compaction.lag.ms.
     """
 
     ticket: int
@@ -601,11 +604,11 @@ class ToClean(Struct, tag="to_clean"):
 
 
 class NothingToClean(Struct, tag="nothing_to_clean"):
-    """The answer when no partition is dirty enough."""
+    """The answer to FindToClean when no partition is dirty enough to be compacted."""
 
 
 class SwapSegments(Struct, tag="swap_segments"):
-    """cleaner -> log: the .cleaned files on disk have everything to keep of these segments; swap them in."""
+    """cleaner -> log: replace the segments with these base offsets by the .cleaned files on disk."""
 
     ticket: int
     bases: list[int]
@@ -617,14 +620,14 @@ class SwapSegments(Struct, tag="swap_segments"):
 class Swapped(Struct, tag="swapped"):
     """The answer to SwapSegments.
 
-    If `done` is false, the segments have changed or cannot be replaced, and the task is void.
+    If `done` is false, the segments have changed or cannot be replaced, and the cleaner must drop the task.
     """
 
     done: bool
 
 
 class CleaningEnded(Struct, tag="cleaning_ended"):
-    """cleaner -> log: everything below `end` is clean, or `problem` says why not. `errno`: of the disk."""
+    """cleaner -> log: the offsets below `end` are clean. After a failure `problem` and `errno` say why."""
 
     ticket: int
     end: int = -1
@@ -633,9 +636,10 @@ class CleaningEnded(Struct, tag="cleaning_ended"):
 
 
 class Recovered(Struct, tag="recovered"):
-    """coordinator -> log: every topic has been ensured; anything else in the log directories is stray.
+    """coordinator -> log: every topic has had its EnsureTopic, so all other partitions on disk are stray.
 
-    `topics` are all topics, also those that could not be opened: their files are not touched.
+    `topics` has the ids of all topics by name. They include topics that could not be opened, whose files the
+    log must not touch.
     """
 
     topics: dict[str, bytes] = {}
@@ -715,6 +719,6 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes | memoryview) -> Message:
     """Decode a message.
 
-    Raises msgspec.DecodeError if the peer has another version, which cannot happen within one broker.
+    Raises msgspec.DecodeError if the data is not a message, which cannot happen within one broker.
     """
     return _decoder.decode(data)

@@ -1,29 +1,29 @@
-"""The ledger of a processor's connections, by which the connection limits count.
+"""The ledger of a processor's connections, which acceptors read to enforce connection limits.
 
-Only this file knows its offsets.
+The offsets in a ledger are defined in this file only.
 
-A ledger per processor; each word has one writer. An acceptor gives every connection a ticket, a number that
-only grows per ledger, and notes it here before it sends the socket; the processor gives it a row when it
-serves it. So at any instant a connection is in `pending` (ticket above `taken`), in the rows, or closed,
-whichever process is killed in between.
+Each processor has a ledger; each word in it has one writer. An acceptor gives every connection a ticket, the
+next number of the ledger, and writes it into `pending` before it sends the socket to the processor. The
+processor gives the connection a row when it begins to serve it. So at any instant a connection is in
+`pending` (ticket above `taken`), in a row, or closed, whichever process is killed in between.
 
 header
-    0     handed           last ticket that was noted; written by the acceptor, before it sends
+    0     handed           last ticket in `pending`; written by the acceptor, before it sends the socket
     8     evictions_asked  how many connections the processor was asked to close; written by the acceptor
     64    taken            ticket of the last message that the processor took; written by it, after the row
-    72    changes_end      how many changes were ever noted; written by the processor
-    80    evictions_done   written by the processor
+    72    changes_end      number of changes ever written; written by the processor
+    80    evictions_done   how many of the evictions asked for are done; written by the processor
     88    rows_used        no channel from this number on was ever used; written by the processor
-    128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed
-                           connections
+    128   waiting          per acceptor, on a cache line of its own: whether to ring it when there is room or
+                           a connection was closed
     256   cleared          how often the rows were emptied; written by the supervisor
-    1024  pending          handed over: row of ticket t at place t mod PENDING_PLACES; written by the
-                           acceptor
-4096      rows             by channel; ticket 0: no connection
-...       changes          a connection was served or closed: ticket << 17 | channel << 1 | opened
+    1024  pending          connections under way: that of ticket t at place t mod PENDING_PLACES; written by
+                           the acceptor
+4096      rows             connections served, by channel; ticket 0: no connection
+...       changes          a connection was opened or closed: ticket << 17 | channel << 1 | opened
 
-The changes are a ring whose writer never waits: readers take those that they have not read yet. A reader that
-was overtaken counts the rows again, as one that has just started does.
+The changes are a ring whose writer never waits. A reader takes the changes that it has not read yet. If the
+writer has overwritten some of these, the reader counts the rows again, as after its start.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 

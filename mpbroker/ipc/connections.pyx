@@ -19,7 +19,7 @@ assert OUTSTANDING_MAX < PENDING_PLACES
 
 
 def ledger_bytes(places: int) -> int:
-    """Return the bytes of shared memory for the ledger of a processor with `places` channels."""
+    """Return the size in bytes of the ledger of a processor with `places` channels."""
     return ROWS_AT + places * ROW_BYTES + CHANGE_PLACES * 8
 
 
@@ -37,7 +37,7 @@ cdef void _fill(Row *row, uint64_t ticket, int listener, const uint8_t *address,
     store_release(&row.ticket, ticket)
 
 cdef object _read(Row *row):
-    """Return (ticket, listener, address) of a row; None if the row is empty or is being written."""
+    """Return (ticket, listener number, address) of a row; None if it is empty or is being written."""
     cdef Row copy
     cdef uint64_t ticket = load_acquire(&row.ticket)
     if ticket == 0:
@@ -59,7 +59,7 @@ cdef uint64_t ledger_hand(LedgerRef *ledger, int listener, const uint8_t *addres
     return ticket
 
 cdef void ledger_take_back(LedgerRef *ledger) noexcept nogil:
-    """Undo the last `ledger_hand`, whose message was not sent."""
+    """Undo the last `ledger_hand`, because the connection was not sent."""
     cdef uint64_t ticket = load_relaxed(ledger_word(ledger, HANDED_AT))
     store_release(ledger_word(ledger, HANDED_AT), ticket - 1)
     store_release(&ledger.pending[ticket % PENDING_PLACES].ticket, 0)
@@ -135,26 +135,26 @@ cdef class Ledger:
         return load_acquire(self._word(CLEARED_AT))
 
     def outstanding(self) -> int:
-        """Return the number of connections on their way to the processor.
+        """Return the number of connections that were sent to the processor and not taken yet.
 
-        The number is one too high if an acceptor was killed while it was sending.
+        The number is one too high if an acceptor was killed before it sent the connection.
         """
         return ledger_outstanding(&self.ref)
 
     # ---- acceptors
 
     def hand(self, int listener, const unsigned char[::1] address) -> int:
-        """Note a connection and return its ticket. The caller then sends it or calls `take_back`."""
+        """Record a connection; return its ticket. The caller then sends the socket or calls `take_back`."""
         cdef int length = _length(address)
         return ledger_hand(&self.ref, listener, &address[0] if length else NULL, length)
 
     def take_back(self, uint64_t ticket) -> None:
-        """Undo the last `hand`, which returned this ticket: its message was not sent."""
+        """Undo the last `hand`, which has returned this ticket, because the connection was not sent."""
         assert load_relaxed(self._word(HANDED_AT)) == ticket
         ledger_take_back(&self.ref)
 
     def mark(self) -> int:
-        """Return a ticket for a message without a connection.
+        """Return a ticket for a message to the processor that is not a connection.
 
         When the processor has taken this ticket, it has also taken every message sent before.
         """
@@ -164,9 +164,9 @@ cdef class Ledger:
         return ticket
 
     def wait(self, int acceptor, bint waits) -> None:
-        """Set whether acceptor number `acceptor` wants to be rung.
+        """Set whether the processor should ring acceptor number `acceptor` after a change.
 
-        The caller checks its condition once more before it sleeps.
+        The acceptor then checks once more for the change that it waits for, before it sleeps.
         """
         store_release(self._word(WAITING_AT + 64 * acceptor), waits)
         fence_full()
@@ -190,30 +190,30 @@ cdef class Ledger:
             raise IndexError(f"channel {channel} of {self.ref.places}")
 
     def refuse(self, uint64_t ticket) -> None:
-        """Note that a connection was taken and will not be served."""
+        """Record that the processor has taken a connection and does not serve it."""
         _note(&self.ref, ticket, 0, False)
 
     def take(self, uint64_t ticket) -> None:
-        """Note the last ticket taken. Call it after `open` or `refuse`."""
+        """Record the last ticket that the processor has taken. Call it after `open` or `refuse`."""
         ledger_take(&self.ref, ticket)
 
     def waits(self, int acceptor) -> bool:
-        """Return whether to ring the acceptor. Call it after the change that the acceptor may wait for."""
+        """Return whether to ring the acceptor. Call it after a change for which the acceptor may wait."""
         return ledger_waits(&self.ref, acceptor)
 
     def evictions_owed(self) -> int:
         return load_acquire(self._word(EVICTIONS_ASKED_AT)) - load_acquire(self._word(EVICTIONS_DONE_AT))
 
     def evicted(self, uint64_t count) -> None:
-        """Note that `count` of the requested evictions are done, or that no connection was left to close."""
+        """Record that `count` requested evictions are done, also those that found no connection to close."""
         store_release(self._word(EVICTIONS_DONE_AT), load_relaxed(self._word(EVICTIONS_DONE_AT)) + count)
 
     # ---- readers
 
     def snapshot(self) -> tuple[int, int, dict[int, tuple[int, bytes]]]:
-        """Return (position, taken, {ticket: (listener, address)}) of all connections.
+        """Return (position, last ticket taken, {ticket: (listener number, address)}) of all connections.
 
-        Pass `position` to `news` to get the later changes.
+        Pass `position` to `news` to get the changes after this call.
         """
         cdef uint64_t position = load_acquire(self._word(CHANGES_END_AT))
         cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))
@@ -231,10 +231,10 @@ cdef class Ledger:
         return position, taken, found
 
     def news(self, uint64_t position) -> tuple[int, list[tuple[int, tuple[int, bytes] | None]]] | None:
-        """Return (new position, changes), or None when the reader was overtaken and must count again.
+        """Return (new position, changes since `position`); None if some of the changes were overwritten.
 
-        A change is (ticket, (listener, address)) for an opened connection and (ticket, None) for a closed
-        one.
+        After None, take a new `snapshot`. A change is (ticket, (listener number, address)) if a connection
+        was opened, and (ticket, None) if a connection was closed.
         """
         cdef uint64_t end = load_acquire(self._word(CHANGES_END_AT)), i, entry, ticket
         if end == position:
@@ -259,15 +259,15 @@ cdef class Ledger:
     # ---- the supervisor
 
     def clear(self) -> None:
-        """Empty the rows, after a fence: the processor is dead.
+        """Empty the rows, because the processor has died. Call it when all processes know that (a fence).
 
-        Its connections are closed too, except those on their way to a successor.
+        Connections that the processor had not taken remain in `pending` for its successor.
         """
         memset(self.ref.rows, 0, load_acquire(self._word(ROWS_USED_AT)) * ROW_BYTES)
         store_release(self._word(EVICTIONS_DONE_AT), load_acquire(self._word(EVICTIONS_ASKED_AT)))
         store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)
 
     def abandon(self) -> None:
-        """Drop the connections under way too: no successor follows. Call it after `clear`."""
+        """Drop the connections in `pending` too, because no successor follows. Call it after `clear`."""
         store_release(self._word(TAKEN_AT), load_acquire(self._word(HANDED_AT)))
         store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)

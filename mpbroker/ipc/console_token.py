@@ -1,7 +1,7 @@
 """The token of the web console: a file in the runtime directory that the broker's user alone can read.
 
-The supervisor makes the token at its start and removes it at its end, so a restarted exporter has the same
-token. The console compares a client's token with it; `mpbroker ctl console` prints it as a part of the URL.
+The supervisor makes the token when it starts and removes it when it ends, so a restarted exporter uses the
+same token. The console requires this token of a client. `mpbroker ctl console` prints a URL that has it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TOKEN_BYTES = 24
 
 
 def make(directory: Path) -> None:
-    """Make a new token. Raises OSError."""
+    """Write a new token into the runtime directory. Raises OSError."""
     path = directory / NAME
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -24,7 +24,7 @@ def make(directory: Path) -> None:
 
 
 def read(directory: Path) -> str:
-    """Return the token, "" if there is none. Raises OSError for a file that cannot be read."""
+    """Return the token in the runtime directory, "" without one. Raises OSError if it cannot be read."""
     try:
         return (directory / NAME).read_text("ascii")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A client of a running broker's supervisor: JSON messages, over its own Unix socket.
+"""A client of a running broker's supervisor: JSON messages over the control socket, a Unix-domain socket.
 
 The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, which keeps messages apart. The
 supervisor answers even when every other process hangs.
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 10.0
 class ControlError(Exception):
     """The supervisor cannot be reached, or has refused a command. The message is one line.
 
-    `is_wrong_call`: the supervisor would refuse this command at any time.
+    `is_wrong_call` is true if the command itself is wrong, so that trying again cannot help.
     """
 
     def __init__(self, message: str, *, is_wrong_call: bool = False) -> None:
@@ -36,7 +36,7 @@ class ControlError(Exception):
 class ControlClient:
     """A client of one broker's supervisor. Each request opens a connection of its own.
 
-    `owner`: the uid of the broker; None: that of the runtime directory's owner.
+    `owner` is the uid that the broker must run as. None means the owner of the runtime directory.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class ControlClient:
         self.timeout_seconds = timeout_seconds
 
     def checked(self, name: str) -> Path:
-        """Return the path of a file in the runtime directory, after checking that the broker's user owns it.
+        """Return the path of a file in the runtime directory, after checking who could have made the file.
 
-        Raises ControlError if another user could have put the file there.
+        Raises ControlError if that could be another user than the broker's.
         """
         path = self.path.with_name(name)
         try:
@@ -67,7 +67,7 @@ class ControlClient:
 
     @contextmanager
     def connected(self) -> Iterator[Callable[..., dict[str, Any]]]:
-        """Return a function like `call` for several messages of one connection. Raises ControlError."""
+        """Yield a function like `call` that sends all commands over one connection. Raises ControlError."""
         self.checked(CONTROL_NAME)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(self.timeout_seconds)

@@ -1,9 +1,9 @@
 """Names of the numbers that each process keeps in its counter page.
 
-One list for all roles: a page is small and a reader adds up.
+All roles share one list, because a page is small and a reader adds the pages up.
 
-Counts per API, per topic and per client are in `meters.pxd`. A successor continues the counts of its
-predecessor.
+Counts per API, per topic and per client are in `meters.pxd`. When a process is restarted, its successor
+continues the counts.
 """
 
 cpdef enum Counter:

@@ -1,6 +1,6 @@
-"""SCRAM credentials and delegation tokens: as handlers ask for them, and as processors get them.
+"""SCRAM credentials and delegation tokens, as messages between processes have them.
 
-The bulletin is a base, followed by deltas.
+The coordinator publishes them to the processors in a bulletin (`bulletin.py`): a base, followed by deltas.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ScramImage(Struct, array_like=True):
-    """The stored form of a password; it cannot be used to log in elsewhere. `mechanism` is Kafka's number."""
+    """A user's credential: the stored form of a password. `mechanism` is Kafka's number of the mechanism."""
 
     user: str
     mechanism: int
@@ -20,7 +20,7 @@ class ScramImage(Struct, array_like=True):
 
 
 class TokenImage(Struct, array_like=True):
-    """A delegation token as logins need it. `owner` is written `User:name`; the HMAC is its password."""
+    """A delegation token, as far as a login needs it. `owner` is `User:name`; `hmac` is the password."""
 
     token_id: str
     owner: str
@@ -38,7 +38,7 @@ class CredentialBase(Struct, tag="base"):
 
 
 class CredentialDelta(Struct, tag="delta"):
-    """Credentials and tokens to add or replace; (user, mechanism) and token ids of removed ones."""
+    """Credentials and tokens to add or replace, and (user, mechanism) or token id of each one to remove."""
 
     changed: list[ScramImage] = []
     removed: list[tuple[str, int]] = []

@@ -1,7 +1,7 @@
-"""Sentences about the disks of a running broker: the problem of each, and the remedy.
+"""Sentences about the problems of a running broker's disks, with their remedies.
 
-The log workers record problems in the records of log directories (`log_sizes`). The log, `mpbroker ctl
-status`, readiness, `mpbroker top` and the console all use these sentences.
+The log workers write problems of log directories into shared memory (`log_sizes`). The broker's log,
+`mpbroker ctl status`, the readiness check, `mpbroker top` and the console all use these sentences.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SLOW_S: Final = 10.0
 
 
 def refusal_text(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: int) -> str:
-    """Return why produces are refused, and what the operator can do about it.
+    """Return why produces are refused (`error` is an errno), and what the operator can do.
 
-    `room`: log directories with their free space as text.
+    `room` has (log directory, free space as text) of each log directory concerned.
     """
     until = "until there is room" if error in NO_ROOM else "until this passes"
     return (
@@ -35,7 +35,7 @@ def refusal_text(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: i
 
 
 def room_advice(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: int) -> str:
-    """Return what the operator can do about `error`; "" if the error is not about disk space."""
+    """Return what the operator can do about the errno `error`; "" if there is no special advice."""
     if error in (errno.EMFILE, errno.ENFILE):
         return ". Raise the limit of open files (ulimit -n, LimitNOFILE), or use fewer partitions at once"
     if error not in NO_ROOM:
@@ -53,7 +53,7 @@ def mebibytes(free_bytes: int) -> str:
 
 
 def disk_problems(config: BrokerConfig, dirs: Iterable[DirSeen]) -> list[str]:
-    """Return the present problems of these log directories."""
+    """Return a sentence for each present problem of these log directories."""
     working = [one for one in dirs if not one.failed]
     found = [_offline_text(one) for one in dirs if one.failed]
     refusing: dict[int, list[tuple[str, str]]] = {}
@@ -74,7 +74,7 @@ def disk_problems(config: BrokerConfig, dirs: Iterable[DirSeen]) -> list[str]:
 
 
 def state_of(one: DirSeen) -> str:
-    """Return the state of a log directory in `mpbroker ctl status`, one word."""
+    """Return the state of a log directory as `mpbroker ctl status` prints it, such as `online`."""
     if one.failed:
         return "offline"
     return "refuses produces" if one.error else "slow" if _waits_s(one) >= SLOW_S else "online"

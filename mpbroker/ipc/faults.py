@@ -1,8 +1,8 @@
-"""Faults that the owner of a test's broker has asked for. A broker without an owner never has any.
+"""Faults that a test injects into its broker (`mpbroker.testing`). No other broker can have faults.
 
-A block of the private region, like that of the settings (ipc.settings), with the msgpack of a list of Fault.
-The supervisor alone writes it, then orders all processes to read it (process.SETTINGS_CHANGED). A process
-forked later reads it when it begins.
+The faults are in a block of the private region, like the settings (ipc.settings), as the msgpack of a list of
+Fault. The supervisor alone writes the block, then orders all processes to read it (process.SETTINGS_CHANGED).
+A process that is forked later reads the block when it starts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ BYTES = 1 << 20
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault: requests of one API wait, and then fail or lose their connection, if so asked.
+    """A fault of one API: each request waits, then fails with `error_code` or is disconnected (`closes`).
 
-    `hits`: the path of a file that gets a byte for each request that meets the fault. `error_code`: 0 for
-    none. `client_id`: of these clients only; None: of all. `times`: for how many requests; 0: for all.
+    `error_code` 0 means no error. The fault applies only to clients with the id `client_id` (None: to all),
+    and only to the first `times` such requests (0: to all). The file `hits` gets a byte for each of them.
     """
 
     hits: str
@@ -34,7 +34,7 @@ _decoder = msgspec.msgpack.Decoder(list[Fault])
 
 
 def encode(faults: list[Fault]) -> bytes:
-    """Encode faults. Raises ValueError when they do not fit into the block."""
+    """Encode faults. Raises ValueError if they do not fit into the block."""
     return packed(faults, "the faults take", BYTES)
 
 

@@ -1,10 +1,10 @@
 """The id of a fetch session (KIP-227): the handler that keeps the session, and its place there.
 
-    31 bits:    handler number (6) | drawn by lot (15) | place (10)
+    31 bits:    handler number (6) | random (15) | place in the handler's table (10)
 
-With it a processor can bring a fetch to the handler that knows its session, as Kafka finds the shard of an id
-in its FetchSessionCache. An id is not a secret and proves nothing: a handler refuses one that it does not
-know, and the client makes a new session.
+By the id a processor sends a fetch to the handler that keeps the session, as Kafka finds the shard of its
+FetchSessionCache. An id is not a secret and proves nothing: a handler refuses an id that it does not know,
+and the client makes a new session.
 """
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
@@ -21,11 +21,11 @@ cdef struct SessionOfFetch:
     int32_t epoch
 
 cdef inline uint32_t handler_of_session(int32_t session_id) noexcept nogil:
-    """Return the number of the handler that made the id."""
+    """Return the number of the handler that keeps the session."""
     return <uint32_t>session_id >> SESSION_HANDLER_SHIFT
 
 cdef inline int32_t epoch_after(int32_t epoch) noexcept nogil:
-    """Return the next epoch (Kafka's FetchMetadata.nextEpoch). 1 follows the largest; 0 is a new session."""
+    """Return the next epoch (Kafka's FetchMetadata.nextEpoch). The largest epoch is followed by 1, not 0."""
     if epoch < 0:
         return FINAL_FETCH
     return 1 if epoch == 0x7fffffff else epoch + 1
@@ -38,7 +38,7 @@ cdef inline SessionOfFetch session_of_fetch(
 ) noexcept nogil:
     """Return the session id and epoch in the body of a Fetch.
 
-    A body that is too short asks for no session.
+    For a body that is too short return id 0 and FINAL_FETCH, which mean no session.
     """
     cdef SessionOfFetch said
     # Skip replica_id; max_wait_ms, min_bytes, max_bytes, isolation_level.

@@ -1,17 +1,18 @@
-"""Judging processes: hung, busy for long, waiting for a disk, or in recovery.
+"""The judgement whether a process is alive, busy for long, waiting for a disk, or hung.
 
-Silence is counted in checks by the observer, never by the clock alone: after a stop of the supervisor or a
-sleep of the machine no other process must appear dead (Kafka has no counterpart: a JVM cannot replace a
-thread). The supervisor judges its children this way, and a log process the workers of its recovery.
+A process is silent while its turn counter does not move. An observer counts its own checks that find silence.
+It does not use the clock alone, or processes would appear dead after the machine or the observer slept. The
+observer is the supervisor or, for the worker processes of a recovery, the log process that started them.
+(Kafka has no counterpart: a JVM cannot replace a thread.)
 
-alive     its turn counter moves; every loop turns at least once in a tick
-works     it has announced a heavy request, recovers, or is the exporter, and uses the CPU: counts as alive,
-          the request up to `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes,
-          the exporter for a quarter of the timeout
-waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that; or it
-          could go on if it got a processor, and others have them all
-hangs     none of these for handler.hang.timeout.ms, ten times that in recovery, or a quarter of it in the
-          exporter: it is killed and mended like any other death
+alive     the turn counter moves; the loop of every process turns at least once in a tick
+works     the process uses the CPU. A process with an announced heavy request then counts as alive for up to
+          `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, a process in recovery for as long as that takes, the
+          exporter for a quarter of the timeout; for other processes this does not count
+waits     the process is in an uninterruptible sleep of the kernel, which a slow disk causes and no signal can
+          end; or it could run, but other processes use all CPUs
+hangs     none of these for handler.hang.timeout.ms, ten times as long in recovery, or a quarter of it in the
+          exporter: the process is killed and replaced
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ EXPORTER_DIVISOR = 4
 
 
 class Patience:
-    """A time limit that runs only while its owner checks it."""
+    """A time limit. The time between two checks counts as LOOK_MAX_S (2 s) at most."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit_s = limit_s
@@ -69,7 +70,7 @@ class Verdict(Enum):
 
 @dataclass
 class Pulse:
-    """The observations of one process so far. A successor gets a new one."""
+    """What an observer has seen of one process so far. A restarted process gets a new Pulse."""
 
     turns: int = -1
     cpu_ticks: int = 0
@@ -81,9 +82,9 @@ class Pulse:
     ) -> Verdict:
         """Return the verdict on the process after one tick.
 
-        `probe` returns (state, CPU time used) of the process and is called only when it is silent.
-        `working_limit_ticks`: how long using the CPU counts as a sign of life, 0 if it has nothing long to
-        do.
+        `turns` is the turn counter. The process hangs after `limit_ticks` silent ticks. A silent process that
+        uses the CPU counts as alive for up to `working_limit_ticks`. `probe`, which is called only for a
+        silent process, returns (state, CPU time used).
         """
         if turns != self.turns:
             self.turns, self.silent_ticks, self.working_ticks = turns, 0, 0

@@ -1,9 +1,8 @@
-"""Readiness and liveness of a broker, read from shared memory: no process has to answer.
+"""Readiness and liveness of a broker, as in Kubernetes, read from shared memory: no process has to answer.
 
-Ready means that recovery is over, each listener answers, and what producers send can be written: every role
-that a request may need has a process that serves and moves, the acceptors let clients in, and no disk is
-full, offline or stuck. A role with several processes needs one of them. A disk does not affect liveness: a
-restart would not mend it. (Kubernetes calls these readiness and liveness.)
+A broker is ready if recovery is over, each listener accepts connections, every role that a request may need
+has a process that serves and is not silent, and no disk is full, offline or stuck. Of several processes with
+the same role, such as handlers, one is enough. Disks do not affect liveness: a restart would not mend a disk.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def reasons_not_ready(config: BrokerConfig, memory: SharedMemory) -> list[str]:
 def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[str]:
     """Return descriptions of the processes that do not respond; an empty list if the broker is alive.
 
-    A process that starts or recovers may be silent: the supervisor watches it. So may a process that waits
-    for its disk: only the disk can end that wait, and a restarted broker would find the lock still taken.
+    A process that starts or recovers is left out: the supervisor watches it. A process that waits for its
+    disk is left out too: a restarted broker would find the log directory still locked.
     """
     limit_s = HANG_TIMEOUTS * config.handler_hang_timeout_ms / 1000
     found = []
@@ -79,7 +78,7 @@ def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[s
 
 
 def _stands_still(memory: SharedMemory, role: int) -> bool:
-    """Return whether a serving process has been silent for long, without a temporary reason."""
+    """Return whether a serving process is silent without a heavy request, a disk wait or a lack of CPU."""
     if _silent_s(memory, role) <= SERVING_SILENT_S:
         return False
     if topology.is_handler(role) and memory.words("heavy").load(role - topology.FIRST_HANDLER):
@@ -96,12 +95,12 @@ def _silence(memory: SharedMemory, role: int) -> str:
 
 
 def _state_of_process(memory: SharedMemory, role: int) -> str:
-    """Return the letter that the kernel gives the state of the role's process."""
+    """Return the state of the role's process as a letter, as in /proc/<pid>/stat."""
     return look_at(memory.words("pids").load(role))[0]
 
 
 def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
-    """Yield (roles, problem): one of these roles must serve, and `problem` describes that none does."""
+    """Yield (roles, problem): at least one of the roles must serve; `problem` is the text if none does."""
     for worker in topology.LOG_WORKERS[: config.log_workers]:
         yield (worker,), f"{name_of(worker)} does not serve"
     yield (topology.COORDINATOR,), "the coordinator does not serve"
@@ -116,7 +115,7 @@ def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
 
 
 def _serves(memory: SharedMemory, role: int) -> bool:
-    """Return whether the role has a process that is ready and not ordered to stop."""
+    """Return whether the role has a process that is ready and has no order to stop."""
     return (
         memory.words("roles").load(role) != 0
         and memory.words("states").load(role) == State.READY

@@ -1,4 +1,4 @@
-"""Helpers for those that complete a produce job (`slots.pxd`): its batches, its response, its failures."""
+"""Helpers for processes that complete a produce job (`slots.pxd`) and its response."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.ipc.slots cimport PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot
@@ -37,12 +37,12 @@ cdef inline JobBatch *batches_of(JobHeader *job) noexcept nogil:
 cdef inline bint is_shared(const ProduceSlot *slot) noexcept nogil:
     """Return whether other log workers have the same job.
 
-    Such a job lies in a processor's block, and a handler waits for all of the workers.
+    Such a job is in a processor's block, and a handler answers when all log workers have returned it.
     """
     return slot.kind == PRODUCE_BACK and slot.owner != slot.sender
 
 cdef inline bint is_failure(int error) noexcept nogil:
-    """Return whether Kafka counts it as a failed produce request (ReplicaManager.appendRecordsToLeader)."""
+    """Return whether Kafka counts the error as a failed produce (ReplicaManager.appendRecordsToLeader)."""
     if error == REQUEST_TIMED_OUT or error == UNKNOWN_TOPIC_OR_PARTITION or error == NOT_LEADER_OR_FOLLOWER:
         return False
     return (
@@ -53,7 +53,7 @@ cdef inline bint is_failure(int error) noexcept nogil:
     )
 
 cdef inline void fill_holes(uint8_t *block, uint64_t capacity, JobHeader *job) noexcept nogil:
-    """Fill the holes of the response from the job's batches."""
+    """Write error, offsets and append time of each batch into the response, at the places left for them."""
     cdef JobBatch *batch
     cdef uint8_t *at
     cdef uint32_t i

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class LimitImage(Struct, array_like=True):
-    """Connections per second of a packed address, or of all addresses without a rate of their own (None).
+    """The limit of connections per second for an address (packed), or the default limit (`address` None).
 
-    Without a rate an address has the default rate; without a default rate it is unlimited.
+    The default limit applies to each address without a limit of its own. `per_second` None removes a limit.
     """
 
     address: bytes | None
@@ -16,7 +16,7 @@ class LimitImage(Struct, array_like=True):
 
 
 class LimitNews(Struct):
-    """Changed rates. `everything`: the list is complete, and any other address has lost its rate."""
+    """Changed limits. `everything`: these are all limits; those of other addresses no longer apply."""
 
     limits: list[LimitImage]
     everything: bool = False

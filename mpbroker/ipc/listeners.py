@@ -1,8 +1,9 @@
-"""Listeners as processes share them: those added while the broker runs, and the counts of each.
+"""Listeners in shared memory: the counts of each listener, and the listeners added while the broker runs.
 
-A listener has a number for as long as the broker runs, never given to another: its place in the
-configuration, or the next free one when it is added. Every process knows the configured listeners from its
-start. The supervisor writes an added one into the table before a connection of it is handed over.
+A listener keeps its number for as long as the broker runs; no other listener gets the number. It is the
+listener's index in the configuration, or the next free number if it was added later. Every process knows the
+configured listeners from its start. The supervisor writes an added listener into the table before any process
+gets a connection of that listener.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LISTENERS_BYTES = MAX_LISTENERS * RECORD_BYTES
 
 
 class ListenerCount(IntEnum):
-    """Words of a listener, written by the acceptor that serves it."""
+    """Indices of a listener's counts. The acceptor that serves the listener writes them."""
 
     STATE = 0  # a ListenerState
     ACCEPTED = 1  # connections handed to a processor
@@ -50,16 +51,16 @@ assert 8 * len(ListenerCount) <= NAME_AT
 
 
 class ListenerCounts:
-    """One listener's counts and name. A successor of its acceptor continues the counts."""
+    """One listener's counts and name. A restarted acceptor continues the counts."""
 
     def __init__(self, block: memoryview) -> None:
         self._words = Words(block)
         self._name = block[NAME_AT:COUNTS_BYTES]
 
     def introduce(self, name: str, *, control_plane: bool) -> None:
-        """Write the listener's name and plane, before its state becomes ACCEPTING.
+        """Write the listener's name and plane. Call it before the listener's state becomes ACCEPTING.
 
-        A successor writes the same.
+        A restarted acceptor writes the same values again.
         """
         text = name.encode()[: COUNTS_BYTES - NAME_AT]
         self._name[: len(text)] = text
@@ -80,23 +81,24 @@ class ListenerCounts:
 
 
 class AddedListener(msgspec.Struct, frozen=True):
-    """A listener added while the broker runs, and the address that it advertises instead."""
+    """A listener, and the address that it advertises; None if it advertises its own address."""
 
     listener: Listener
     advertised: Listener | None = None
 
 
 class ListenerTable:
-    """The table of added listeners. A record is JSON, preceded by its length, which is stored last.
+    """The table of the listeners that were added while the broker runs.
 
-    The supervisor writes a record before another process knows its number.
+    A record is JSON after its length, which is stored last. The supervisor writes the record of a listener
+    before any other process knows the listener's number.
     """
 
     def __init__(self, block: memoryview) -> None:
         self._block = block
 
     def put(self, number: int, added: AddedListener) -> None:
-        """Write the record of a listener. Raises ValueError when it does not fit."""
+        """Write the record of a listener. Raises ValueError if the record is too large."""
         data = msgspec.json.encode(added)
         if len(data) > RECORD_BYTES - 8:
             raise ValueError(f"listener {added.listener.name}: its addresses are too long")
@@ -105,7 +107,7 @@ class ListenerTable:
         Words(self._block[at : at + 8]).store(0, len(data))
 
     def get(self, number: int) -> AddedListener:
-        """Return the listener with that number. Raises LookupError for a number that was never given."""
+        """Return the listener with this number. Raises LookupError if no added listener has the number."""
         at = number * RECORD_BYTES
         length = Words(self._block[at : at + 8]).load(0) if 0 <= number < MAX_LISTENERS else 0
         if not length:

@@ -1,9 +1,9 @@
 """Log levels: words in shared memory that clients alter and all processes read until the broker stops.
 
-`log_levels` holds a word for each of LOGGERS, `request_log` one for the request log: the level set by a
-client, or 0. They are the exception to one writer per word: the supervisor writes them, and any handler for
-a client. Each change is one store and no writer waits for another, so the last writer wins. (Kafka:
-LoggingController.)
+The block `log_levels` has a word for each of LOGGERS, `request_log` one word for the request log: the level
+that a client has set, or 0. Other words of shared memory have one writer each, but these have several: the
+supervisor, and any handler that serves a client. Each change is one store, and no writer waits for another,
+so the last writer wins. (Kafka: LoggingController.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _name(number: int) -> str:
 
 
 def logger_of(role: int) -> str:
-    """Return the name of the logger of a process: that of its main work."""
+    """Return the name of a process's logger, which is the logger of its main work."""
     if topology.is_handler(role):
         return "mpbroker.handlers"
     if topology.is_processor(role):
@@ -56,18 +56,18 @@ def logger_of(role: int) -> str:
 
 
 def inherited_words(logger: str) -> tuple[int, ...]:
-    """Return the indices of the words that determine a logger's level: its own first, then those above it."""
+    """Return the indices of the words that decide a logger's level: its own, then those of its parents."""
     found = [at for at, name in enumerate(LOGGERS) if f"{logger}.".startswith(f"{name}.")]
     return tuple(reversed(found))
 
 
 def level_at_start() -> int:
-    """Return the level of all loggers without a level of their own."""
+    """Return the level that all loggers have until a client sets one."""
     return logging.getLogger(ALL).level or logging.WARNING
 
 
 def given_level(words: Words, indices: tuple[int, ...]) -> int:
-    """Return the level that was set for a logger or for one above it; 0: none."""
+    """Return the first level that is set among `indices` (see `inherited_words`); 0 if none is set."""
     for index in indices:
         if level := words.load(index):
             return level
@@ -75,7 +75,7 @@ def given_level(words: Words, indices: tuple[int, ...]) -> int:
 
 
 class LogLevels:
-    """The loggers and their levels by name."""
+    """The levels of the broker's loggers, by Kafka's names of levels."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
@@ -83,7 +83,7 @@ class LogLevels:
         self._requests = memory.words("request_log")
 
     def all(self) -> dict[str, str]:
-        """Return the level of each logger, its own or inherited."""
+        """Return the level of each logger, set or inherited, by the logger's name."""
         at_start = level_at_start()
         levels = {name: given_level(self._levels, inherited_words(name)) or at_start for name in LOGGERS}
         requests = self._requests.load(0) or LEVELS["WARN"]
@@ -94,14 +94,14 @@ class LogLevels:
         }
 
     def check(self, logger: str, level: str) -> None:
-        """Raise ValueError for an unknown logger or level. "" is the level at start."""
+        """Raise ValueError for an unknown logger or level. The level "" is allowed: it stands for a reset."""
         if logger not in self.all():
             raise ValueError(f"there is no logger {logger!r}; there are {', '.join(self.all())}")
         if level and level not in LEVELS:
             raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
 
     def put(self, logger: str, level: str | None) -> None:
-        """Set a logger's level. None resets it: root to the level at start, others to the inherited level."""
+        """Set a logger's level. None resets root to the level at start, others to the inherited level."""
         number = 0 if level is None else LEVELS[level]
         if logger == REQUESTS:
             self._log_requests(number)
@@ -116,7 +116,7 @@ class LogLevels:
         self._log_requests(LEVELS["DEBUG"] if on else 0)
 
     def _log_requests(self, level: int) -> None:
-        """Set the level of the request log, and ring the handlers so that they read it."""
+        """Set the level of the request log, and wake the handlers, which then read the level."""
         self._requests.store(0, level)
         for handler in topology.HANDLERS:
             self._memory.doorbell(handler).ring()

@@ -1,9 +1,9 @@
 """Sizes of log directories and partitions, and states of log directories, as the log workers measure them.
 
-A record per log directory and two words per partition slot, in the public region. Sizes are as of their log
-worker's last measurement (`mpbroker.log.manager.size_metrics`), and missing until each has taken one. The
-first log worker writes a directory's name and state at once. The partition table has the number of partitions
-of a directory (`partition_counts`).
+The public region has RECORD_BYTES for each log directory and two words for each partition slot. The log
+workers measure sizes from time to time (`mpbroker.log.manager.size_metrics`). A directory has no size until
+every log worker has measured its own partitions. Log worker 0 writes a directory's name and state when it
+starts. The number of partitions in a directory is computed from the partition table (`partition_counts`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DirState(IntEnum):
 
 
 class _Word(IntEnum):
-    """Words of a directory's record. From FIRST_WORKER on, each log worker has one word of each kind."""
+    """Indices of a directory's words. FIRST_… is log worker 0's word; the other workers' words follow it."""
 
     STATE = 0  # a DirState
     TOTAL_BYTES = 1  # size of its file system …
@@ -43,11 +43,11 @@ class _Word(IntEnum):
 
 @dataclass(frozen=True)
 class DirSeen:
-    """A log directory as a reader sees it. None: not measured yet.
+    """The state of a log directory. A value of None has not been measured yet.
 
-    `size_bytes`: segments, as in DescribeLogDirs, of all log workers together. `error`: errno for which a
-    worker refuses produces, or of the failure; 0: none. `waits_since_ns`: since when a sync has not ended.
-    `kept_bytes`: commit journals and reserves of all log workers.
+    `size_bytes` is the size of all segments, as in DescribeLogDirs. `error` is the errno for which a log
+    worker refuses produces, or that took the directory offline; 0 for none. `waits_since_ns` is when a slow
+    sync began that has not ended (CLOCK_MONOTONIC), or 0. `kept_bytes`: commit journals and reserves.
     """
 
     name: str
@@ -61,15 +61,15 @@ class DirSeen:
 
 
 class DirSizes:
-    """The records of all log directories."""
+    """The sizes and states of all log directories, in shared memory."""
 
     def __init__(self, block: memoryview) -> None:
         self._block = block
 
     def introduce(self, number: int, name: str, workers: int, *, failed: bool) -> None:
-        """Write a directory's name and state; for the first log worker.
+        """Write a directory's name and state. Only log worker 0 calls this.
 
-        A successor writes the same.
+        A restarted worker writes the same values again.
         """
         text = name.encode("utf-8", "surrogateescape")[: RECORD_BYTES - _NAME_AT]
         at = number * RECORD_BYTES + _NAME_AT
@@ -83,23 +83,23 @@ class DirSizes:
         words.store(_Word.USABLE_BYTES, usable_bytes)
 
     def put_size(self, number: int, worker: int, size_bytes: int) -> None:
-        """Write the size of one log worker's own partitions in a directory."""
+        """Write the total size of the partitions that one log worker has in a directory."""
         self._words(number).store(_Word.FIRST_WORKER + worker, size_bytes + 1)
 
     def put_kept(self, number: int, worker: int, kept_bytes: int) -> None:
-        """Write what one log worker's commit journal and reserve take in a directory."""
+        """Write the size of the commit journal and the reserve that one log worker has in a directory."""
         self._words(number).store(_Word.FIRST_KEPT + worker, kept_bytes)
 
     def put_error(self, number: int, worker: int, error: int) -> None:
-        """Write the errno for which a log worker refuses produces to a directory; 0: it takes them."""
+        """Write the errno for which a log worker refuses produces to a directory; 0 for no refusal."""
         self._words(number).store(_Word.FIRST_ERROR + worker, error)
 
     def put_wait(self, number: int, worker: int, since_ns: int) -> None:
-        """Write when the slow sync of a log worker began; 0: none takes long."""
+        """Write when the slow sync of a log worker began (CLOCK_MONOTONIC); 0 if no sync is slow."""
         self._words(number).store(_Word.FIRST_WAIT + worker, since_ns)
 
     def all(self) -> dict[int, DirSeen]:
-        """Return the known log directories by number."""
+        """Return the state of each introduced log directory, by the directory's number."""
         found = {}
         for number in range(MAX_LOG_DIRS):
             words = self._words(number)
@@ -130,30 +130,30 @@ class DirSizes:
 
 
 def _sum(words: Words) -> int | None:
-    """Return the size of all workers' partitions, None until every worker has written its own."""
+    """Return the size of all workers' partitions in bytes, None until every worker has written its size."""
     sizes = [size - 1 for size in _each(words, _Word.FIRST_WORKER)]
     return None if min(sizes, default=-1) < 0 else sum(sizes)
 
 
 def _each(words: Words, first: int) -> list[int]:
-    """Return a word of each log worker."""
+    """Return the words of all log workers, from the word of worker 0 at index `first` on."""
     return [words.load(first + worker) for worker in range(words.load(_Word.WORKERS))]
 
 
 class PartitionSizes:
-    """Sizes of partitions by slot of the partition table, written by the slot's log worker."""
+    """Sizes of partitions by slot of the partition table. The log worker of a slot writes its size."""
 
     def __init__(self, block: memoryview) -> None:
         self._words = Words(block)
 
     def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
-        """Write a partition's size. Its other word is 0 meanwhile, so that a reader can detect the write."""
+        """Write a partition's size. The generation is 0 during the write, so that readers notice it."""
         self._words.store(2 * slot, 0)
         self._words.store(2 * slot + 1, size_bytes)
         self._words.store(2 * slot, generation << 32 | segments)
 
     def get(self, slot: int, generation: int) -> tuple[int, int] | None:
-        """Return (segments, bytes); None if the partition was not measured yet or is just being written."""
+        """Return (number of segments, bytes); None if the partition is not measured or is being written."""
         before = self._words.load(2 * slot)
         size_bytes = self._words.load(2 * slot + 1)
         if before >> 32 != generation or self._words.load(2 * slot) != before:

@@ -1,4 +1,4 @@
-"""How long a process with a native turn may run before it returns to Python."""
+"""The longest time for which a process may run native code before it returns to Python."""
 
 cdef enum:
     # Python's own duties between turns (orders, housekeeping, news) tolerate at least the time that a

@@ -1,4 +1,4 @@
-"""Topics, quotas and access control entries, from the coordinator to every handler: a base, then deltas."""
+"""The bulletin of metadata from the coordinator to all handlers: topics, quotas, access control entries."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class PartitionImage(Struct, array_like=True):
 
 
 class PartitionSlots(Mapping[int, PartitionImage]):
-    """A topic's partitions by number, from 0 on. Each is unpacked only when it is asked for.
+    """A topic's partitions by number, from 0 on. A partition is unpacked only when it is accessed.
 
-    `packed`: the slot and the slot's generation of each, 4 bytes each, little-endian.
+    `packed` has 8 bytes for each partition: its slot and the slot's generation (u32, little-endian).
     """
 
     __slots__ = ("packed",)
@@ -53,10 +53,10 @@ class PartitionSlots(Mapping[int, PartitionImage]):
 
 
 class TopicImage(Struct, array_like=True):
-    """A topic as handlers know it.
+    """A topic, with the slots of its partitions.
 
-    `configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`. `slots`:
-    the packed form of `PartitionSlots`.
+    `configs` has only the settings that the topic sets, by Kafka's key. Each change increases
+    `config_version`. `slots` is the `packed` of PartitionSlots.
     """
 
     name: str
@@ -72,14 +72,14 @@ class TopicImage(Struct, array_like=True):
 
 
 class QuotaImage(Struct, array_like=True):
-    """All quotas of an entity, which is (type, name) pairs. No values: its quotas were removed."""
+    """All quotas of `entity`, a list of (type, name). Empty `values` mean that all were removed."""
 
     entity: list[tuple[str, str | None]]
     values: dict[str, float]
 
 
 class MetadataBase(Struct, tag="base"):
-    """All metadata. All records before the offset `version` of `__cluster_metadata` are applied."""
+    """All metadata as of offset `version` of `__cluster_metadata` (exclusive)."""
 
     version: int
     cluster_id: str
@@ -90,7 +90,7 @@ class MetadataBase(Struct, tag="base"):
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """Changes up to `version`: entries to put, the ids of deleted topics, and deleted entries."""
+    """Changes up to offset `version` (exclusive): items to set, ids of deleted topics, and deleted ACLs."""
 
     version: int
     changed: list[TopicImage] = []

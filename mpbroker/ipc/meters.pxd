@@ -1,33 +1,33 @@
 """Pages for counts per API, per topic and per kind of client.
 
-Each process has one set and alone writes it. Only this file knows their offsets. (What a process counts of
-itself alone is in `counters.pxd`.)
+Each process has its own set of pages and alone writes it. The offsets in pages are defined in this file only.
+(Counts that a process keeps of itself are in `counters.pxd`.)
 
-The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process
-then reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit
-in `meters_used`; a reader skips parts whose bit is not set. What cannot be reserved is counted into private
-memory, and `LOST` grows.
+The pages are sparse blocks of the public region: a part takes memory when it is first written to. Before that
+the process reserves the part in the file, so that a full tmpfs costs counts and does not kill the process by
+SIGBUS, and sets the part's bit in `meters_used`. Readers skip parts whose bit is not set. If a part cannot be
+reserved, its counts go to private memory, which no reader sees, and `LOST` grows.
 
     meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per
                     kind of CLIENTS, per group of QUOTAS; LOST
     meters_apis     per process and API: requests by version, then ApiHistogram. Processors, when a request
                     has ended; handlers, CONVERSION_NS and TEMPORARY_BYTES alone
-    meters_errors   per process and API: answers by error code. Whoever makes the answer
+    meters_errors   per process and API: answers by error code. The process that makes the answer
     meters_topics   per process and partition table slot: a cell of generation and TopicMeter
-    meters_names    per partition table slot: generation, length, name of the topic; of the first slot of a
-                    topic that a log process has. Log processes
-    meters_homes    per partition table slot: generation; slot << 32 | generation of the one that has its
-                    topic's name, and lives as long. Not sparse. Log processes
+    meters_names    per partition table slot: generation, length, name of the topic; only for the first slot
+                    that a topic has in a log process. Log processes
+    meters_homes    per partition table slot: generation; slot << 32 | generation of the entry in
+                    meters_names that has the topic's name. Not sparse. Log processes
     meters_clients  per process and ClientKind: CLIENTS entries of name, version, count. Processors
     meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by
                     their key in the rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for
                     controller mutations
 
-A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts,
-which are in `meters_used`, before it zeroes it for another generation: cells and retired counts together
-never fall. A client's row is given to another when it was idle for a minute and room is short; all clients
-together lose nothing by it. (Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of
-Selector, ClientQuotaManager.)
+A cell begins with the generation of the slot for which it counts. Before its writer zeroes a cell for another
+generation, it adds the cell to the retired counts in `meters_used`, so the sum of cells and retired counts
+never falls. If room is short, the row of a client that was idle for a minute is given to another client; the
+counts of all clients together keep everything. (Kafka: RequestMetrics, BrokerTopicMetrics, the `connections`
+sensors of Selector, ClientQuotaManager.)
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -63,12 +63,12 @@ cdef enum:
     USED_TOPICS = 26
 
 cpdef enum ApiPage:
-    """Pages that no API key names. A fetch of a follower is counted in its own page only."""
+    """Pages of requests that Kafka counts apart. A fetch of a follower is counted in its own page only."""
     FETCH_FOLLOWER = 128
     ADD_PARTITIONS_TO_TXN_VERIFICATION = 129
 
 cpdef enum ApiHistogram:
-    """Histograms in nanoseconds or bytes. All but TOTAL_NS leave out requests for which they are zero."""
+    """Histograms of requests in nanoseconds or bytes. Values of zero are recorded for TOTAL_NS only."""
     REQUEST_QUEUE_NS = 0        # from the whole frame to its taking by a handler
     LOCAL_NS = 1                # from then until it is answered, handed on or parked
     REMOTE_NS = 2               # from then until it is answered
@@ -108,7 +108,7 @@ cpdef enum QuotaWord:
     QUOTA_WORDS = 11
 
 cpdef enum TopicMeter:
-    """Words of a topic's cell."""
+    """Indices of the words in a cell, which has the counts for one partition of a topic."""
     TOPIC_GENERATION = 0
     MESSAGES_IN = 1
     BYTES_IN = 2
@@ -181,7 +181,7 @@ cdef inline void count_error(MetersRef *meters, int api, int code, uint64_t time
     store_relaxed(word, word[0] + times)
 
 cdef inline uint64_t *topic_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
-    """Return the words of TopicMeter for the partition in that slot of the table."""
+    """Return the cell (words by TopicMeter) for the partition in a slot of the partition table."""
     cdef uint64_t *cell
     cdef uint32_t part = slot // CELLS_PER_PART
     if slot < meters.slots and load_relaxed(&meters.used[USED_TOPICS + part // 64]) >> (part % 64) & 1:
@@ -201,13 +201,13 @@ cdef inline void add_quota(uint64_t *row, int word, uint64_t amount) noexcept no
     store_relaxed(&row[word], row[word] + amount)
 
 cdef inline uint64_t *quota_of_all(MetersRef *meters, int kind) noexcept nogil:
-    """Return the words of QuotaWord for all clients with that kind of quota."""
+    """Return the row (words by QuotaWord) that sums up all clients with this kind of quota."""
     if not has_quotas(meters, 0) and not open_quotas(meters, 0):
         return meters.scratch
     return meters.quotas_base[kind].words
 
 cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
-    """Return a client's words of QuotaWord; NULL if it has no row."""
+    """Return the row (words by QuotaWord) of the client with this quota key; NULL if it has no row."""
     cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
     cdef QuotaRow *rows = meters.quotas_base + group * QUOTA_GROUP
     if has_quotas(meters, group):
@@ -219,7 +219,7 @@ cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
 cdef inline void note_used(
     MetersRef *meters, int kind, uint64_t key, int64_t value, int64_t now_ms
 ) noexcept nogil:
-    """Count what a client used of its quota, or got back."""
+    """Add what a client has used of a quota; a negative value was given back."""
     cdef uint64_t *row = quota_of(meters, key)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_USED, <uint64_t>value)
     if row != NULL:
@@ -227,7 +227,7 @@ cdef inline void note_used(
         store_relaxed(&row[<int>QuotaWord.QUOTA_LAST_MS], <uint64_t>now_ms)
 
 cdef inline void note_pause(MetersRef *meters, int kind, uint64_t key, uint64_t pause_ms) noexcept nogil:
-    """Count a pause that a client has to make because of that quota."""
+    """Count a pause that a client has to make because of its quota."""
     cdef uint64_t *row = quota_of(meters, key)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES, 1)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES_MS, pause_ms)

@@ -1,4 +1,4 @@
-"""The pages whose layout `meters.pxd` describes, for the process that writes them and for all readers."""
+"""Access to the pages of counts (`meters.pxd`), for the process that writes them and for all readers."""
 import os
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -66,7 +66,7 @@ def _used_words(slots: int) -> int:
 
 
 def blocks(processes: int, slots: int) -> list[Block]:
-    """Return the blocks of the public region, the sparse ones last."""
+    """Return the blocks of all pages, for the public region of a broker with `slots` partition slots."""
     cells, names = _parts(slots, CELLS_PER_PART) * PART_BYTES, _parts(slots, NAMES_PER_PART) * PART_BYTES
     return [
         Block("meters_used", processes * _used_words(slots) * 8, PART_BYTES),
@@ -88,9 +88,9 @@ def blocks(processes: int, slots: int) -> list[Block]:
 # ---- the first touch of a part
 
 cdef bint reserve(MetersRef *meters, int64_t at, int64_t size) noexcept nogil:
-    """Reserve the bytes of the file at `at`, so that they can be written.
+    """Reserve `size` bytes of the file from `at` on, so that they can be written.
 
-    Return False if the tmpfs is full.
+    Return whether it succeeded: a tmpfs can be full.
     """
     cdef int64_t first = at // PART_BYTES * PART_BYTES
     cdef int64_t end = (at + size + PART_BYTES - 1) // PART_BYTES * PART_BYTES
@@ -119,7 +119,7 @@ cdef uint64_t *open_errors(MetersRef *meters, int api) noexcept nogil:
     return meters.errors[api]
 
 cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
-    """Return a new cell for a slot that has none, or whose cell counted for another partition."""
+    """Zero the cell of a slot for this generation, and return it. Add the cell's old counts to `retired`."""
     cdef uint32_t part = slot // CELLS_PER_PART
     cdef uint64_t *cell = <uint64_t *>(meters.topics_base + <uint64_t>slot * CELL_BYTES)
     cdef int i
@@ -153,9 +153,9 @@ cdef ClientEntry *client_at(MetersRef *meters, int kind, int client) noexcept no
     return <ClientEntry *>(meters.clients_base + (kind * CLIENTS + client) * CLIENT_BYTES)
 
 cdef int client_enter(MetersRef *meters, int kind, const char *name, const char *version) noexcept nogil:
-    """Count a connection of that kind and return its number, or -1 if there are too many different ones.
+    """Count a connection for its client, by name and version; return the client's number in this kind.
 
-    The names are zero-terminated.
+    Return -1 if there are too many different clients. The texts are zero-terminated.
     """
     cdef int i
     cdef ClientEntry *entry
@@ -187,9 +187,9 @@ cdef void client_leave(MetersRef *meters, int kind, int client) noexcept nogil:
 
 
 cdef class Meters:
-    """The pages of one process, for itself.
+    """The pages of one process, for this process to write.
 
-    `path` is the public region's file, parts of which get reserved.
+    `path` is the file of the public region, in which the process reserves parts.
     """
 
     def __init__(self, public: Region, path: Path, int process, uint32_t slots):
@@ -231,7 +231,7 @@ cdef class Meters:
         self._take_over()
 
     cdef _take_over(self):
-        """Continue a predecessor's counts. Its connections are closed."""
+        """Continue a predecessor's counts, except those of its connections, which are closed."""
         cdef MetersRef *ref = &self.ref
         cdef int i, kind
         for i in range(API_PAGES):
@@ -255,11 +255,11 @@ cdef class Meters:
 
     @property
     def lost(self) -> int:
-        """Return how many parts could not be reserved since the region was made."""
+        """Return how many reservations of parts have failed since the region was made."""
         return load_relaxed(&self.ref.used[USED_LOST])
 
     def request(self, int api, int version, int histogram, uint64_t value) -> None:
-        """Record one value of an API's histogram. A value of TOTAL_NS also counts the request."""
+        """Record a value in an ApiHistogram of an API. A value for TOTAL_NS also counts the request."""
         cdef uint64_t *page = api_page(&self.ref, api)
         if not 0 <= histogram < ApiHistogram.API_HISTOGRAMS:
             raise IndexError(f"histogram {histogram} of {ApiHistogram.API_HISTOGRAMS}")
@@ -276,9 +276,9 @@ cdef class Meters:
         count_topic(topic_cell(&self.ref, slot, generation), meter, amount)
 
     def name_topic(self, uint32_t slot, uint32_t generation, bytes topic_id, str name) -> None:
-        """Record that a slot of the partition table belongs to a partition of that topic.
+        """Record that a slot of the partition table has a partition of this topic.
 
-        For the log process.
+        Only log processes call this.
         """
         cdef MetersRef *ref = &self.ref
         if slot >= ref.slots:
@@ -292,7 +292,7 @@ cdef class Meters:
         store_release(&ref.homes[2 * slot], generation)
 
     cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1:
-        """Write a topic's name. Return False without room for it."""
+        """Write a topic's name into the entry of a slot. Return whether there was room."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t part = slot // NAMES_PER_PART
         cdef uint64_t *entry = <uint64_t *>(ref.names_base + <uint64_t>slot * NAME_BYTES)
@@ -309,11 +309,11 @@ cdef class Meters:
         return True
 
     def forget_topic(self, bytes topic_id) -> None:
-        """Forget a topic of which all partitions are deleted. For the log process."""
+        """Forget a topic whose partitions are all deleted. Only log processes call this."""
         self.home_of.pop(topic_id, None)
 
     def client(self, int kind, bytes name, bytes version) -> int:
-        """Count a connection of that ClientKind. Return its number for `client_gone`, or -1."""
+        """Count a connection for its client. Return the client's number for `client_gone`, or -1."""
         if not 0 <= kind < ClientKind.CLIENT_KINDS:
             raise IndexError(f"kind {kind} of {ClientKind.CLIENT_KINDS}")
         return client_enter(&self.ref, kind, name, version)
@@ -325,7 +325,7 @@ cdef class Meters:
     # ---- quotas
 
     def name_quota(self, int kind, uint64_t key, str user, str client_id, int64_t now_ms) -> bool:
-        """Record which client a quota key belongs to. Return False if there is no room."""
+        """Give the client with this quota key a row. Return False if there is no room."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
         cdef QuotaRow *rows = ref.quotas_base + group * QUOTA_GROUP
@@ -370,12 +370,12 @@ cdef class Meters:
         note_pause(&self.ref, kind, key, pause_ms)
 
     def quota_exempt(self, int kind, uint64_t value) -> None:
-        """Count use that no quota limits."""
+        """Add `value` to the usage that no quota limits, which is counted for all clients together."""
         self._check_quota(kind)
         add_quota(quota_of_all(&self.ref, kind), QuotaWord.QUOTA_EXEMPT, value)
 
     def quota_tokens(self, uint64_t key, double tokens, double rate, double burst) -> None:
-        """Write the tokens that remain in a client's bucket."""
+        """Write the tokens that remain in a client's token bucket, and the bucket's rate and burst."""
         cdef uint64_t *row = quota_of(&self.ref, key)
         if row != NULL:
             store_relaxed(&row[<int>QuotaWord.QUOTA_TOKENS_MILLI], <uint64_t><int64_t>(tokens * 1000))
@@ -390,15 +390,15 @@ cdef class Meters:
 # ---- for readers
 
 cdef list words_of(const uint64_t *first, int count):
-    """Return `count` words, loaded in order and after all earlier loads of the caller."""
+    """Return `count` words from `first` on, loaded in order and after all earlier loads of the caller."""
     fence_acquire()
     return [load_acquire(first + i) for i in range(count)]
 
 
 class Reader:
-    """All processes' pages in an attached public region.
+    """A reader of all processes' pages in an attached public region.
 
-    A reader reads existing words and allocates nothing.
+    It reads only parts that are reserved, so reading takes no memory of the region.
     """
 
     def __init__(self, public: Region, slots: int) -> None:
@@ -416,11 +416,11 @@ class Reader:
         return self._words("meters_used", process * count * 8, count)
 
     def lost(self, process: int) -> int:
-        """Return how many parts of this process's pages could not be reserved."""
+        """Return how many reservations of parts have failed in this process."""
         return self._used(process)[USED_LOST]
 
     def apis(self, process: int) -> dict[int, tuple[dict[int, int], list[tuple[list[int], int, int]]]]:
-        """Return {API page: ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])}."""
+        """Return {API key: ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])}."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_APIS, API_PAGES):
             words = self._words(
@@ -443,7 +443,7 @@ class Reader:
         return found
 
     def topics(self, process: int) -> dict[tuple[int, int], list[int]]:
-        """Return the words of TopicMeter by (slot, generation)."""
+        """Return the cells by (slot, generation). A cell is a list of words, indexed by TopicMeter."""
         used, found = self._used(process), {}
         cells = _parts(self._slots, CELLS_PER_PART) * PART_BYTES
         for part in _bits(used, USED_TOPICS, _parts(self._slots, CELLS_PER_PART)):
@@ -455,11 +455,11 @@ class Reader:
         return found
 
     def retired(self, process: int) -> list[int]:
-        """Return the words of TopicMeter that sum up the cells which were given to other partitions."""
+        """Return the retired counts, indexed by TopicMeter: sums over former partitions of reused slots."""
         return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
 
     def names(self) -> dict[tuple[int, int], str]:
-        """Return the topic's name by (slot, generation)."""
+        """Return the name of each partition's topic, by (slot, generation)."""
         found, texts = {}, {}
         words = self._words("meters_homes", 0, 2 * self._slots)
         for slot in range(self._slots):
@@ -473,7 +473,7 @@ class Reader:
         return found
 
     def _name_at(self, slot: int, generation: int) -> str | None:
-        """Return the name in that entry; None if the entry belongs to another topic now."""
+        """Return the topic name in the entry of a slot; None if its generation is another one now."""
         at = slot * NAME_BYTES
         before, length = self._words("meters_names", at, 2)
         text = bytes(self._blocks["meters_names"][at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])
@@ -482,7 +482,7 @@ class Reader:
         return text.decode("utf-8", "replace")
 
     def clients(self, process: int, kind: int) -> list[tuple[str, str, int, int]]:
-        """Return (name, version, open connections, connections ever) of each client of a ClientKind."""
+        """Return (name, version, open connections, connections ever) of each client of this ClientKind."""
         found = []
         if not self._used(process)[USED_CLIENTS] >> kind & 1:
             return found
@@ -495,9 +495,9 @@ class Reader:
         return found
 
     def quotas(self, process: int) -> tuple[list[list[int]], list[tuple[str, str, list[int]]]]:
-        """Return quotas: (words of QuotaWord by kind, [(user, client id, words)]).
+        """Return (rows of all clients together, indexed by QuotaKind, [(user, client id, row)]).
 
-        The first part sums over all clients; the second has one item for each client.
+        A row is a list of words, indexed by QuotaWord. The second part has an item for each client.
         """
         used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP
         alls = [[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)]

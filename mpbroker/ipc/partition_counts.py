@@ -1,4 +1,4 @@
-"""Counts of the partitions that can and that cannot be used, taken from the partition table."""
+"""Counts of usable and of offline partitions, computed from the partition table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shm.table import SlotTable
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """Partitions by state.
+    """Numbers of partitions. `live` has the usable partitions, by the number of the log directory.
 
-    `live`: usable ones, by the number of their log directory, without the metadata's. `offline`: those
-    without a leader in Metadata. They are damaged, their log directory has failed, or the log worker lacks
-    something to open or make them, such as room on a disk.
+    `live` leaves out the partition of `__cluster_metadata`. `offline` partitions have no leader in Metadata:
+    they are damaged, their log directory has failed, or the log worker cannot open or create them now, for
+    example because a disk is full.
     """
 
     live: Mapping[int, int]
@@ -25,7 +25,7 @@ class PartitionCounts:
 
 
 def count_partitions(table: SlotTable, waiting: int = 0) -> PartitionCounts:
-    """Count the partitions as they are now. `waiting`: those of all log workers that have no slot yet."""
+    """Count the partitions in `table`. `waiting` partitions, which have no slot yet, count as offline."""
     live: Counter[int] = Counter()
     offline = waiting
     for slot, partition in _partitions(table):

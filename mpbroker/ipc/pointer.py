@@ -1,7 +1,7 @@
-"""`mpbroker.json` in each log directory: where the broker that uses the directory can be found while it runs.
+"""The pointer `mpbroker.json` in each log directory: the addresses of the broker that uses the directory.
 
-Written by the supervisor; read by `mpbroker ctl` and by Spark, which know the log directory only. The broker
-has the directory for as long as the file `.lock` in it is locked.
+The supervisor writes the file; `mpbroker ctl` and Spark read it when they know only the log directory. A
+broker uses a log directory for as long as it holds the lock of the file `.lock` there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _NO_LOCKS_THERE: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class Pointer(msgspec.Struct):
-    """The content of the file.
+    """The content of `mpbroker.json`.
 
-    `pid` is the supervisor's. `listeners` has the address of each listener by its name, `host:port` or
-    `unix:/path`, with the port that port 0 became; `http` that of metrics and health, "" if not served.
+    `pid` is the process id of the supervisor. `listeners` has the address of each listener by the listener's
+    name: `host:port`, with the real port if 0 was configured, or `unix:/path`. `http` is the address of the
+    HTTP server, "" without one.
     """
 
     runtime_dir: str
@@ -49,7 +50,7 @@ def write_pointer(log_dir: Path, pointer: Pointer) -> None:
 
 
 def read_pointer(log_dir: Path) -> Pointer | None:
-    """Read the pointer in a log directory; None if it has none: no broker runs on the directory.
+    """Return the pointer in a log directory, or None if the directory has none.
 
     Raises OSError, msgspec.DecodeError.
     """
@@ -62,7 +63,7 @@ def read_pointer(log_dir: Path) -> Pointer | None:
 def is_locked(path: Path) -> bool:
     """Return whether a process, in any container, has locked the file or directory. Raises OSError.
 
-    The test takes a shared lock and releases it at once. A broker that starts in that moment tries again.
+    The test takes a shared lock and releases it at once. A broker that starts meanwhile retries its lock.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -84,6 +85,7 @@ def is_locked(path: Path) -> bool:
 def has_broker(log_dir: Path) -> bool:
     """Return whether mpbroker, in any container, uses the log directory. Raises OSError.
 
-    Kafka takes no such lock (`mpbroker.storage.directory_lock.is_in_use` detects both).
+    It does not notice Apache Kafka, whose lock is another one: `mpbroker.storage.directory_lock.is_in_use`
+    detects both brokers.
     """
     return is_locked(log_dir / LOCK)

@@ -1,15 +1,15 @@
-"""A process's place in the tree, its memory, and the supervisor's orders to it.
+"""One process of the broker: its role, such as "handler 0", its memory, and the supervisor's orders to it.
 
-Orders are state in shared words, never queued messages: each process reads its own on every wake-up and
-obeys a new one. `orders` is run or stop. `fence_orders` reports that a role died (drop all state of it, then
-acknowledge) or that its successor runs (bind its rings again, then acknowledge). Some deaths are handled in
-numbered stages, so that dependent steps run in sequence; an order carries its stage (0: welcome). A role that
-leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a new
-configuration (`SETTINGS_CHANGED`).
+Orders are words in shared memory, never queued messages: each process reads its own words on every wake-up
+and obeys a new order. `orders` says run or stop. `fence_orders` is an order about another process, to be
+obeyed and then acknowledged. A fence says that the process of a role has died: drop all state about it. Some
+fences come in stages with numbers, so that dependent steps run in sequence. A welcome (stage 0) says that a
+successor has taken over the role: bind its rings again. The other orders are `LEAVING` (the role's process
+will leave the running broker: send it nothing new) and `SETTINGS_CHANGED` (there is a new configuration).
 
-A role is added to `roles` when all processes have acknowledged its welcome; a process that finds it there at
-its own start gets no welcome for it. Handlers and acceptors are in `roles` from their launch on, since they
-count as readers of a bulletin before they are ready (`is_ready`), and are still welcomed when they are ready.
+A role is added to `roles` when all processes have acknowledged its welcome. A process that starts later finds
+the role there and gets no welcome for it. Handlers and acceptors are in `roles` from their launch on, because
+they count as readers of a bulletin before they are ready (`is_ready`). They too are welcomed when ready.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from shm import linux
 from shm.counters import CounterPage
 from shm.doorbell import Doorbell
 
-# The longest that a process sleeps that has something under way.
+# The longest sleep of a process that has work under way.
 MAX_SLEEP_MS = 300
-# The longest that a process sleeps that waits for others only. Each new thing rings its bell, and so does the
-# fence of a producer that was killed between publishing and ringing. It is less than the supervisor's tick
-# (hangs.TICK_S), so that the heartbeat moves in each.
+# The longest sleep of a process that only waits for others. Each new descriptor or order rings its bell, and
+# so does the fence of a producer that was killed between publishing and ringing. The time is shorter than the
+# supervisor's tick (hangs.TICK_S), so that the heartbeat moves in each tick.
 IDLE_SLEEP_MS = 900
 # The stages of a log worker's death that handlers take part in. They close requests under way with it and
 # pause, answer those that the other workers have finished, and continue when the processors have done their
@@ -64,7 +64,7 @@ class Order(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a process, which it writes into its word of `states`."""
+    """The state of a process. The process writes it into its own word of `states`."""
 
     STARTING = 0
     READY = 1
@@ -72,7 +72,7 @@ class State(IntEnum):
 
 
 class ExitCode(IntEnum):
-    """The exit status of a child. Every other status restarts the role."""
+    """The exit status of a child of the supervisor. After any other status the process is restarted."""
 
     STOPPED = 0
     # stops the broker: restarting cannot help (configuration, damaged or foreign data, no log directory left)
@@ -86,7 +86,8 @@ WRONG_CALL = 2
 class FatalError(Exception):
     """An error that stops the whole broker.
 
-    The message has problem, place and remedy; `status` is the exit status. (Kafka: FatalExitError.)
+    The message names the problem, its place and the remedy. `status` is the broker's exit status. (Kafka:
+    FatalExitError.)
     """
 
     def __init__(self, message: str, status: int = 1) -> None:
@@ -96,9 +97,10 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order about a peer: welcome the role if `alive`, else fence it. `stage` numbers a fence's steps.
+    """An order about another process: welcome the role if `alive`; fence it if all four flags are False.
 
-    Obey each order: a role to welcome may be dead again, and then the order to fence it follows.
+    `stage` is the number of a fence's step. Obey a welcome even if the process has died meanwhile: then an
+    order to fence it follows.
     """
 
     role: int
@@ -114,7 +116,7 @@ def pack_order(sequence: int, stage: int, role: int) -> int:
 
 
 class ProcessContext:
-    """One process's place in the tree. The supervisor makes it; the child completes it after the fork."""
+    """One process of the broker, with its memory, configuration and orders. The supervisor makes it."""
 
     def __init__(self, index: int, memory: SharedMemory, config: BrokerConfig, incarnation: int = 1) -> None:
         self.index = index
@@ -138,19 +140,19 @@ class ProcessContext:
         self.orphaned = False
 
     def terminate(self) -> None:
-        """Make this process stop as if ordered, because the supervisor has died."""
+        """Make `must_stop` return True, because the supervisor has died."""
         self.orphaned = True
 
     def call_numbers(self) -> Iterator[int]:
-        """Yield 32-bit numbers that no predecessor of this process has used.
+        """Yield numbers (32 bits) for calls. Processes that had this role before have used other numbers.
 
-        Otherwise an answer to a predecessor could be taken for an answer to this process.
+        So an answer to a predecessor cannot be mistaken for an answer to this process.
         """
         first = self.incarnation << INCARNATION_SHIFT
         return ((first + number) & CALL_NUMBER_MAX for number in itertools.count(1))
 
     def ready(self) -> None:
-        """Report to the supervisor that this process serves."""
+        """Report to the supervisor that this process is ready to serve."""
         # Heartbeats are judged from then on.
         self.counters.beat()
         self.counters.set(Counter.COUNT_STARTED_NS, time.monotonic_ns())
@@ -163,7 +165,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def fatal(self, status: int) -> None:
-        """Leave the broker's exit status for the supervisor, before this process exits with FATAL."""
+        """Write the broker's exit status for the supervisor. Call it before exiting with ExitCode.FATAL."""
         self.memory.words("fatal").store(self.index, status)
 
     def must_stop(self) -> bool:
@@ -174,22 +176,22 @@ class ProcessContext:
         return self._roles.load(role) != 0
 
     def incarnations(self, first: int, count: int) -> tuple[int, ...]:
-        """Return the incarnation of the process of each of these roles, 0 for a role without one."""
+        """Return `incarnation_of` for `count` roles from `first` on."""
         return self._roles.load_some(first, count)
 
     def is_ready(self, role: int) -> bool:
-        """Return whether the role has a process that serves.
+        """Return whether the role has a process that is ready to serve.
 
-        A process that does not serve yet is announced later by an order to welcome it.
+        If the process is still starting, an order to welcome it follows.
         """
         return self.is_alive(role) and self._states.load(role) == State.READY
 
     def incarnation_of(self, role: int) -> int:
-        """Return the incarnation of the role's process; 0 if it has none."""
+        """Return the number of the role's incarnation, which grows with each restart; 0 without a process."""
         return self._roles.load(role)
 
     def pending_order(self) -> PeerOrder | None:
-        """Return the order that is not acknowledged yet, or None. Obey it, then call `acknowledge_order`."""
+        """Return an order that is not acknowledged yet, or None. Obey it, then call `acknowledge_order`."""
         order = self._fence_orders.load(self.index)
         if order == self._fence_seen:
             return None
@@ -204,7 +206,7 @@ class ProcessContext:
         )
 
     def order_words(self) -> list[memoryview]:
-        """Return the words that change with each order to this process, for a turn that watches them."""
+        """Return the words that change with each order to this process, for native code to watch."""
         at = 8 * self.index
         return [self.memory.private.block(name)[at : at + 8] for name in ("orders", "fence_orders")]
 
@@ -214,7 +216,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def obey_settings(self) -> None:
-        """Obey a pending order, for a process that reacts to changed settings only."""
+        """Acknowledge a pending order. Adopt a changed configuration; do nothing about other orders."""
         if (order := self.pending_order()) is not None:
             if order.settings_changed:
                 self.follow_settings()
@@ -223,15 +225,15 @@ class ProcessContext:
     def follow_settings(self) -> None:
         """Adopt the configuration that the supervisor has published.
 
-        The caller corrects the state that it derived from the earlier configuration.
+        The caller must update any state that it has derived from the earlier configuration.
         """
         settings.adopt(self.memory.private.block("settings"), self.config)
         self._added.clear()
 
     def session(self, request: Request) -> Session:
-        """Return the session of a request that this process holds.
+        """Return the session of the connection of `request`. This process must hold the request.
 
-        Raises session.SessionGone if this process does not hold the request.
+        Raises session.SessionGone if the processor no longer serves the connection.
         """
         sessions = self._sessions.get(request.processor)
         if sessions is None:
@@ -239,7 +241,7 @@ class ProcessContext:
         return sessions.of(request.channel, request.connection)
 
     def listener(self, number: int) -> AddedListener:
-        """Return a listener, of the configuration or added while the broker runs. Raises LookupError."""
+        """Return the listener with this number, configured or added later. Raises LookupError."""
         known = self._added.get(number)
         if known is None:
             if number < len(self.config.listeners):
@@ -252,9 +254,9 @@ class ProcessContext:
         return known
 
     def whose(self, request: Request, session: Session | None = None) -> str:
-        """Describe for the log the connection that a request came from, and its listener.
+        """Return a text for the log that names the connection and the listener of a request.
 
-        `session`: its session, if the caller has it already.
+        `session` is the connection's session, if the caller has it already.
         """
         try:
             connection = (session or self.session(request)).connection_id
@@ -264,11 +266,11 @@ class ProcessContext:
             return f"connection {request.connection:x}"
 
     def entitle(self, about: str) -> None:
-        """Set what ps shows of this process: its plane, its kind and number, and then `about`."""
+        """Set the title that ps shows for this process: the name of its role, then `about`."""
         titles.entitle(f"{self.name} {about}")
 
     def entitle_by_listeners(self) -> None:
-        """Put the names of this plane's listeners that accept connections into the title.
+        """Put the names of the accepting listeners of this process's plane into its title.
 
         Call it when listeners change.
         """
@@ -279,17 +281,17 @@ class ProcessContext:
         self.entitle(",".join(names))
 
     def ring(self, index: int) -> None:
-        """Wake another process if it sleeps. Call it once after publishing a batch."""
+        """Wake the process with this index if it sleeps. Call it once for all that you have published."""
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until the bell rings, as orders make it; IDLE_SLEEP_MS at most. For loops without a turn."""
+        """Sleep until the bell rings or `something_waits()`, at most min(`timeout_ms`, IDLE_SLEEP_MS)."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 
 
 def die_with_parent(parent_pid: int, by: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send this process a signal when the parent dies, or now if it is dead already."""
+    """Have the kernel send this process a signal when its parent dies; at once if the parent is dead."""
     linux.set_parent_death_signal(by)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), by)

@@ -1,4 +1,4 @@
-"""Producer ids, given out singly from durably allocated blocks (Kafka: RPCProducerIdManager, KIP-730)."""
+"""Producer ids, taken one by one from durably allocated blocks (Kafka: RPCProducerIdManager, KIP-730)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Then: TypeAlias = Callable[[int | None], None]
 
 
 class ProducerIds:
-    """A source of producer ids. `ask` sends a message to the coordinator and calls back with the answer.
+    """A source of producer ids. `ask(message, callback)` sends a message to the coordinator.
 
-    The remaining ids of a block are never used after the process ends.
+    When the process ends, the unused ids of its block are lost: no process uses them later.
     """
 
     def __init__(self, ask: Callable[[Message, Callable[[Message], None]], object]) -> None:
@@ -25,14 +25,14 @@ class ProducerIds:
         self._waiting: deque[Then] = deque()
 
     def take_now(self) -> int | None:
-        """Return an id of the current block, or None if it is used up; `take` waits for the next block."""
+        """Return an id of the current block, or None if the block is used up and `take` must be called."""
         if self._next == self._end:
             return None
         self._next += 1
         return self._next - 1
 
     def take(self, then: Then) -> None:
-        """Call `then` with an id, at once or when a block has come; with None if no block is available."""
+        """Call `then` with an id, at once or when a new block has come; with None if the request failed."""
         self._waiting.append(then)
         if len(self._waiting) == 1:
             self._serve()

@@ -1,7 +1,7 @@
-"""Progress of a log worker in opening the partitions it found: a row of words per log directory, its own.
+"""The progress of log workers in opening the partitions on disk: a row of words per worker and log directory.
 
-The supervisor reads the rows for the terminal and for `ctl status`. A row is current while its directory is
-being opened, and afterwards keeps the result.
+A log worker writes its own rows. The supervisor reads the rows for the terminal and for `ctl status`. When
+the partitions of a directory are open, the rows keep the last values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Word(IntEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in one log directory."""
+    """The progress in one log directory. `bytes`: the total to check. `goes_on`: it is not finished."""
 
     log_dir: int
     goes_on: bool
@@ -48,9 +48,9 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate the time left from the pace so far, by bytes if any are to be checked, else by partitions.
+        """Return the estimated time left: by bytes if bytes are left to be checked, else by partitions.
 
-        Return None before anything is done.
+        Return None if nothing is done yet.
         """
         if self.bytes_left and self.bytes_done:
             return self.bytes_left * self.passed_s / self.bytes_done
@@ -70,7 +70,7 @@ def write_progress(words: Words, worker: int, now: Progress) -> None:
 
 
 def read_progress(words: Words, log_workers: int, log_dir: int) -> Progress:
-    """Return the progress of all workers together."""
+    """Return the progress in a log directory, summed over all log workers."""
     at = [_row(worker, log_dir) for worker in range(log_workers)]
 
     def total(word: _Word) -> int:

@@ -1,7 +1,7 @@
-"""Rings as Python uses them: a push never blocks.
+"""Rings for Python: queues of descriptors between two processes, whose push never blocks.
 
-Descriptors that do not fit into a ring wait in a queue of its producer's, in order, and the consumer is asked
-to ring when it has taken some. `mpbroker/ipc/slots.pxd` explains the descriptors.
+Descriptors that do not fit into a ring wait in a queue of the producer, in order. The consumer is asked to
+ring the producer's bell when there is room again. `mpbroker/ipc/slots.pxd` explains the descriptors.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from shm.ring import BYTES_PER_SLOT, Ring
 
 
 class Outbox:
-    """The producing end of a ring. `flush` publishes what a turn has pushed, with one ring of the bell.
+    """The producer's end of a ring. `flush` publishes all pushed descriptors and rings the bell once.
 
-    `unsent` is shared by all outboxes of a process and holds those that have something to publish.
+    `unsent` is shared by all outboxes of a process. It has the outboxes with unpublished descriptors.
     """
 
     def __init__(self, ring: Ring, ring_bell: Callable[[], None], unsent: set[Outbox]) -> None:
@@ -29,12 +29,12 @@ class Outbox:
         self.times_full = 0
 
     def __len__(self) -> int:
-        """Return how many slots are not published yet."""
+        """Return the number of descriptors that are not published yet."""
         return len(self._waiting) // BYTES_PER_SLOT
 
     @property
     def can_publish(self) -> bool:
-        """Return whether something waits and there is room for it."""
+        """Return whether a descriptor waits to be published and the ring has room."""
         return bool(self._waiting and self._ring.room())
 
     def push(self, slot: bytes) -> None:
@@ -43,15 +43,15 @@ class Outbox:
         self._unsent.add(self)
 
     def push_quietly(self, slot: bytes) -> None:
-        """Queue a descriptor without waking the consumer, which takes it after another one wakes it.
+        """Queue a descriptor without waking the consumer, which takes it when something else wakes it.
 
-        A full ring wakes the consumer nevertheless.
+        If the ring is full, the consumer is woken nevertheless.
         """
         self._waiting += slot
         self._unsent.add(self)
 
     def flush(self) -> bool:
-        """Publish as many descriptors as fit into the ring. Return False if some have to wait."""
+        """Publish as many descriptors as fit into the ring. Return True if none is left."""
         if not self._waiting:
             return True
         self._publish()
@@ -77,20 +77,21 @@ class Outbox:
             self._ring_bell()
 
     def clear(self) -> None:
-        """Drop waiting descriptors: the consumer is dead."""
+        """Drop the unpublished descriptors, because the consumer is dead."""
         self._waiting.clear()
         self._is_urgent = False
         self._unsent.discard(self)
         self._asked_for_space = False
 
     def rebind(self) -> None:
-        """Use the new ring of the consumer's successor."""
+        """Drop the unpublished descriptors and use the emptied ring of the restarted consumer."""
         self.clear()
         self._ring.rebind()
 
 
 def any_waits(pairs: Iterable[RingPair]) -> bool:
-    """Return whether a descriptor waits in one of these pairs. A loop for speed: it runs before sleeps."""
+    """Return whether `waiting()` is true for one of these pairs."""
+    # A loop is faster than any(), and this runs before each sleep.
     for pair in pairs:  # noqa: SIM110
         if pair.waiting():
             return True
@@ -98,7 +99,7 @@ def any_waits(pairs: Iterable[RingPair]) -> bool:
 
 
 class RingPair:
-    """Both rings between this process and the one with the number `other`."""
+    """The two rings between this process and the process with index `other`."""
 
     def __init__(self, context: ProcessContext, other: int) -> None:
         self.other = other
@@ -107,7 +108,7 @@ class RingPair:
         self._outbox = Outbox(context.memory.ring(context.index, other), self._ring_other, set())
 
     def waiting(self) -> bool:
-        """Return whether there is something to take, or room for what waits to be sent."""
+        """Return whether there is a descriptor to take, or room to publish one that waits."""
         return self._inbox.waiting() > 0 or self._outbox.can_publish
 
     @property
@@ -115,7 +116,7 @@ class RingPair:
         return bool(len(self._outbox))
 
     def take(self) -> list[bytes]:
-        """Take the descriptors that came, oldest first."""
+        """Take and return the received descriptors, oldest first."""
         slots, producer_waits = self._inbox.take()
         if not slots:
             return []
@@ -128,15 +129,15 @@ class RingPair:
         self._outbox.push(slot)
 
     def flush(self) -> None:
-        """Publish what fits and ring once. Call it before the last check ahead of a sleep."""
+        """Publish the descriptors that fit, and ring the bell once. Call it before the process may sleep."""
         self._outbox.flush()
 
     def drop(self) -> None:
-        """Drop the descriptors that a dead process sent, and those meant for it."""
+        """Drop all descriptors from and for the other process, because it is dead."""
         self._inbox.take(self._inbox.size)
         self._outbox.clear()
 
     def rebind(self) -> None:
-        """Begin with the empty rings of the other process's successor."""
+        """Use the emptied rings of the other process, which was restarted."""
         self._inbox.rebind()
         self._outbox.rebind()

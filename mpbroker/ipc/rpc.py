@@ -1,14 +1,14 @@
 """Calls from one process to another over their rings, and the answers.
 
-    client -> server    CALL     the message lies in a block of the client's arena
-    server -> client    TAKEN    ends the lease of that block early, if the answer may take long
-    server -> client    ANSWER   ends the lease of that block; the answer lies in one of the server's arena
+    client -> server    CALL     the call's message is in a block of the client's arena
+    server -> client    TAKEN    ends the lease of the call's block early, if the answer may take long
+    server -> client    ANSWER   ends the lease of the call's block; the answer is in a block of the server
     client -> server    RETURN   ends the lease of the answer's block; need not wake the server
 
-A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its `then`
-is called with the answer, or with `Failed` in its place. The owner of a client learns of deaths from the
-supervisor and decides what becomes of the calls (`RpcClient.server_died`). `mpbroker/ipc/slots.pxd` has the
-layout of descriptors, `mpbroker/ipc/calls.py` has the messages.
+A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its
+callback `then` is called with the answer, or with `Failed`. The supervisor reports the death of a server to
+the process of the client, which decides what happens to its calls (`RpcClient.server_died`).
+`mpbroker/ipc/slots.pxd` has the layout of descriptors, `mpbroker/ipc/calls.py` has the messages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("mpbroker.ipc")
 
 
 class _Pending(NamedTuple):
-    """A call under way: its block, lent until the answer comes, and the callback for the answer."""
+    """A call without an answer yet: the block that was lent for it, and the callback for the answer."""
 
     block: int
     generation: int
@@ -40,10 +40,10 @@ class _Pending(NamedTuple):
 
 
 class RpcClient:
-    """Calls to one process. `lender` lends the blocks of calls; `theirs` is the arena with the answers.
+    """Calls to one process. `lender` lends the blocks of calls; `theirs` is the server's arena, with answers.
 
-    `push` sends a descriptor to the server; `give_back` sends one without waking it, and is `push` by
-    default. `numbers` are those of `ProcessContext.call_numbers`.
+    `push` sends a descriptor to the server. `give_back` sends a descriptor that need not wake the server; by
+    default it is `push`. `numbers` is the result of `ProcessContext.call_numbers`.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class RpcClient:
         return len(self._pending)
 
     def new_number(self) -> int:
-        """Reserve the number of a call that is sent later."""
+        """Return a number for a call that will be sent later."""
         return next(self._numbers)
 
     def call(self, message: Message, then: Then, connection: int = 0, number: int | None = None) -> int:
-        """Send a call and return its number. `connection`: the one it is made for, 0 for none.
+        """Send a call and return its number. Raises ArenaFull without having sent anything.
 
-        Raises ArenaFull, having sent nothing.
+        `connection` is the client connection on whose behalf the call is made, or 0.
         """
         number = next(self._numbers) if number is None else number
         data = encode(message)
@@ -85,15 +85,14 @@ class RpcClient:
         return number
 
     def adopt(self, number: int, block: int, generation: int, size: int, then: Then) -> None:
-        """Take over a call that native code has sent: its answer goes to `then`."""
+        """Take over a call that native code has sent, so that `then` gets the answer."""
         self._lender.adopt(block, size)
         self._pending[number] = _Pending(block, generation, then)
 
     def answered(self, answer: Call) -> None:
-        """End the call that this ANSWER is for, and give the answer's block back.
+        """Give this ANSWER to the callback of its call, and give the answer's block back to the server.
 
-        Fences prevent answers to a predecessor's calls. If one comes nevertheless, it must not end this
-        process.
+        An answer to a call of a predecessor should not come, because of fences. It is logged and ignored.
         """
         message = self._read(answer)
         pending = self._pending.pop(answer.request, None)
@@ -104,7 +103,7 @@ class RpcClient:
         pending.then(message)
 
     def taken(self, number: int) -> None:
-        """End the lease of a call's block: the server has read it, and answers later."""
+        """End the lease of a call's block: the server has read the message and will answer later."""
         pending = self._pending.get(number)
         if pending is not None:
             self._lender.end(pending.block, pending.generation)
@@ -121,7 +120,7 @@ class RpcClient:
         return Failed(NO_ANSWER, f"the {self.name}'s answer {why}")
 
     def server_died(self) -> list[Then]:
-        """End the leases of all calls under way; return their callbacks, oldest first."""
+        """End the leases of all calls without an answer; return the callbacks of the calls, oldest first."""
         pending, self._pending = self._pending, {}
         for call in pending.values():
             self._lender.end(call.block, call.generation)
@@ -129,9 +128,9 @@ class RpcClient:
 
 
 class RpcServer:
-    """The serving side of calls. `arena_of` has the arenas of its clients.
+    """The server's side of calls. `arena_of(index)` returns the arena of a client process.
 
-    `push` sends a descriptor to the client with that number.
+    `push(index, descriptor)` sends a descriptor to a client process.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class RpcServer:
         self._push = push
 
     def message_of(self, call: Call) -> Message | None:
-        """Copy the message of a CALL. If its block was reused meanwhile, fail the call and return None."""
+        """Return the message of a CALL. If its block was reused meanwhile, fail the call and return None."""
         arena = self._arena_of(call.owner)
         if arena.check(call.block, call.generation):
             return decode(bytes(arena.view(call.block, call.length)))
@@ -153,15 +152,15 @@ class RpcServer:
         return None
 
     def give_back(self, call: Call) -> None:
-        """Give back the block of a CALL whose message was read: its answer may take long."""
+        """Give back the block of a CALL whose message was read, before an answer that may take long."""
         self._push(
             call.owner, pack_call(SlotKind.TAKEN, self._lender.owner, call.request, 0, 0, 0, call.connection)
         )
 
     def answer(self, client: int, number: int, answer: Message, connection: int = 0) -> bool:
-        """Answer the client's call of that number. Return False if there was no memory for the answer.
+        """Answer the client's call with this number. Return False if there was no memory for the answer.
 
-        Without memory an ANSWER without a block ends the call.
+        The client then gets an ANSWER without a block, which ends the call as `Failed`.
         """
         data = encode(answer)
         try:

@@ -1,30 +1,29 @@
-"""The peer of each connection: one entry per channel of a processor. Only this file knows its offsets.
+"""The session of each connection: the facts about its client, in one entry per channel of a processor.
 
-A processor keeps an array of entries, indexed by channel number, and is the only one that writes it. An entry
-is complete before the first request of its connection goes to a handler, and is changed only while no request
-of it is with a process (Kafka: KafkaChannel's metadata, of which RequestContext is a copy per request; here a
-handler reads it when it needs it). The channel's place is not given to another connection while a handler
-holds a request of it, so a handler reads the entry of a request it holds without waiting; it still compares
-the connection id.
+A processor has an array of entries, indexed by channel number, which it alone writes. An entry is complete
+before the first request of its connection goes to a handler. It is changed only while no other process holds
+a request of the connection, and the channel is not given to another connection meanwhile. So a handler reads
+the entry of a request that it holds without waiting, but it still compares the connection id. (Kafka copies
+KafkaChannel's metadata into each RequestContext.) The offsets in an entry are defined in this file only.
 
     0     connection       never reused; 0 while the entry is being made: stored last
-    8     revision         grows with each change and connection, never falls: values derived from an entry
-                           are good for both
+    8     revision         grows with each change and each new connection: a value derived from an entry is
+                           valid while the revision is the same
     16    expires_ns       CLOCK_MONOTONIC; from then on the client must authenticate again. 0: never
     24    flags            SessionFlag
     28    listener         number in the configuration's order
     30    protocol         SecurityProtocol
-    32    index            running number of the connection in its processor, the last part of its id as text
+    32    index            running number of the connection in its processor: the end of `connection_id`
     36    processor        number of the processor
     38    peer_port, local_port
-    64    texts            UTF-8, zero-terminated, each with room of its own
+    64    texts            UTF-8, zero-terminated, each in a field of fixed size
 
 An entry that was never used costs no memory: the array is sparse.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cpdef enum SecurityProtocol:
-    """Security protocols by Kafka's numbers."""
+    """Security protocols, with Kafka's numbers."""
     PLAINTEXT = 0
     SSL = 1
     SASL_PLAINTEXT = 2

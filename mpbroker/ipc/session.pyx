@@ -76,18 +76,18 @@ cdef enum:
 
 
 class SessionGone(LookupError):
-    """The channel no longer serves the connection: the caller cannot hold a request of it."""
+    """Raised when a channel no longer serves a connection. The caller then holds no request of it."""
 
 
 class TooLong(ValueError):
-    """A text does not fit into a session. It is never truncated: part of a principal may be another user."""
+    """A text is too long for a session. It is not truncated: a part of a principal may name another user."""
 
 
 cdef void session_software(
     SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
     const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil:
-    """Record the client's software name and version. Long texts are truncated, as only people read them."""
+    """Record the client's software name and version. Long texts are truncated: only people read them."""
     if name_bytes >= SOFTWARE_BYTES:
         name_bytes = SOFTWARE_BYTES - 1
     if version_bytes >= SOFTWARE_BYTES:
@@ -112,7 +112,7 @@ cdef _put(char *to, size_t room, str what, str text):
 
 
 cdef void begin_change(SessionEntry *entry) noexcept nogil:
-    """Mark the entry as incomplete until its connection is stored again."""
+    """Mark the entry as incomplete, until the caller stores `connection` again."""
     store_relaxed(&entry.connection, 0)
     store_relaxed(&entry.revision, entry.revision + 1)
     fence_release()
@@ -122,7 +122,7 @@ cdef bint session_open(
     SessionEntry *entry, uint64_t connection, int fd, int processor, int listener, int protocol,
     bint privileged
 ) noexcept nogil:
-    """Begin a connection's session. Return False, with errno set, if the client has disconnected already."""
+    """Write a new connection's entry. Return False, with errno set, if the client has disconnected."""
     begin_change(entry)
     memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
     if (
@@ -140,21 +140,21 @@ cdef bint session_open(
 
 
 cdef class Session:
-    """A connection's session as of the creation of this object. Texts are decoded on access."""
+    """A copy of a connection's session. Texts are decoded on access."""
 
     @property
     def connection(self) -> int:
-        """Return the connection's id of 64 bits, never reused."""
+        """Return the connection's id, a number of 64 bits that is never reused."""
         return self.entry.connection
 
     @property
     def revision(self) -> int:
-        """Return a number that grows with each change of this connection's session."""
+        """Return the revision, which grows with each change of this connection's session."""
         return self.entry.revision
 
     @property
     def connection_id(self) -> str:
-        """Return Kafka's form of the id: localHost:localPort-remoteHost:remotePort-processorId-index."""
+        """Return the id in Kafka's form: localHost:localPort-remoteHost:remotePort-processorId-index."""
         return (
             f"{self.local_host}:{self.entry.local_port}-{self.client_host}:{self.entry.peer_port}"
             f"-{self.entry.processor}-{self.entry.index}"
@@ -162,7 +162,7 @@ cdef class Session:
 
     @property
     def listener(self) -> int:
-        """Return the number of the listener in the configuration's order."""
+        """Return the number of the connection's listener (ipc/listeners.py)."""
         return self.entry.listener
 
     @property
@@ -171,12 +171,12 @@ cdef class Session:
 
     @property
     def privileged(self) -> bool:
-        """Return whether the connection came by a listener that only brokers and operators reach."""
+        """Return whether the connection's listener is one that only brokers and operators can reach."""
         return bool(self.entry.flags & SessionFlag.PRIVILEGED)
 
     @property
     def token_authenticated(self) -> bool:
-        """Return whether the client has logged in by a delegation token (Kafka: KafkaPrincipal)."""
+        """Return whether the client has logged in with a delegation token (Kafka: KafkaPrincipal)."""
         return bool(self.entry.flags & SessionFlag.TOKEN_AUTHENTICATED)
 
     @property
@@ -202,7 +202,7 @@ cdef class Session:
 
     @property
     def principal(self) -> str:
-        """Return the principal as type:name, as in ACLs."""
+        """Return the client's principal as type:name, as in ACLs."""
         return self.entry.principal.decode()
 
     @property
@@ -228,7 +228,7 @@ cdef class Session:
 
     @property
     def cipher(self) -> str:
-        """Return the cipher of TLS, "" if TLS is not used."""
+        """Return the cipher suite of TLS, "" if TLS is not used."""
         return self.entry.cipher.decode()
 
     @property
@@ -245,7 +245,7 @@ cdef class Session:
 
 
 cdef class Sessions:
-    """The sessions of one processor. `open` and `set` are for it, `of` for processes that hold a request."""
+    """The sessions of one processor. The processor calls `open` and `set`; holders of requests call `of`."""
 
     def __init__(self, unsigned char[::1] block):
         if block.shape[0] < SESSION_BYTES or <size_t>&block[0] % 64:
@@ -267,7 +267,7 @@ cdef class Sessions:
         return entry
 
     def of(self, uint32_t channel, uint64_t connection) -> Session:
-        """Return the session of a connection of which the caller holds a request. Raises SessionGone."""
+        """Return a copy of the session of a connection whose request the caller holds. Raises SessionGone."""
         cdef SessionEntry *entry = self._entry(channel)
         # Read the revision before the connection and apart from the copy, which may read its end before its
         # beginning.
@@ -286,9 +286,9 @@ cdef class Sessions:
         self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol,
         bint privileged,
     ) -> None:
-        """Begin a connection's session, not authenticated yet. For the processor.
+        """Write the session of a new connection, which is not authenticated yet.
 
-        Raises OSError when the client has disconnected already.
+        Raises OSError if the client has disconnected already.
         """
         cdef SessionEntry *entry = self._entry(channel)
         if not session_open(entry, connection, fd, processor, listener, protocol, privileged):
@@ -299,9 +299,9 @@ cdef class Sessions:
         str cipher=None, str tls_version=None, expires_ns: int | None = None,
         token_authenticated: bool | None = None,
     ) -> None:
-        """Record further facts about the client. For the processor.
+        """Change the given facts of a connection's session. None leaves a fact unchanged.
 
-        Raises TooLong, having changed nothing, and SessionGone.
+        Raises TooLong, ValueError or SessionGone without having changed anything.
         """
         cdef SessionEntry *entry = self._entry_of(channel, connection)
         cdef SessionEntry changed

@@ -1,13 +1,12 @@
-"""The current configuration, for processes that were forked with an earlier one.
+"""The current configuration in shared memory, for processes that were forked with an earlier configuration.
 
-A block of the private region, which no other process can map: it holds passwords.
-
-    0    length   of what follows, written last
+    0    length   bytes of the configuration, written last
     8    the whole configuration (msgpack of BrokerConfig)
 
-The supervisor alone writes it, then orders all to read it (process.SETTINGS_CHANGED). It writes again
-only when all that were ordered have acknowledged or died. A process forked meanwhile has the same
-configuration already.
+The block is in the private region, which processes outside the broker cannot map, because it has passwords.
+The supervisor alone writes the block, then orders all processes to read it (process.SETTINGS_CHANGED). It
+writes the block again only when each of these processes has acknowledged the order or died. A process that is
+forked meanwhile already has the new configuration.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _decoder = msgspec.msgpack.Decoder(BrokerConfig)
 
 
 def encode(config: BrokerConfig) -> bytes:
-    """Encode a configuration. Raises ValueError when it does not fit into the block."""
+    """Encode a configuration. Raises ValueError if it does not fit into the block."""
     return packed(config, "the configuration takes", BYTES)
 
 
 def packed(value: object, what: str, block_bytes: int) -> bytes:
-    """Encode a value. Raises ValueError, which begins with `what`, when it does not fit into its block."""
+    """Encode a value. Raises ValueError, with a text that begins with `what`, if the value is too large."""
     data, most = _encoder.encode(value), block_bytes - _LENGTH.size
     if len(data) > most:
         raise ValueError(f"{what} {len(data)} bytes, and at most {most} fit")
@@ -49,10 +48,10 @@ def content(block: memoryview) -> memoryview:
 
 
 def adopt(block: memoryview, config: BrokerConfig) -> None:
-    """Set `config` to the settings in the block.
+    """Change all fields of `config` to the settings in the block.
 
-    All parts of a process hold the one object that it was forked with, so this changes that object, although
-    it is frozen for everybody else.
+    All parts of a process share the one object that the process was forked with. So this function changes
+    the object, although its class is frozen.
     """
     now = _decoder.decode(content(block))
     for name in BrokerConfig.__struct_fields__:

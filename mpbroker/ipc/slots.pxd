@@ -1,10 +1,11 @@
-"""Every 64-byte descriptor that travels between the processes, and the produce job in its block.
+"""Layouts of the 64-byte descriptors that processes send each other, and of the produce job in a block.
 
-Only this file knows the offsets.
+The offsets are defined in this file only.
 
-A descriptor names a block as (owner, block, generation): the process whose arena holds it, its offset there,
-the generation of the lease. It never carries bytes, paths or fd numbers. `connection` is 64 bits and never
-reused; `channel` is merely the place in the processor's table where that connection is looked for.
+A descriptor names a block as (owner, block, generation): the process whose arena has the block, the block's
+offset in the arena, and the generation of the lease. It never has record bytes, paths or file descriptors.
+`connection` has 64 bits and is never reused; `channel` is the index in the processor's table at which the
+processor looks for the connection.
 
     processor   -> handler        REQUEST, RETURN, CANCEL
     handler     -> processor      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
@@ -18,7 +19,7 @@ reused; `channel` is merely the place in the processor's table where that connec
     coordinator -> log            PRODUCE_BACK, CALL, RETURN
     cleaner     -> log            CALL, RETURN
 
-A kind has one shape, from every sender:
+Descriptors of one kind have the same layout from every sender:
 
     RequestSlot    REQUEST, CANCEL
     ReturnSlot     RETURN
@@ -66,9 +67,9 @@ cdef enum:
     NETWORK_UNIT_NS = 16384     # a second fits; the rest goes with the next request
 
 cpdef enum ThrottledBy:
-    """The quota that the pause of an answer is for (Kafka: the ClientQuotaManager that throttles).
+    """The quota because of which a client is throttled (Kafka: the ClientQuotaManager that throttles).
 
-    In Counter's order.
+    The order is that of COUNT_THROTTLED_… in Counter.
     """
     THROTTLED_BY_PRODUCE = 0
     THROTTLED_BY_FETCH = 1
@@ -197,8 +198,8 @@ cdef struct Part:
     uint32_t path_length
 
 cdef inline uint64_t file_generation_of(uint64_t inode, uint64_t device) noexcept nogil:
-    """Mix the device into the inode number.
+    """Return a number that identifies a file: the inode number, mixed with the device's number.
 
-    Two file systems may give files of one partition the same inode number.
+    Files of one partition can have the same inode number in two file systems.
     """
     return inode ^ device * <uint64_t>0x9E3779B97F4A7C15

@@ -1,4 +1,4 @@
-"""Reading and writing of the descriptors that `slots.pxd` lays out, for Python."""
+"""Functions for Python that pack and unpack the descriptors and jobs of `slots.pxd`."""
 from collections import namedtuple
 from libc.string cimport memcpy, memset
 
@@ -83,7 +83,7 @@ def pack_request(
 
 
 def file_generation(status: os.stat_result) -> int:
-    """Return the file generation of an `os.stat_result`."""
+    """Return the number by which the file with this status is identified (`file_generation_of`)."""
     return file_generation_of(status.st_ino, status.st_dev)
 
 
@@ -166,7 +166,7 @@ def pack_call(
 
 
 def job_bytes(int batches) -> int:
-    """Return the bytes of a job with `batches` batches, without its reply."""
+    """Return the size of a job with `batches` batches, in bytes, without its reply."""
     return sizeof(JobHeader) + batches * sizeof(JobBatch)
 
 
@@ -180,7 +180,7 @@ def write_job_header(unsigned char[::1] job, int batches, uint32_t reply=0, uint
 
 
 def read_job_header(const unsigned char[::1] job) -> tuple[int, int, int]:
-    """Return (batches, reply, reply_length)."""
+    """Return (batches, reply, reply_length) of a job's header; see JobHeader."""
     cdef JobHeader h
     memcpy(&h, &job[0], sizeof(h))
     return h.batches, h.reply, h.reply_length
@@ -224,7 +224,7 @@ def fill_job_batch(
     unsigned char[::1] job, int index, int error,
     int64_t base_offset, int64_t append_time_ms, int64_t log_start_offset,
 ) -> None:
-    """Fill in the log process's part of a batch."""
+    """Write the result of an append into the JobBatch at `index`, as a log process does."""
     cdef JobBatch *b
     if index < 0 or job.shape[0] < job_bytes(index + 1):
         raise IndexError(f"batch {index} lies outside a job of {job.shape[0]} bytes")

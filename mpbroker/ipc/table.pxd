@@ -1,6 +1,6 @@
-"""The payload of a partition table slot, which every process and Spark read.
+"""The payload of a slot in the partition table: the state of one partition.
 
-Written by the log process alone.
+The log process of the slot writes it; all processes and Spark read it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -35,5 +35,5 @@ cdef struct PartitionSlot:
 # slot's, ranges of the partition are damaged. The version grows with each change of these ranges in the
 # scrubber's file; 0: no damage.
 cdef inline uint32_t damage_version(uint64_t word, uint32_t generation) noexcept nogil:
-    """Return the version of the damage, 0 if nothing of the partition is damaged."""
+    """Return the version in a word of damage; 0 if no range of the partition is damaged."""
     return <uint32_t>word if word >> 32 == generation else 0

@@ -1,4 +1,4 @@
-"""Access to partition table slots for Python; `table.pxd` has the layout of the payload."""
+"""Access to slots of the partition table for Python; `table.pxd` has the layout of the payload."""
 from typing import NamedTuple
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -62,14 +62,14 @@ def pack_partition(p: Partition) -> bytes:
 
 
 def read_partition(table: SlotTable, slot: int) -> Partition:
-    """Read the partition in a slot. Raises shm.table.SlotBusy, IndexError."""
+    """Return the partition in a slot. Raises IndexError or, during a write, shm.table.SlotBusy."""
     return unpack_partition(table.read(slot))
 
 
 def read_partition_surely(table: SlotTable, slot: int) -> Partition:
-    """Read the partition in a slot, retrying while it is being written. For readers that must not miss one.
+    """Return the partition in a slot, retrying while it is being written. Raises IndexError.
 
-    The loop ends, since even a writer that died leaves a complete payload. Raises IndexError.
+    The retries end, because even a writer that was killed leaves a complete payload.
     """
     while True:
         try:
@@ -79,10 +79,10 @@ def read_partition_surely(table: SlotTable, slot: int) -> Partition:
 
 
 def damage_word(uint32_t generation, uint32_t version) -> int:
-    """Return a slot's word of damage with this generation and version."""
+    """Return the word of damage that stands for this generation and version (`table.pxd`)."""
     return <uint64_t>generation << 32 | version
 
 
 def damage_of(uint64_t word, uint32_t generation) -> int:
-    """Return the version of the damage, 0 if nothing of the partition is damaged."""
+    """Return the version in a word of damage; 0 (no damage) if the word is not of `generation`."""
     return damage_version(word, generation)

@@ -1,4 +1,4 @@
-"""Titles of the broker's processes: what ps shows of them, `mpbroker 9092: handler 0`."""
+"""Titles of the broker's processes, which ps shows, such as `mpbroker 9092: handler 0`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _broker = "mpbroker"
 
 
 def name_broker(config: BrokerConfig) -> None:
-    """Name the broker by the port of its first listener, or the path: a host may have several brokers.
+    """Name the broker, in all titles, by the port or the path of its first listener.
 
-    Call it when the ports are bound, before the first fork.
+    Call this when the ports are bound, before the first fork.
     """
     global _broker
     first = config.listeners[0]
@@ -20,19 +20,20 @@ def name_broker(config: BrokerConfig) -> None:
 
 
 def is_of_broker(title: str) -> bool:
-    """Return whether a process with such a title is one of a broker's."""
+    """Return whether this is the title of a process of a broker."""
     name, colon, _ = title.partition(": ")
     return bool(colon) and name.startswith("mpbroker ")
 
 
 def is_left_over(title: str) -> bool:
-    """Return whether a process that is not a child of the supervisor is left over from an earlier one.
+    """Return whether a process with this title may be a child of an earlier supervisor.
 
-    The title of a process that is ending has only its beginning left.
+    A child of this supervisor has such a title, too. The end of the title may be missing: a process that is
+    ending can have lost it.
     """
     return title.startswith("mpbroker ") and not title.endswith(": supervisor")
 
 
 def entitle(about: str) -> None:
-    """Set the title of this process: its part, and its broker."""
+    """Set the title of this process to the broker's name and `about`."""
     setproctitle.setproctitle(f"{_broker}: {about.strip()}")

@@ -1,8 +1,8 @@
 """The processes, the rings between them, and the memory that they share.
 
-Every ring and doorbell for the fixed maximum of processes exists before the first fork; an unused one is
-never touched and costs nothing. An index names a role for the broker's whole life; a successor takes over the
-index after a fence.
+Rings and doorbells for the fixed maximum of processes exist before the first fork. The unused ones are never
+touched and cost nothing. An index names a role, such as "handler 0", as long as the broker runs. When the
+process of a role has died and all others have dropped its state (a fence), a successor gets the same index.
 """
 
 from __future__ import annotations
@@ -113,17 +113,14 @@ def log_worker_number(index: int) -> int:
 
 
 def log_worker_of_slot(slot: int, log_workers: int) -> int:
-    """Return the number of the log worker whose partition is in the slot.
-
-    Each worker gives out its own slots.
-    """
+    """Return the number of the log worker that owns a slot of the partition table."""
     return slot % log_workers
 
 
 def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
-    """Yield the slots that ever were a partition's, except the metadata's.
+    """Yield all slots that were ever used by any partition other than that of `__cluster_metadata`.
 
-    Each worker gives out its own in order.
+    Each log worker uses its slots in ascending order, so this stops at a worker's first unused slot.
     """
     for worker in range(log_workers):
         own = range(worker or log_workers, partitions.slots, log_workers)
@@ -131,12 +128,12 @@ def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
 
 
 def handlers_of(processor: int) -> tuple[int, ...]:
-    """Return the handlers of a processor's plane, which take its requests."""
+    """Return the indices of the handlers that take a processor's requests. The control plane has its own."""
     return (CONTROL_HANDLER,) if processor == CONTROL_PROCESSOR else HANDLERS[:MAX_HANDLERS]
 
 
 def processors_of(handler: int) -> tuple[int, ...]:
-    """Return the processors of a handler's plane, whose requests it takes."""
+    """Return the indices of the processors whose requests a handler takes. The control plane has its own."""
     return (CONTROL_PROCESSOR,) if handler == CONTROL_HANDLER else PROCESSORS[:MAX_PROCESSORS]
 
 
@@ -161,7 +158,7 @@ def is_log_worker(index: int) -> bool:
 
 
 def name_of(index: int) -> str:
-    """Return the name of a process in logs, titles and errors."""
+    """Return the name of the process with this index, for logs, titles and errors."""
     names = {
         SUPERVISOR: "supervisor",
         ACCEPTOR: "acceptor",
@@ -183,7 +180,7 @@ def name_of(index: int) -> str:
 
 
 def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
-    """Return (producer, consumer, slots) of every ring."""
+    """Return (index of the producer, index of the consumer, number of slots) of every ring."""
     logs = LOG_WORKERS[:log_workers]
     pairs = []
     for h in HANDLERS:
@@ -202,7 +199,7 @@ def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of memory that the operator decides. Each log worker has its part of `partition_slots`."""
+    """Sizes of shared memory that depend on settings. The log workers share the `partition_slots`."""
 
     partition_slots: int = 16384
     request_limit_bytes: int = 1 << 30  # per processor, until the supervisor gives out another limit
@@ -214,9 +211,9 @@ class Sizes:
 
     @property
     def most_partitions(self) -> int:
-        """Return how many partitions there can be, besides the metadata's.
+        """Return the greatest number of partitions, not counting the partition of `__cluster_metadata`.
 
-        Several log workers need spare slots, since their parts of the partitions are never quite equal.
+        Several log workers need spare slots, because they never have exactly equal numbers of partitions.
         """
         return self.partition_slots // (SPARE_SLOTS if self.log_workers > 1 else 1) - 1
 
@@ -224,9 +221,9 @@ class Sizes:
 class SharedMemory:
     """All memory of one broker, made by the supervisor before the first fork and inherited by every child.
 
-    Blocks of the public region: `counters` (a page per process), `listeners` (counts per listener number),
-    `table` (partition slots), `log_dirs` and `log_sizes` (log_sizes.py), `meters_…` (pages per API, topic and
-    client: see meters.pxd).
+    The public region, which other programs may read, has these blocks: `counters` (a page per process),
+    `listeners` (counts per listener number), `table` (partition slots), `log_dirs` and `log_sizes`
+    (log_sizes.py), `meters_…` (counts per API, topic and client: meters.pxd).
     """
 
     BULLETIN_BYTES = 256 << 20
@@ -259,9 +256,9 @@ class SharedMemory:
         }
 
     def _private_blocks(self, rings_bytes: int) -> list[Block]:
-        """Return the private blocks. The comment of each names its writer and content.
+        """Return the blocks of the private region. The comment on each block names its writer and content.
 
-        "Per process" is by index, "per handler" by handler number.
+        A block "per process" is indexed by process index, a block "per handler" by handler number.
         """
         words = 8 * PROCESSES
         sizes = self.sizes
@@ -338,7 +335,7 @@ class SharedMemory:
         ]
 
     def _bulletin_blocks(self) -> list[Block]:
-        """Return the blocks of the coordinator's bulletins, and of the readers' positions."""
+        """Return the blocks of the coordinator's bulletins and of the readers' acknowledgements."""
         words = 8 * PROCESSES
         return [
             # Each reader of the four bulletins below: how far it has read.
@@ -367,14 +364,14 @@ class SharedMemory:
         return Doorbell(self.private.block("doorbells")[at : at + doorbell.BYTES], self.bell_fds[index])
 
     def arena(self, index: int) -> Arena:
-        """Return the arena of a process, as an allocator for its owner and as a view for borrowers."""
+        """Return the arena of a process, for this process to allocate in or for borrowers of its blocks."""
         limit = self.sizes.reply_limit_bytes
         if is_processor(index):
             limit = self.words("request_limits").load(index)
         return Arena(self._arenas[index], limit)
 
     def sessions(self, index: int) -> Sessions:
-        """Return the sessions of a processor, for itself or for a process that holds requests of it."""
+        """Return the sessions of a processor, for the processor or for a process that holds its requests."""
         at = (index - FIRST_PROCESSOR) * SESSIONS_BYTES
         return Sessions(self.private.block("sessions")[at : at + SESSIONS_BYTES])
 
@@ -390,7 +387,7 @@ class SharedMemory:
         return listener_counts(self.public, number)
 
     def rates(self, index: int) -> SharedRates:
-        """Return what clients have used of their quotas, as a handler records it."""
+        """Return the usage of clients' quotas, for the handler with this index to record."""
         return SharedRates(
             self.private.block("quotas"),
             len(HANDLERS),
@@ -404,9 +401,9 @@ class SharedMemory:
         return counter_page(self.public, index)
 
     def meters(self, index: int) -> Meters:
-        """Return the pages per API, topic and client of a process. Only that process may call this.
+        """Return the counts per API, topic and client of a process, for that process to write.
 
-        The pages hold a file descriptor.
+        The result holds an open file descriptor.
         """
         return Meters(self.public, self.public_path, index, self.sizes.partition_slots)
 
@@ -425,7 +422,7 @@ class SharedMemory:
         return WaitingMarks(self.private.block("marks"), self.sizes.partition_slots)
 
     def failed_dirs(self) -> int:
-        """Return a bit for each log directory that some log worker has found broken."""
+        """Return a bit mask of the log directories that any log worker has found broken, by their numbers."""
         words, failed = self.words("failed_dirs"), 0
         for worker in range(self.sizes.log_workers):
             failed |= words.load(worker)
@@ -435,7 +432,7 @@ class SharedMemory:
         return Words(self.private.block(name))
 
     def reset_rings_of(self, index: int) -> None:
-        """Give a successor empty rings in both directions, after a fence."""
+        """Empty the rings from and to a process that has died, for its successor. Call it after the fence."""
         for producer, consumer in self._ring_at:
             if index in (producer, consumer):
                 self.ring(producer, consumer).reset()
@@ -458,7 +455,7 @@ def public_blocks(partition_slots: int) -> list[Block]:
 
 
 def counter_page(public: Region, index: int) -> CounterPage:
-    """Return the counter page of a process, for itself or for a reader that attached the public region."""
+    """Return the counter page of a process, for the process or for a reader of the public region."""
     at = index * COUNTER_PAGE_BYTES
     return CounterPage(
         public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS
@@ -466,20 +463,20 @@ def counter_page(public: Region, index: int) -> CounterPage:
 
 
 def listener_counts(public: Region, number: int) -> ListenerCounts:
-    """Return the counts of a listener, for its acceptor or for a reader that attached the public region."""
+    """Return the counts of a listener, for its acceptor or for a reader of the public region."""
     assert 0 <= number < MAX_LISTENERS
     at = number * COUNTS_BYTES
     return ListenerCounts(public.block("listeners")[at : at + COUNTS_BYTES])
 
 
 def meter_reader(public: Region) -> Reader:
-    """Return all processes' pages per API, topic and client of an attached public region."""
+    """Return a reader of all processes' counts per API, topic and client in the public region."""
     slots = len(public.block("table")) // table.slot_bytes(partition_table.PAYLOAD_BYTES)
     return Reader(public, slots)
 
 
 def attach_table(public: Region) -> SlotTable:
-    """Return the partition table of an attached public region, for a reader."""
+    """Return the partition table in the public region, for a reader."""
     block = public.block("table")
     return SlotTable(
         block, len(block) // table.slot_bytes(partition_table.PAYLOAD_BYTES), partition_table.PAYLOAD_BYTES

@@ -1,7 +1,7 @@
 """The log worker: the Python program around a native turn, and the only writer of its partitions' files.
 
-It appends the jobs of handlers and of the coordinator, serves the coordinator's calls, follows the
-supervisor's orders, and does periodic work. It inherits the supervisor's locks on the log directories.
+It appends batches for handlers and the coordinator, serves the coordinator's calls, follows the supervisor's
+orders, and does periodic work. It inherits the supervisor's locks on the log directories.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run(context: ProcessContext) -> int:
 
 
 def await_first(context: ProcessContext) -> bool:
-    """Wait until the first worker has recovered the state of the last run. Return False at a stop."""
+    """Wait until the first worker has recovered the state of the last run. Return False if told to stop."""
     startup_state = StartupState(context.memory.words("taken_over"))
     is_first = topology.log_worker_number(context.index) == 0
     context.counters.set_status("waiting for the first log worker to recover the last run")
@@ -149,7 +149,7 @@ class LogProcess:
         return self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
 
     def _wake(self) -> None:
-        """Wake the loop from another thread, whose results it then takes."""
+        """Wake the loop from another thread, so that the loop takes that thread's results."""
         os.eventfd_write(self.context.bell.fd, 1)
 
     def _make_turn(self) -> AppendTurn:
@@ -238,10 +238,10 @@ class LogProcess:
         return self.replica_mover.is_at_rest and not is_deleting and not manager.journals.awaited
 
     def work(self, timeout_ms: int) -> None:
-        """Run rounds until one needs Python, then do Python's part of it.
+        """Run rounds until one needs Python, then do Python's part of that round.
 
-        With tasks, run one round only, since tasks advance by a step between two calls. Jobs that have used
-        their share of Python's time continue after a round of other jobs.
+        If there are tasks, run only one round, because the caller advances the tasks between two calls. A
+        job that has used its share of Python's time continues after a round of other jobs.
         """
         turn = self.turn
         has_tasks = bool(self._tasks) or not self.replica_mover.is_at_rest
@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish since when the current commit round runs, if the last check saw the same round."""
+        """Publish when an earlier check first saw the current commit round; 0 if no earlier check saw it."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0
@@ -512,7 +512,7 @@ class LogProcess:
             self._send_answer(call, answer)
 
     def _settling(self, message: calls.Recovered) -> Generator[None, None, calls.Message]:
-        """End a start, when all topics have been opened."""
+        """Finish the start after all topics have been opened."""
         self.recovery_scheduler.end()
         self.due["sizes"] = time.monotonic()
         yield from self.manager.removal.setting_strays_aside(message.topics)
@@ -534,7 +534,7 @@ class LogProcess:
     # ---- orders ----
 
     def obey_order(self) -> None:
-        """Append and answer all published jobs of a dead role before its fence is acknowledged."""
+        """Obey a pending order. The death of a role is acknowledged when its published jobs are answered."""
         order = self.context.pending_order()
         if order is None:
             return
@@ -560,7 +560,10 @@ class LogProcess:
             self._finish_fence(order)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the task after a death: without its caller if the cleaner, None if another caller, died."""
+        """Return the task after the death of `role`, or None if the task ends because `role` was its caller.
+
+        A task of the cleaner continues without a caller.
+        """
         if call is None or call.owner != role:
             return call, steps
         return (None, steps) if role == topology.CLEANER else None

@@ -1,1 +1,1 @@
-"""Kafka's metrics by Kafka's names, read from the public region at no cost to the broker."""
+"""Kafka's metrics by Kafka's names, read from the broker's shared memory at no cost to the broker."""

@@ -1,6 +1,6 @@
-"""Handler pool, topics, purgatories, quotas, and metrics that Kafka does not have.
+"""Metrics of the handlers, topics and purgatories, and metrics that Kafka does not have.
 
-(Kafka: KafkaRequestHandler.scala, BrokerTopicMetrics.java, DelayedOperation.scala, ClientQuotaManager.scala.)
+(Kafka: KafkaRequestHandler.scala, BrokerTopicMetrics.java, DelayedOperation.scala.)
 """
 
 from __future__ import annotations

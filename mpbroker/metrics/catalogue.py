@@ -1,4 +1,4 @@
-"""All metrics: those that the modules named here register, and no others."""
+"""All metrics: importing this module registers the metrics of all modules of the package."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ REGISTERED = (broker, cleaner, listeners, log_dirs, network, quotas, requests)
 def beans(
     now: Snapshot, before: Snapshot | None = None, wanted: Callable[[str], bool] = lambda _name: True
 ) -> list[Bean]:
-    """Return every bean whose name is wanted, by name; several families of one name are joined.
+    """Return the wanted beans, sorted by name. A bean with attributes in several families is returned once.
 
-    Of the other beans return the attributes whose own name is wanted.
+    A bean whose own name is not wanted is returned with its wanted attributes only, if it has any.
     """
     view = View(now, before)
     found: dict[str, dict[str, float]] = {}
@@ -32,7 +32,7 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Return a test for names that contain a text or match a pattern (* or ?). Without patterns all pass."""
+    """Return a function that tests if a name contains or matches (*, ?) a pattern; True without patterns."""
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 

@@ -1,4 +1,4 @@
-"""Compaction (Kafka: LogCleaner.scala, LogCleanerManager.scala)."""
+"""Metrics of compaction (Kafka: LogCleaner.scala, LogCleanerManager.scala)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The parts of metrics: beans with attributes, grouped into families that are registered once.
+"""The parts of metrics: beans with attributes, grouped into families.
 
-A family is one row of docs/METRICS.md and a function that makes its beans from a snapshot. Names are Kafka's
-ObjectNames. Rates need two snapshots: `View` has the earlier one, if any. A test checks that a family yields
-exactly the attributes that its row names.
+A family is one row of docs/METRICS.md and a function that makes beans from a snapshot. Names are Kafka's
+ObjectNames. Rates need two snapshots: `View` has the earlier snapshot, if any. A test checks that a family
+yields exactly the attributes that its row names.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mpbroker.metrics.snapshot import NS, Snapshot
 
 
 class Bean(NamedTuple):
-    """A named object of JMX, as a client of Kafka's metrics knows it."""
+    """A JMX object: its ObjectName, and its attributes by name."""
 
     name: str
     attributes: dict[str, float]
 
 
 class View:
-    """The snapshots to show: `now`, and optionally `before`, for rates between the two."""
+    """The snapshots to show: `now`, and optionally an earlier one, `before`, for rates between the two."""
 
     def __init__(self, now: Snapshot, before: Snapshot | None = None) -> None:
         self.now = now
@@ -34,11 +34,11 @@ class View:
         return sum(self.now.get(p, counter) for p in processes)
 
     def earlier(self, counter: int, processes: Sequence[int]) -> int | None:
-        """Return the earlier total; None without an earlier snapshot."""
+        """Return the processes' total of a counter in the earlier snapshot; None without such a snapshot."""
         return None if self.before is None else sum(self.before.get(p, counter) for p in processes)
 
     def rates(self, count: float, before: float | None) -> dict[str, float]:
-        """Return Kafka's attributes of a meter, and the rate between the two snapshots."""
+        """Return a meter's attributes: Count, MeanRate and, if there are two snapshots, IntervalRate."""
         found = {"Count": count, "MeanRate": count / self.now.uptime_s}
         if before is not None and self.seconds > 0:
             found["IntervalRate"] = max(count - before, 0) / self.seconds
@@ -49,13 +49,13 @@ class View:
 
     @staticmethod
     def average(total: float, count: int, earlier: tuple[float, int] | None) -> float:
-        """Return the average between the snapshots, or of all events if none is new or `earlier` is None."""
+        """Return the average of the events since `earlier` (total, count); of all events if none is new."""
         if earlier is not None and count > earlier[1]:
             total, count = total - earlier[0], count - earlier[1]
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return a counter's fraction of a process's time, between the snapshots or since its start."""
+        """Return a counter of ns divided by the time between the snapshots, or since the process started."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)
@@ -70,9 +70,9 @@ Make = Callable[[View], Iterator[Bean]]
 
 @dataclass(frozen=True)
 class Family:
-    """A set of beans that one function makes.
+    """A set of beans that the function `make` yields.
 
-    `pattern`: the beans' names with <variable> parts; `kind`: meter, histogram, gauge or total.
+    `pattern`: the beans' names with <variable> parts. `kind`: meter, histogram, gauge or total, for the docs.
     """
 
     pattern: str
@@ -83,7 +83,7 @@ class Family:
 
     @property
     def named(self) -> str:
-        """Return the attributes for docs/METRICS.md, without those that Kafka's kinds always have."""
+        """Return `attributes` as text for docs/METRICS.md; x-total and x-rate become x-<total|rate>."""
         pairs = {name.removesuffix("-total") for name in self.attributes if name.endswith("-total")}
         shown: dict[str, None] = {}
         for name in self.attributes:
@@ -97,10 +97,10 @@ _families: list[Family] = []
 
 
 def family(pattern: str, kind: str, meaning: str, attributes: Iterable[str] = ()) -> Callable[[Make], Make]:
-    """Register the function that makes the beans of a family.
+    """Return a decorator that registers a function as a family. The function yields the family's beans.
 
-    `attributes`: those in addition to Kafka's for the kind, which are: Count and rates of a meter, Count to
-    999thPercentile of a histogram, Value of a gauge.
+    `attributes`: the attributes that the beans have besides Kafka's. Kafka's are Count and rates of a meter,
+    Count to 999thPercentile of a histogram, and Value of a gauge.
     """
 
     def register(make: Make) -> Make:
@@ -111,7 +111,7 @@ def family(pattern: str, kind: str, meaning: str, attributes: Iterable[str] = ()
 
 
 def families() -> list[Family]:
-    """Return all registered families, in the order of their names."""
+    """Return all registered families, sorted by pattern."""
     return sorted(_families, key=lambda one: one.pattern)
 
 

@@ -1,4 +1,4 @@
-"""Counts and delays of each listener's acceptor (Kafka: Acceptor, ConnectionQuotas)."""
+"""Metrics of listeners: connections and their delays (Kafka: Acceptor, ConnectionQuotas)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCKED = "kafka.network:type=Acceptor,name="
 
 
 def seen(view: View) -> Iterator[tuple[ListenerSeen, ListenerSeen | None]]:
-    """Yield each listener with its earlier counts. Listener numbers are never reused."""
+    """Yield each listener as it is now and as it was in the earlier snapshot, None if it was not there."""
     for number, listener in sorted(view.now.listeners.items()):
         yield listener, view.before.listeners.get(number) if view.before is not None else None
 

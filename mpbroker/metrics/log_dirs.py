@@ -1,4 +1,4 @@
-"""Log directories and the logs in them (Kafka: LogManager.scala, UnifiedLog.scala)."""
+"""Metrics of log directories and of the logs in them (Kafka: LogManager.scala, UnifiedLog.scala)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "*": "\\*", "?": "\\?", "\n":
 
 
 def quoted(name: str) -> str:
-    """Quote a path for a bean's name, like javax.management.ObjectName.quote."""
+    """Return a quoted path for a bean's name, as javax.management.ObjectName.quote does."""
     return f'"{name.translate(_QUOTED)}"'
 
 

@@ -1,4 +1,4 @@
-"""SocketServer, Processor, Selector, RequestChannel: the network layer of a broker."""
+"""Metrics of the network layer (Kafka: SocketServer, Processor, Selector, RequestChannel)."""
 
 from __future__ import annotations
 

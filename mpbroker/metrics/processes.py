@@ -1,7 +1,7 @@
 """CPU time and memory of the broker's processes, from the kernel.
 
-The kernel walks the page tables of a process to add up its proportional set size, so this is read rarely,
-however often metrics are scraped.
+The kernel walks the page tables of a process to compute its proportional set size (PSS). So the PSS is read
+at most once per MEMORY_EVERY_S, even if metrics are scraped more often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MEMORY_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """Resources of a process. `pss_bytes`: resident memory, shared pages counted in proportion."""
+    """Resources of a process. `pss_bytes`: resident memory; a page that n processes share counts 1/n."""
 
     cpu_s: float
     threads: int
@@ -25,13 +25,13 @@ class ProcessUsage:
 
 
 class ProcessLooker:
-    """A reader of /proc that keeps expensive values for a while."""
+    """Reads the usage of processes from /proc, and caches values that are expensive to read."""
 
     def __init__(self) -> None:
         self._pss: dict[int, tuple[float, int | None]] = {}
 
     def look(self, pids: dict[int, int]) -> dict[int, ProcessUsage]:
-        """Return the usage by role of each running process; `pids` has process ids by role."""
+        """Return the usage of each running process by role. `pids`: process ids by role."""
         now = time.monotonic()
         self._pss = {pid: known for pid, known in self._pss.items() if pid in pids.values()}
         found = {}

@@ -1,5 +1,6 @@
-"""Client quotas: usage and pauses (Kafka: ClientQuotaManager, ClientRequestQuotaManager,
-ControllerMutationQuotaManager).
+"""Metrics of client quotas: usage and pauses.
+
+(Kafka: ClientQuotaManager, ClientRequestQuotaManager, ControllerMutationQuotaManager.)
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _signed(word: int) -> int:
 
 
 def _per_second(view: View, words: list[int], before: list[int] | None, word: QuotaWord) -> float:
-    """Return the rate per second between the snapshots, or since the start without an earlier one."""
+    """Return the rate per second between the snapshots; without an earlier one, since the broker's start."""
     rates = view.rates(words[word], before[word] if before is not None else None)
     return rates.get("IntervalRate", rates["MeanRate"])
 
@@ -78,7 +79,7 @@ MEANING = {
 
 
 def _register(kind: QuotaKind, name: str) -> None:
-    """Register the families of one kind of quota: of all clients together, and of each."""
+    """Register two families for one kind of quota: for all clients together, and for each budget."""
     exempt = (
         ("exempt-request-time", "exempt-request-time-ns-total") if kind == QuotaKind.QUOTA_REQUEST else ()
     )
@@ -112,7 +113,7 @@ def _register(kind: QuotaKind, name: str) -> None:
 
 
 def of_clients(view: View, kind: QuotaKind) -> Iterator[tuple[tuple[str, str], dict[str, float]]]:
-    """Yield each budget's (user, client id) and its use. A budget without a user, or client id, has ""."""
+    """Yield the (user, client id) and the attributes of each budget; "" for no user or no client id."""
     for owner, words in sorted(view.now.quota_clients.items()):
         if owner[0] != kind:
             continue
@@ -126,7 +127,7 @@ def of_clients(view: View, kind: QuotaKind) -> Iterator[tuple[tuple[str, str], d
 
 
 def _tokens(view: View, words: list[int]) -> float:
-    """Return the tokens in a bucket now, including those added since its words were written."""
+    """Return how many tokens a bucket has now, including tokens added since `words` were written."""
     passed_s = max(view.now.now_ns / 1e6 - words[QuotaWord.QUOTA_LAST_MS], 0) / 1000
     left = _signed(words[QuotaWord.QUOTA_TOKENS_MILLI]) + words[QuotaWord.QUOTA_RATE_MILLI] * passed_s
     return min(left, words[QuotaWord.QUOTA_BURST_MILLI]) / 1000

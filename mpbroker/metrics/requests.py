@@ -1,4 +1,4 @@
-"""RequestMetrics per API, from the timestamps in each request (Kafka: RequestMetrics)."""
+"""Metrics of requests by API: counts, errors, times and sizes (Kafka: RequestMetrics)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CONVERTING = ("Produce", "Fetch")
 
 
 def api_name(key: int) -> str:
-    """Return Kafka's name of an API, as in its request's class."""
+    """Return Kafka's name of an API, for instance Fetch; "api-<key>" if the API is not known."""
     message = message_for("request", key)
     return f"api-{key}" if message is None else message.name.removesuffix("Request")
 
 
 def by_name(snapshot: Snapshot) -> dict[str, ApiCounts]:
-    """Return the counts by name. Fetch has all fetches; FetchConsumer and FetchFollower are its parts."""
+    """Return the counts by API name. "Fetch" counts all fetches, of consumers and of followers."""
     found: dict[str, ApiCounts] = {}
     for page, counts in snapshot.apis.items():
         for name in NAMES_OF_PAGE.get(page) or (api_name(page),):

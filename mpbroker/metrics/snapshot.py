@@ -1,8 +1,8 @@
 """All counts at one moment: the counter pages and meters of all processes of a broker.
 
-Reading needs only loads from a read-only map of the public region. It works while the broker hangs, and after
-its death as long as the file exists. Words are read one by one, so numbers of one snapshot can be a few
-microseconds apart.
+The counts are read from a read-only map of the broker's shared memory (its public region). This works while
+the broker hangs, and after its death as long as the file exists. Words are read one by one, so numbers of one
+snapshot can be a few microseconds apart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PERCENTILES = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """A histogram: the counts by bucket, the exact sum, and the largest value."""
+    """A histogram: the counts by bucket, the exact sum (`total`), and the largest value."""
 
     buckets: list[int]
     total: int
@@ -50,12 +50,12 @@ class Distribution:
         return sum(self.buckets)
 
     def with_zeros(self, count: int) -> Distribution:
-        """Return a copy with `count` values in all: the others are zeros, which are not recorded."""
+        """Return a copy with zeros added until it has `count` values, since zeros are not recorded."""
         missing = max(count - self.count, 0)
         return Distribution([self.buckets[0] + missing, *self.buckets[1:]], self.total, self.largest)
 
     def attributes(self, unit: float) -> dict[str, float]:
-        """Return Kafka's attributes, in multiples of the unit; all but Count, Max and Mean within 12.5 %."""
+        """Return Kafka's attributes, divided by `unit`. All but Count, Max and Mean may be off by 12.5 %."""
         count = self.count
         found: dict[str, float] = {"Count": count}
         if not count:
@@ -99,7 +99,7 @@ def added(distributions: list[Distribution]) -> Distribution:
 
 @dataclass
 class ApiCounts:
-    """The counts of one API, all processes together."""
+    """The counts of one API in all processes: requests by version, and histograms by ApiHistogram."""
 
     versions: dict[int, int] = field(default_factory=dict)
     histograms: list[Distribution] = field(default_factory=list)
@@ -113,7 +113,7 @@ class ApiCounts:
 
 @dataclass(frozen=True)
 class ListenerSeen:
-    """A listener. `counts`: the words of ListenerCount."""
+    """A listener and its counts, which are indexed by ListenerCount."""
 
     name: str
     counts: list[int]
@@ -121,10 +121,10 @@ class ListenerSeen:
 
 @dataclass(frozen=True)
 class LogSeen:
-    """A partition's log. `sizes`: numbers of segments and bytes, None if not measured yet.
+    """A partition's log. `sizes`: how many segments and bytes the log has, None if not measured yet.
 
-    `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies.
-    `slot` and `generation` are its place in the partition table. A log that is not `usable` is offline.
+    `high_watermark_at`: the base offset of the high watermark's segment, and its byte position there.
+    `slot` and `generation`: the log's entry in the partition table. A log that is not `usable` is offline.
     """
 
     topic: str
@@ -141,7 +141,7 @@ class LogSeen:
 
 @dataclass
 class Snapshot:
-    """The counts of a broker. `uptime_s`: since the broker began, or until it died."""
+    """The counts of a broker. `uptime_s`: seconds from the broker's start until now or until its death."""
 
     now_ns: int
     uptime_s: float
@@ -167,24 +167,24 @@ class Snapshot:
         return self.counters[process][counter]
 
     def distribution(self, histogram: int, processes: tuple[int, ...]) -> Distribution:
-        """Return the histogram of all the processes together."""
+        """Return the sum of the histograms of these processes."""
         return added([self.distributions[process][histogram] for process in processes])
 
     def serving(self, processes: tuple[int, ...] | range) -> list[int]:
-        """Return the processes that are serving now, or were serving when the broker died."""
+        """Return those of the processes that are running, or were running when the broker died."""
         return [p for p in processes if self.get(p, Counter.COUNT_STARTED_NS)]
 
 
 def attach(runtime_file: Path) -> Region:
-    """Attach a broker's public region.
+    """Map a broker's public region.
 
-    Raises RegionUnavailable if it cannot be opened, LayoutMismatch if its version differs or it is damaged.
+    Raises RegionUnavailable if the file cannot be opened, LayoutMismatch if its version or content is wrong.
     """
     return Region.attach(runtime_file, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
 
 
 def take(public: Region) -> Snapshot:
-    """Read the region now."""
+    """Return the counts that the region has now."""
     counters, distributions, beats = {}, {}, {}
     for process in range(topology.PROCESSES):
         page = topology.counter_page(public, process)
@@ -231,7 +231,7 @@ def take(public: Region) -> Snapshot:
 
 
 def _take_listeners(public: Region) -> dict[int, ListenerSeen]:
-    """Return the listeners that are served."""
+    """Return the listeners that accept connections, by number."""
     found = {}
     for number in range(MAX_LISTENERS):
         counts = topology.listener_counts(public, number)
@@ -270,9 +270,9 @@ def _take_meters(public: Region, into: Snapshot) -> None:
 
 
 def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[int, int], str]:
-    """Return topics by (slot, generation).
+    """Return the topic name of each existing partition by (slot, generation). Add the logs to `logs`.
 
-    A deleted partition's counts stay in the sum of all topics only: a new topic of its name begins at zero.
+    A deleted partition has no name. Its counts remain only in the sum of all topics.
     """
     table, sizes = topology.attach_table(public), PartitionSizes(public.block("log_sizes"))
     found = {}
@@ -302,7 +302,7 @@ def _log_of(now: Partition, topic: str, slot: int, sizes: tuple[int, int] | None
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:
-    """Add up the quotas: several handlers have rows of a client, the coordinator has its bucket."""
+    """Add one process's quotas to `into`. Several processes may have counts of the same client."""
     for kind, words in enumerate(alls):
         into.quotas[kind] = [a + b for a, b in zip(into.quotas[kind], words, strict=True)]
     for user, client_id, words in clients:

@@ -1,1 +1,1 @@
-"""Import from and export to Apache Kafka: a stopped node's log directories, with all that is in them."""
+"""Import from and export to Apache Kafka: moves the log directories of a stopped node with their contents."""

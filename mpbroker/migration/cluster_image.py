@@ -1,7 +1,7 @@
-"""The state that the records of a metadata log, Apache Kafka's or ours, add up to (Kafka: MetadataImage).
+"""The state that the records of a metadata log describe: Apache Kafka's log or ours (Kafka: MetadataImage).
 
-Unlike the coordinator's state, the image keeps the records it was made from, so that they can be written for
-the other broker. It also understands records that only a cluster of several nodes has. No I/O.
+Unlike the coordinator's state, the image keeps records, so that they can be written for the other kind of
+broker. The image also accepts records that only a cluster of several nodes has. No I/O.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mpbroker.protocol.wire import Buffer
 
 _BROKER_ID: Final = struct.Struct(">i")
 _UNCHANGED: Final = -2
-"""The leader in a PartitionChangeRecord that does not change it (Kafka: NO_LEADER_CHANGE)."""
+"""The `leader` of a PartitionChangeRecord that leaves the leader unchanged (Kafka: NO_LEADER_CHANGE)."""
 QuotaKey: TypeAlias = tuple[tuple[tuple[str, str], ...], str]
 
 
@@ -62,10 +62,10 @@ class ClusterRecord(IntEnum):
 
 @dataclass
 class ClusterImage:
-    """The state of a cluster. `next_offset` is one above the last record, `epoch` that of its batch.
+    """The state of a cluster. `epoch` is the leader epoch of the last batch.
 
-    `configs` has settings by type and name of their resource. `brokers` are the ids of registered brokers.
-    `unknown` counts records of types that this program does not know.
+    `next_offset` is one above the offset of the last record. `configs` has settings by type and name of their
+    resource. `brokers` has the ids of registered brokers. `unknown` counts records of unknown types, by type.
     """
 
     topics: dict[bytes, str] = field(default_factory=dict)
@@ -83,9 +83,9 @@ class ClusterImage:
     epoch: int = 0
 
     def apply(self, value: Buffer) -> None:
-        """Apply a record; those that come in transactions only when the transaction has ended.
+        """Apply a record. A record in a transaction must be passed only when the transaction has ended.
 
-        Raises MalformedMessage, KeyError (the record's subject does not exist).
+        Raises MalformedMessage, or KeyError if the record changes something that does not exist.
         """
         api_key, _, position = read_frame(value)
         try:
@@ -158,7 +158,7 @@ class ClusterImage:
                 del self.tokens[record.token_id]
 
     def all_partitions(self) -> Iterator[tuple[str, bytes, PartitionRecord]]:
-        """Yield each partition with its topic's name and id, ascending in name and number."""
+        """Yield (topic name, topic id, record) for each partition, sorted by name and partition number."""
         for topic_id, name in sorted(self.topics.items(), key=lambda one: one[1]):
             for _, record in sorted(self.partitions[topic_id].items()):
                 yield name, topic_id, record
@@ -175,7 +175,7 @@ _DECODED: Final = frozenset(map(data_key, _RECORDS))
 
 
 def _changed(before: PartitionRecord, change: PartitionChangeRecord) -> PartitionRecord:
-    """Return the partition after a change (Kafka: PartitionRegistration.merge)."""
+    """Return the record of a partition after a change (Kafka: PartitionRegistration.merge)."""
     after = structs.replace(before, partition_epoch=before.partition_epoch + 1)
     for name in ("isr", "replicas", "removing_replicas", "adding_replicas", "directories"):
         if (value := getattr(change, name)) is not None:

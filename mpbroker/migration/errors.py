@@ -2,4 +2,4 @@
 
 
 class CannotMove(Exception):
-    """An export or import is refused. The message names the problem, its place and the remedy."""
+    """An export or import is refused. The message names the problem, the file or directory, and a remedy."""

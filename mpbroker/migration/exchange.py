@@ -16,9 +16,9 @@ _RENAME_EXCHANGE: Final = 2
 
 
 def check_exchange(one: Path, other: Path) -> None:
-    """Check, by two empty directories of these unused names, that the file system exchanges names.
+    """Check that the file system can exchange names, with two empty directories `one` and `other`.
 
-    Raises CannotMove, OSError.
+    Raises CannotMove if the file system cannot do that, OSError.
     """
     try:
         one.mkdir(exist_ok=True)
@@ -31,9 +31,9 @@ def check_exchange(one: Path, other: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Exchange two names in one directory; durable on return.
+    """Exchange the names of two directories with the same parent. The exchange is durable on return.
 
-    Raises CannotMove where the file system cannot do that, OSError.
+    Raises CannotMove if the file system cannot do that, OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):

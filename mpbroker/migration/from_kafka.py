@@ -1,9 +1,10 @@
 """`mpbroker import`: takes over the log directories of a stopped Apache Kafka 4 node.
 
-Partitions stay where they are, groups and transactions with them. The metadata are read from Kafka's latest
-snapshot and the log after it, and written as a log of ours into a new directory next to Kafka's. At last the
-two exchange their names. Before that step the directory is Kafka's as it was, and the import can be done
-again; after it mpbroker starts on it, and Kafka's metadata are kept under the other name.
+Partitions, including those with groups and transactions, stay where they are. The metadata are read from
+Kafka's latest snapshot and the log after it, and are written as a log of ours into a new directory next to
+Kafka's. The last step exchanges the names of these two directories. Before this step Kafka can still use the
+log directories, and the import can be repeated. Afterwards mpbroker can use them, and Kafka's metadata are
+kept under the other name.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from mpbroker.storage.strict_stat import is_there
 
 
 def _stray(purpose: bytes) -> str:
-    """Return the name of a stray partition, a directory that both brokers leave alone.
+    """Return the name of a stray partition's directory, which both kinds of broker ignore.
 
-    `purpose` replaces the 16 random bytes in such a name.
+    `purpose` (16 bytes) replaces the random bytes in the name.
     """
     return names.renamed(METADATA_TOPIC, 0, purpose.hex(), names.STRAY_SUFFIX)
 
 
 MAKING: Final = _stray(b"mpbroker-making!")
-"""The name of our metadata until they are whole."""
+"""The name of the directory of our metadata log while it is being written."""
 PROBE: Final = _stray(b"mpbroker-probing")
 _TIERED: Final = "remote.storage.enable"
 _EXAMPLES: Final = 3
@@ -65,7 +66,7 @@ _EXAMPLES: Final = 3
 class Import(Moved):
     """The result of an import, or of a dry run. `left` lists settings and records that are not taken over.
 
-    `kept`: the directory that keeps Kafka's metadata.
+    `kept`: the directory to which Kafka's metadata are moved.
     """
 
     left: list[str]
@@ -76,8 +77,8 @@ class Import(Moved):
 def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = False) -> Import:
     """Take over all log directories of a node.
 
-    `sets_strays_aside`: accept partitions of unknown topics; the first start sets them aside.
-    Raises CannotMove, FatalError, OSError; then the directories are Kafka's, as they were.
+    `sets_strays_aside`: accept partitions of unknown topics; the first start renames their directories.
+    Raises CannotMove, FatalError, OSError. After an error Kafka can still use the directories.
     """
     with held(paths, is_dry=is_dry) as found:
         if not read_ownership(found.home).is_kafkas:
@@ -100,7 +101,7 @@ def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = Fa
 
 
 def _check_alone(image: ClusterImage, found: LogDirs) -> None:
-    """Check that the cluster has no other brokers, and all replicas are here. Raises CannotMove."""
+    """Raise CannotMove if the cluster has other brokers, replicas on other nodes, or tiered storage."""
     node = found.node_id
     if others := sorted(image.brokers - {node}):
         listed = ", ".join(map(str, others))
@@ -132,9 +133,9 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
 
 
 def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_strays_aside: bool) -> None:
-    """Check that the metadata know all partitions: a copy of them may have ended half way.
+    """Raise CannotMove if partitions are of unknown topics, unless `sets_strays_aside`.
 
-    Raises CannotMove.
+    A partition of an unknown topic is a sign that the metadata may be an incomplete copy.
     """
     strays = strays_in(image, there)
     if not strays or (sets_strays_aside and image.topics):
@@ -152,9 +153,9 @@ def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_
 
 
 def _old_messages(there: Replicas) -> Iterator[str]:
-    """Yield partitions that begin with messages of before Kafka 0.11, which Kafka 4 still reads.
+    """Yield a note for each partition that begins with messages in the formats before Kafka 0.11.
 
-    Raises CannotMove if a partition has no segment, OSError.
+    (Kafka 4 still reads such messages.) Raises CannotMove if a partition has no segment, OSError.
     """
     for path in there.values():
         bases = segments_of(path)
@@ -170,7 +171,7 @@ def _old_messages(there: Replicas) -> Iterator[str]:
 
 
 def _check_whole(records: Sequence[MetadataRecord]) -> None:
-    """Check that the coordinator can read the new records. Raises CannotMove."""
+    """Raise CannotMove if the coordinator could not apply the new records."""
     try:
         MetadataState().apply_all(list(records))
     except InconsistentMetadata as error:
@@ -199,7 +200,7 @@ def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str
 def _records(
     image: ClusterImage, found: LogDirs, there: Replicas, left: list[str]
 ) -> Iterator[MetadataRecord]:
-    """Yield the records of our log, and add the rest to `left`. Raises CannotMove, OSError."""
+    """Yield the records of our log. List settings not taken over in `left`. Raises CannotMove, OSError."""
     yield from feature_records()
     for topic_id, name in image.topics.items():
         yield TopicRecord(name=name, topic_id=topic_id)
@@ -227,7 +228,7 @@ def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator
 def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecord]:
     """Yield the altered settings of brokers, groups and subscriptions to client metrics.
 
-    Other settings are named without their values, which may be passwords.
+    Add to `left` the names of other settings, without their values, which may be passwords.
     """
     for (kind, resource), configs in sorted(image.configs.items()):
         if kind == ConfigResourceType.TOPIC:
@@ -255,7 +256,7 @@ def _some(entries: Sequence[str]) -> str:
 
 
 def _unused_name(home: Path) -> Path:
-    """Return an unused name for Kafka's metadata, so that those of earlier imports stay."""
+    """Return an unused path for Kafka's metadata, so that directories of earlier imports are kept."""
     for number in itertools.count():
         path = home / _stray(b"mpb-import-%05d" % number)
         if not is_there(path):
@@ -264,9 +265,9 @@ def _unused_name(home: Path) -> Path:
 
 
 def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) -> None:
-    """Exchange Kafka's metadata for ours, and keep Kafka's at `kept`.
+    """Write our metadata log, and exchange it with Kafka's metadata, which are then at `kept`.
 
-    Steps that can fail come first. Raises CannotMove, OSError; then nothing has changed but `mpbroker.dirs`.
+    Raises CannotMove, OSError. After an error only the files `mpbroker.dirs` may have changed.
     """
     making = found.home / MAKING
     # A killed import left it.
@@ -281,14 +282,14 @@ def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) ->
         _leave_own_files(found)
         exchange(kept, found.metadata)
     except BaseException:
-        # Kafka's have the name if the step was done, and only its sync failed.
+        # If the exchange was done and only its sync failed, Kafka's directory has this name now.
         if making.stat().st_ino == ours:
             shutil.rmtree(making, ignore_errors=True)
         raise
 
 
 def _write(records: Sequence[MetadataRecord], making: Path) -> None:
-    """Write our log, durably. Raises OSError."""
+    """Write our metadata log into the directory `making`, durably. Raises OSError."""
     put_id_and_epochs(making, METADATA_TOPIC_ID, FIRST)
     now_ms = time.time_ns() // 1_000_000
     with (making / names.segment_name(0)).open("wb") as file:
@@ -301,10 +302,10 @@ def _write(records: Sequence[MetadataRecord], making: Path) -> None:
 
 
 def _leave_own_files(found: LogDirs) -> None:
-    """Remove files that mpbroker left before Kafka, and write down which directories belong together.
+    """Remove files of an earlier mpbroker, and write the list of all directories into each directory.
 
-    Without that a start with a missing directory would create its partitions again, empty. Raises FatalError,
-    OSError.
+    Without that list, a start with a missing directory would create that directory's partitions again, empty.
+    Raises FatalError, OSError.
     """
     for home in found.paths:
         for path in own_files(home):

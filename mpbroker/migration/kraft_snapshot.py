@@ -1,4 +1,4 @@
-"""Snapshots of metadata as Apache Kafka's controllers read them, and the file that formats a node.
+"""Snapshots of metadata for Apache Kafka's controllers, and the file `bootstrap.checkpoint`.
 
 (Kafka: RecordsSnapshotWriter, SnapshotHeaderRecord, SnapshotFooterRecord, KRaftVersionRecord, VotersRecord,
 BootstrapDirectory; KIP-630, KIP-853.)
@@ -33,7 +33,7 @@ _PARTITION_VERSION: Final = 1
 
 
 class ControlRecord(IntEnum):
-    """Types of control records that only the metadata have (Kafka: ControlRecordType)."""
+    """Types of control records that only metadata logs and snapshots have (Kafka: ControlRecordType)."""
 
     SNAPSHOT_HEADER = 3
     SNAPSHOT_FOOTER = 4
@@ -42,7 +42,7 @@ class ControlRecord(IntEnum):
 
 
 class Voter(NamedTuple):
-    """The only controller: the id of its node, of the directory that has the metadata, and its listener."""
+    """The only controller: its node id, the id of its metadata directory, and its listener."""
 
     node_id: int
     directory_id: bytes
@@ -52,12 +52,12 @@ class Voter(NamedTuple):
 
 
 def control_key(kind: ControlRecord) -> bytes:
-    """Return the key of a control record of version 0."""
+    """Return the encoded key (version 0) of a control record."""
     return _KEY.pack(0, kind)
 
 
 def snapshot(image: ClusterImage, voter: Voter, timestamp_ms: int) -> bytes:
-    """Return the snapshot of an image, for a quorum of one controller that can grow (kraft.version 1)."""
+    """Return the snapshot of an image. Its quorum has one controller and can grow (kraft.version 1)."""
     records = [encode_metadata_record(record, version) for record, version in _records_of(image)]
     first = (
         (ControlRecord.SNAPSHOT_HEADER, struct.pack(">hq", 0, timestamp_ms) + _NO_TAGS),
@@ -68,7 +68,7 @@ def snapshot(image: ClusterImage, voter: Voter, timestamp_ms: int) -> bytes:
 
 
 def bootstrap(features: dict[str, int], timestamp_ms: int) -> bytes:
-    """Return `bootstrap.checkpoint`, with which a formatted node begins (Kafka: BootstrapDirectory)."""
+    """Return the content of a formatted node's `bootstrap.checkpoint` (Kafka: BootstrapDirectory)."""
     records = [
         encode_metadata_record(FeatureLevelRecord(name=name, feature_level=level), 0)
         for name, level in features.items()
@@ -95,7 +95,7 @@ def _control(
 
 
 def _voters(voter: Voter) -> bytes:
-    """Return the value of a VotersRecord of version 0."""
+    """Return the encoded value (version 0) of a VotersRecord."""
     endpoint = _text(voter.listener) + _text(voter.host) + struct.pack(">H", voter.port) + _NO_TAGS
     one = struct.pack(">i", voter.node_id) + voter.directory_id + uvarint(2) + endpoint
     one += struct.pack(">hh", 0, 1) + _NO_TAGS + _NO_TAGS
@@ -108,7 +108,7 @@ def _text(text: str) -> bytes:
 
 
 def _records_of(image: ClusterImage) -> Iterator[tuple[Message, int]]:
-    """Yield records that make the image, with their versions (Kafka: MetadataImage.write)."""
+    """Yield (record, version) pairs from which the image can be rebuilt (Kafka: MetadataImage.write)."""
     for name, level in image.features.items():
         yield FeatureLevelRecord(name=name, feature_level=level), 0
     for topic_id, name in image.topics.items():

@@ -1,4 +1,4 @@
-"""The log directories of a stopped node, as both directions need them: locked, whole, closed in order."""
+"""The log directories of a stopped node, locked and checked: the first step of an import and an export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Replicas = Mapping[tuple[str, int], Path]
 
 @dataclass(frozen=True)
 class LogDirs:
-    """All log directories of a node. `home` is the one with the metadata; `ids` are the directories' ids."""
+    """All log directories of a node. `home`: the one with the metadata. `ids`: directory ids by path."""
 
     paths: tuple[Path, ...]
     home: Path
@@ -38,9 +38,9 @@ class LogDirs:
 
 @contextmanager
 def held(paths: Sequence[Path], *, is_dry: bool) -> Iterator[LogDirs]:
-    """Check that these are all directories of a stopped node, and hold their locks meanwhile.
+    """Check that these are all log directories of a cleanly stopped node, and lock them in the `with` block.
 
-    A dry run takes no lock, since that might make a file. Raises CannotMove, FatalError, OSError.
+    A dry run takes no locks, because this could create files. Raises CannotMove, FatalError, OSError.
     """
     paths = tuple(dict.fromkeys(path.resolve() for path in paths))
     for path in paths:
@@ -69,7 +69,7 @@ def _check_there(path: Path) -> None:
 
 
 def _identified(paths: tuple[Path, ...]) -> LogDirs:
-    """Return the directories with the identity of their node. Raises CannotMove, FatalError."""
+    """Return the directories with the ids of their node and cluster. Raises CannotMove, FatalError."""
     read = {path: read_properties(path) or {} for path in paths}
     node_id = _node_id(paths[0], read[paths[0]]["node.id"])
     identity = check_log_dirs(_config_of(paths, node_id))
@@ -115,7 +115,7 @@ def _config_of(paths: Sequence[Path], node_id: int) -> BrokerConfig:
 
 
 def _check_stopped_in_order(found: LogDirs) -> None:
-    """Check for the marks of a clean stop. A directory with metadata alone has none. Raises CannotMove."""
+    """Raise CannotMove if a directory with partitions lacks the file that marks a clean stop."""
     for path in found.paths:
         others = [name for name in directories_in(path) if name != METADATA_DIRECTORY]
         if is_there(path / names.CLEAN_SHUTDOWN) or not others:
@@ -127,7 +127,7 @@ def _check_stopped_in_order(found: LogDirs) -> None:
 
 
 def replicas_in(found: LogDirs, image: ClusterImage) -> Replicas:
-    """Return the directory of each partition. Raises CannotMove if one is missing or wrong; OSError."""
+    """Return each partition's directory. Raises CannotMove if a directory is missing or wrong, OSError."""
     there: dict[tuple[str, int], Path] = {}
     for home in found.paths:
         for name in directories_in(home):
@@ -154,7 +154,7 @@ def replicas_in(found: LogDirs, image: ClusterImage) -> Replicas:
 
 
 def _check_id(path: Path, topic_id: bytes) -> None:
-    """Check that the directory is of this topic, not of one that had its name before. Raises CannotMove."""
+    """Raise CannotMove if a partition's directory is of another topic id, for instance of a deleted topic."""
     try:
         found = read_topic_id(path)
     except CheckpointCorrupt as error:
@@ -168,7 +168,7 @@ def _check_id(path: Path, topic_id: bytes) -> None:
 
 
 def leader_epoch_in(path: Path) -> int:
-    """Return the latest leader epoch of a partition. Raises CannotMove, OSError."""
+    """Return the latest leader epoch in a partition's directory, 0 if none. Raises CannotMove, OSError."""
     try:
         epochs = read_epochs(path)
     except CheckpointCorrupt as error:
@@ -177,6 +177,6 @@ def leader_epoch_in(path: Path) -> int:
 
 
 def strays_in(image: ClusterImage, there: Replicas) -> list[str]:
-    """List directories of partitions that the metadata do not know: either broker sets them aside."""
+    """Return the directories of partitions that the metadata do not know. A broker's start renames them."""
     known = {(topic, record.partition_id) for topic, _, record in image.all_partitions()}
     return sorted(str(path) for key, path in there.items() if key not in known)

@@ -1,7 +1,7 @@
 """Reads `__cluster_metadata-0` of a stopped node: its latest snapshot, and the log after it.
 
-(Kafka: KafkaRaftLog, Snapshots, MetadataLoader; KIP-630 for snapshots, KIP-868 for transactions.) A snapshot
-`<offset>-<epoch>.checkpoint` has the outcome of all records below its offset. Read-only.
+A snapshot `<offset>-<epoch>.checkpoint` has the outcome of all records below its offset. The files are not
+changed. (Kafka: KafkaRaftLog, Snapshots, MetadataLoader; KIP-630 for snapshots, KIP-868 for transactions.)
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mpbroker.storage.strict_stat import is_there
 def read_image(directory: Path, *, is_log_whole: bool = False) -> ClusterImage:
     """Return the metadata at the end of the log.
 
-    `is_log_whole`: the log has all records, as mpbroker's has, and snapshots may be out of date.
-    Raises CannotMove if the metadata cannot be read or understood, or are incomplete, as those of an
-    interrupted copy are. Raises OSError.
+    `is_log_whole`: the log has all records, like mpbroker's log; ignore snapshots, which may be out of date.
+    Raises CannotMove if the metadata cannot be read or understood, or are incomplete, as in an interrupted
+    copy. Raises OSError.
     """
     reading = _Reading()
     snapshots = [] if is_log_whole else snapshots_of(directory)
@@ -52,7 +52,7 @@ def read_image(directory: Path, *, is_log_whole: bool = False) -> ClusterImage:
 
 
 def _read_snapshot(path: Path, reading: _Reading) -> None:
-    """Read a snapshot, whose footer is its last record (KIP-630). Raises CannotMove, OSError."""
+    """Apply a snapshot. Raises CannotMove if it is damaged or its last record is no footer; OSError."""
     last = None
     for batch in _batches(path):
         reading.take(path, batch)
@@ -70,7 +70,7 @@ def _is_footer(batch: Batch) -> bool:
 
 
 def quorum_leader(directory: Path) -> int | None:
-    """Return the node that the quorum's state names as its leader, None if none.
+    """Return the node id of the leader in the file `quorum-state`, None if the file names no leader.
 
     Raises CannotMove, OSError.
     """
@@ -85,7 +85,7 @@ def quorum_leader(directory: Path) -> int | None:
 
 
 class _QuorumState(msgspec.Struct, rename="camel"):
-    """Has the fields of the file that an import needs (Kafka: QuorumStateData)."""
+    """The fields of the file `quorum-state` that an import needs (Kafka: QuorumStateData)."""
 
     leader_id: int = -1
 
@@ -102,7 +102,7 @@ class _Reading:
         self._pending: list[bytes] | None = None
 
     def take(self, where: Path, batch: Batch) -> None:
-        """Apply a batch. Raises CannotMove."""
+        """Apply a batch, which was read from `where`. Raises CannotMove if a record is damaged or invalid."""
         if batch.is_control:
             return
         self.has_records = True
@@ -132,7 +132,7 @@ class _Reading:
 
 
 def _log_batches(directory: Path, start: int) -> Iterator[Batch]:
-    """Yield the log's batches from an offset on. Raises CannotMove, OSError."""
+    """Yield the log's batches whose base offset is at least `start`. Raises CannotMove, OSError."""
     bases = segments_of(directory)
     for number, base in enumerate(bases):
         if number + 1 < len(bases) and bases[number + 1] <= start:
@@ -143,7 +143,7 @@ def _log_batches(directory: Path, start: int) -> Iterator[Batch]:
 
 
 def _batches(path: Path) -> Iterator[Batch]:
-    """Yield a file's batches. Raises CannotMove, OSError."""
+    """Yield a file's batches. Raises CannotMove if the file is damaged, OSError."""
     try:
         with path.open("rb") as file:
             yield from batches_of(file, os.fstat(file.fileno()).st_size)

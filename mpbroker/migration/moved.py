@@ -1,4 +1,4 @@
-"""The report of an import and of an export: whose directories they are, and how much is in them."""
+"""The report of an import or an export: the cluster and node of the directories, and their contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpbroker.migration.log_dirs import LogDirs
 
 
 class Moved(msgspec.Struct):
-    """A cluster that was moved to the other kind of broker, or would be."""
+    """The identity and counts of a cluster that was moved or, in a dry run, would be moved."""
 
     cluster_id: str
     node_id: int
@@ -24,7 +24,7 @@ class Moved(msgspec.Struct):
 
 
 def counts(image: ClusterImage, found: LogDirs) -> dict[str, Any]:
-    """Return the members of Moved."""
+    """Return the fields of a `Moved` as keyword arguments."""
     return {
         "cluster_id": found.cluster_id,
         "node_id": found.node_id,

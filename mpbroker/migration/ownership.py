@@ -1,8 +1,8 @@
-"""Finds out whose a metadata log is: mpbroker's or Apache Kafka's. Changes nothing.
+"""Finds out whether a metadata log is mpbroker's or Apache Kafka's. Changes nothing.
 
-Kafka keeps topics in `__cluster_metadata-0` too; its controller begins with an election, and adds records
-that a single broker does not have. This module reads only the types of the records: the coordinator reads
-them whole when it starts, and the log worker recovers the log after a crash.
+Kafka keeps topics in `__cluster_metadata-0`, too. Its controller begins with an election, and adds records
+that a single broker does not have. This module reads only the types and versions of records; the coordinator
+reads the records completely when it starts.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from mpbroker.storage.strict_stat import is_there
 
 @dataclass
 class Ownership:
-    """The owner of a metadata log, by its records.
+    """What the records of a metadata log show about its owner.
 
-    `begins_at`: the offset where the log begins; None if it has no segment. `is_ours`: mpbroker's records
-    come before any of Kafka's controller. `has_elections`: the log has elections of Kafka's controller.
-    `election`: where the first election after the last clean stop is. `kafkas`: the offset of the first
-    record that only Kafka's controller writes. `unreadable`: the offset of the first record of an unknown
-    version, and why it is unknown.
+    `begins_at`: the first offset of the log; None if it has no segment.
+    `is_ours`: the log begins with records of mpbroker, before any election.
+    `has_elections`: Kafka's controller has held an election.
+    `election`: the offset of the first election after the last clean stop, or None.
+    `kafkas`: the offset of the first record that only Kafka's controller writes, or None.
+    `unreadable`: the offset of the first record with an unknown version, and the problem, or None.
     """
 
     begins_at: int | None = None
@@ -47,9 +48,9 @@ class Ownership:
 
     @property
     def is_kafkas(self) -> bool:
-        """Return whether Kafka owns the log, by its beginning or because it was the last to use it.
+        """Return whether Kafka owns the log: Kafka has created it, or has used it after mpbroker.
 
-        Records before a log's beginning are in a snapshot, which mpbroker never makes.
+        A log that does not begin at offset 0 is Kafka's: mpbroker keeps its metadata log from the start.
         """
         begins_in_snapshot = self.begins_at != 0
         is_used = self.kafkas is not None or self.election is not None
@@ -57,9 +58,9 @@ class Ownership:
 
 
 def read_ownership(log_dir: Path) -> Ownership:
-    """Read the metadata of a log directory up to the first record that shows which broker wrote them.
+    """Read the metadata log of a log directory, up to the first record that only Kafka's controller writes.
 
-    Ends at the first batch that is not whole. Raises OSError.
+    Reading also ends at an unreadable record and at the first batch that is not whole. Raises OSError.
     """
     directory = log_dir / names.METADATA_DIRECTORY
     bases = segments_of(directory)
@@ -84,7 +85,7 @@ def read_ownership(log_dir: Path) -> Ownership:
 
 
 def _judge(batch: Batch, found: Ownership) -> bool:
-    """Judge the records of a batch. Return whether to continue."""
+    """Note in `found` what the records of a batch show. Return False if reading must end."""
     try:
         records = batch.records()
     except CorruptBatch:
@@ -103,7 +104,7 @@ def _judge(batch: Batch, found: Ownership) -> bool:
 
 
 def _batches(directory: Path, bases: list[int]) -> Iterator[Batch]:
-    """Yield each batch, up to the first that is not whole. Raises OSError if a file cannot be read."""
+    """Yield each batch, up to the first batch that is not whole. Raises OSError if a file cannot be read."""
     for base in bases:
         path = directory / names.segment_name(base)
         with path.open("rb") as file:
@@ -114,7 +115,7 @@ def _batches(directory: Path, bases: list[int]) -> Iterator[Batch]:
 
 
 def _clean_end(log_dir: Path) -> float:
-    """Return the end of the metadata at the last clean stop; infinite if there was none or it is unknown."""
+    """Return the end offset of the metadata at the last clean stop; infinite if it is not known."""
     if not is_there(log_dir / names.CLEAN_SHUTDOWN):
         return float("inf")
     try:

@@ -1,8 +1,8 @@
 """Files of Kafka's snapshots of metadata: `<offset>-<epoch>.checkpoint` (Kafka: Snapshots, KIP-630).
 
-An export makes one. mpbroker's log has all records from the beginning, so mpbroker needs none. Kafka begins
-with the latest snapshot and drops a log that ends before it, as one from a backup may. So a snapshot is
-removed by the next start of mpbroker, and by the next export.
+An export writes a snapshot for Kafka. mpbroker needs no snapshots, since its log has all records from the
+beginning. Kafka begins with the latest snapshot, and drops a log that ends before the snapshot, for instance
+an older log from a backup. So the next start of mpbroker and the next export remove the snapshot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SNAPSHOT = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{_EPOCH_DIGITS}}})\.check
 
 
 class SnapshotId(NamedTuple):
-    """The end of the records that a snapshot replaces, and the epoch of the last one."""
+    """The offset after the last record that a snapshot replaces, and the epoch of that record."""
 
     end: int
     epoch: int
@@ -35,13 +35,13 @@ class SnapshotId(NamedTuple):
 
 
 def snapshots_of(directory: Path) -> list[SnapshotId]:
-    """List the whole snapshots in a metadata directory, the latest last. Raises OSError."""
+    """Return the complete snapshots in a metadata directory, the latest last. Raises OSError."""
     found = (_SNAPSHOT.fullmatch(path.name) for path in directory.iterdir())
     return sorted(SnapshotId(int(one[1]), int(one[2])) for one in found if one is not None)
 
 
 def remove_snapshots(directory: Path) -> list[Path]:
-    """Remove the snapshots in a metadata directory of mpbroker's, durably; return them. Raises OSError."""
+    """Remove the snapshots in a metadata directory, durably. Return their paths. Raises OSError."""
     paths = [directory / one.file_name for one in snapshots_of(directory)]
     for path in paths:
         path.unlink()
@@ -51,7 +51,7 @@ def remove_snapshots(directory: Path) -> list[Path]:
 
 
 def forget_exports(log_dirs: Sequence[str]) -> None:
-    """Remove the snapshots of exports: the broker continues to use its directories. Raises OSError."""
+    """Remove the snapshots of earlier exports, because mpbroker uses the directories. Raises OSError."""
     for log_dir in log_dirs:
         directory = Path(log_dir) / METADATA_DIRECTORY
         # False for a log directory that has failed meanwhile: the broker continues without it.

@@ -1,9 +1,9 @@
-"""`mpbroker export`: makes the log directories of a stopped broker ones that Apache Kafka 4.3 starts on.
+"""`mpbroker export`: prepares the log directories of a stopped broker for a start of Apache Kafka 4.3.
 
-Partitions, checkpoints, groups and transactions are in Kafka's formats already, and so are the records of the
-metadata log. Kafka also needs a snapshot with feature levels, the quorum's only voter, and the directory of
-each partition. It is put next to the log, by one rename, and earlier ones are removed. Nothing else changes,
-so mpbroker can be started on the directories, too, until Kafka has been. Its next start removes the snapshot.
+Partitions, checkpoints, groups, transactions and the metadata log have Kafka's formats already. Kafka also
+needs a snapshot with feature levels, the quorum's only voter, and the directory of each partition. The export
+puts this snapshot next to the log, by one rename, and removes earlier snapshots. Nothing else changes, so
+mpbroker can still use the directories until Kafka has been started. A start of mpbroker removes the snapshot.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ FEATURES: Final[Mapping[str, int]] = {
     "streams.version": 1,
     "transaction.version": 2,
 }
-"""The feature levels with which Kafka 4.3 formats a node (kafka-storage.sh format), but for one.
+"""The feature levels with which Kafka 4.3 formats a node (kafka-storage.sh format), with one exception.
 
-With eligible.leader.replicas.version 1 its controller takes the only replica for lost, unless it knows the
-broker's epoch from before. The level can be raised later (kafka-features.sh upgrade).
+eligible.leader.replicas.version is missing: with level 1 Kafka's controller would consider the only replica
+lost, because it does not know the broker's epoch. The level can be raised later (kafka-features.sh upgrade).
 """
 
 
 class Export(Moved):
-    """What an export made, or would make. `settings` are lines for Kafka's server.properties."""
+    """The result of an export, or of a dry run. `settings` are lines for Kafka's server.properties."""
 
     files: list[str]
     notes: list[str]
@@ -57,7 +57,7 @@ class Export(Moved):
 
 
 def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) -> Export:
-    """Export all log directories of a broker. `controller`: where Kafka's controller is to listen.
+    """Export all log directories of a broker. `controller`: host and port for Kafka's controller.
 
     Raises CannotMove, FatalError, OSError.
     """
@@ -84,11 +84,11 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
 
 
 def _check_used(found: LogDirs) -> None:
-    """Check that there is something to export. Raises CannotMove, OSError."""
+    """Raise CannotMove if the broker has no topics, users or settings to export. Raises OSError."""
     segments = [found.metadata / names.segment_name(base) for base in segments_of(found.metadata)]
     is_empty = bool(segments) and not any(path.stat().st_size for path in segments)
     inside = (name for home in found.paths for name in directories_in(home) if name != METADATA_DIRECTORY)
-    # Where there are partitions, metadata have been lost.
+    # If there are partitions, the metadata log is empty because metadata have been lost.
     if is_empty and not any(map(names.is_live_partition, inside)):
         raise CannotMove(
             f"{found.home} has no topics, users or settings yet, so there is nothing to export: start Kafka "
@@ -97,7 +97,7 @@ def _check_used(found: LogDirs) -> None:
 
 
 def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:
-    """Add to the image the facts that a single broker does not keep. Raises CannotMove, OSError."""
+    """Add feature levels, leader epochs and directory ids to the image. Raises CannotMove, OSError."""
     image.features = dict(FEATURES)
     for topic, topic_id, record in list(image.all_partitions()):
         path = there[topic, record.partition_id]
@@ -111,7 +111,7 @@ def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:
 
 
 def _files(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) -> dict[Path, bytes]:
-    """Return the files to be written, the snapshot last, since Kafka begins with it."""
+    """Return the files to write: contents by path. The snapshot is last because it completes the export."""
     now_ms = time.time_ns() // 1_000_000
     voter = Voter(found.node_id, found.ids[found.home], CONTROLLER_LISTENER, *controller)
     name = SnapshotId(image.next_offset, image.epoch).file_name

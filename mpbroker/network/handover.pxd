@@ -1,7 +1,7 @@
 """The message that hands a connection from an acceptor to a processor, with its socket (SCM_RIGHTS).
 
-Python's half is handover.py. A message without a socket and with MARK for the listener reports that the
-processor has taken all that was sent before it.
+handover.py has the Python side. A mark is a message without a socket, with MARK as its listener. A processor
+that has taken a mark has taken all connections that were sent before the mark.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 

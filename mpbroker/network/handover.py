@@ -1,6 +1,7 @@
 """The message that hands a connection from an acceptor to a processor, with its socket (SCM_RIGHTS).
 
-handover.pxd has its layout; the acceptor's and the processor's turns send and receive it.
+handover.pxd has the native side, and explains marks. Python uses this module for marks and for connections
+about which the native turns cannot decide.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ def unpack(message: bytes) -> tuple[int, int, bytes]:
 
 
 def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Return the next message and its descriptors; None if there is none, or the other end is closed.
+    """Return the next message and its descriptors; None if there is none, or if the other end is closed.
 
-    The descriptors are empty if this process has reached its limit.
+    The list of descriptors is empty if the message is a mark, or if this process may open no more of them.
     """
     try:
         message, fds, _, _ = socket.recv_fds(inbox, HANDOVER.size, FDS_PER_MESSAGE)
@@ -39,9 +40,9 @@ def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
 
 
 def packed_address(family: int, peer: Any) -> bytes:
-    """Return the packed address (4 or 16 bytes) for limits; IPv4 for an IPv4 client of an IPv6 socket.
+    """Return a client's packed address (4 or 16 bytes), by which its connections are limited.
 
-    Returns b"" for a client by a Unix-domain socket.
+    An IPv4 client of an IPv6 socket has an IPv4 address. A client of a Unix-domain socket has b"".
     """
     if family == socket.AF_INET:
         return socket.inet_aton(peer[0])
@@ -56,7 +57,7 @@ def address_text(address: bytes) -> str:
 
 
 def peer_text(address: bytes, peer: Any) -> str:
-    """Return host and port for a log line; `peer` as the socket has it."""
+    """Return a client's host and port for a log line. `peer` is what `getpeername` returns."""
     host = address_text(address)
     if not address:
         return host

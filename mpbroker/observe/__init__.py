@@ -1,6 +1,6 @@
 """Watching a broker of this host: samples, and rates, percentiles and lags made of them.
 
-`live` takes samples of a broker that runs, `at_rest` of the directories of one that does not. `model` makes
-rows of samples, with `rates` and `lag`, and does no I/O. `committed_offsets` reads the commits of groups from
-the files, `offset_follower` does so in an event loop.
+`live` takes samples of a running broker, `at_rest` takes samples of a stopped broker's directories. `model`
+makes rows from samples, with `rates` and `lag`, and does no I/O. `committed_offsets` reads the commits of
+groups from files, and `offset_follower` calls it in an event loop.
 """

@@ -1,6 +1,6 @@
 """Takes samples of a broker that does not run, from its log directories: partitions, and commits of groups.
 
-Reads only the end of each partition, and the records of the groups' topic.
+Reads only the end of each partition, and all records of `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NotAtRest(Exception):
 
 
 def sample(log_dirs: Sequence[str]) -> tuple[Sample, Groups]:
-    """Take a sample of directories at rest, and their groups. Raises NotAtRest, OSError."""
+    """Take a sample of a stopped broker's directories, and of their groups. Raises NotAtRest, OSError."""
     identities = _identities(log_dirs)
     directories = [open_directory(path) for path in identities]
     for one in directories:
@@ -74,7 +74,7 @@ def _broker(
 
 
 def _partitions(partitions: Iterable[Partition]) -> tuple[list[PartitionSeen], list[str]]:
-    """Return the partitions, and the names of those that cannot be read."""
+    """Return samples of the partitions, and the names of the partitions that cannot be read."""
     seen, unreadable = [], []
     for one in partitions:
         try:
@@ -85,7 +85,7 @@ def _partitions(partitions: Iterable[Partition]) -> tuple[list[PartitionSeen], l
 
 
 def _partition(one: Partition) -> PartitionSeen:
-    """Read where the log of a partition ends. Raises SourceUnavailable, CorruptLog, OSError."""
+    """Return a partition's offsets, size and segments. Raises SourceUnavailable, CorruptLog, OSError."""
     sizes = [path.stat().st_size for path in segment_paths(one.path)]
     start, end = offsets_in_files(one.path)
     start = max(start, one.log_start)

@@ -1,7 +1,7 @@
-"""Committed offsets and members of groups, by the batches of `__consumer_offsets` that the caller has read.
+"""Committed offsets and members of groups, from batches of `__consumer_offsets` that the caller has read.
 
-The coordinator itself keeps more of them (`group_manager`). Offsets of a transaction count from its marker
-on. (Kafka: GroupCoordinatorRecordSerde)
+The coordinator keeps more about groups (`group_manager`). Offsets in a transaction count once its commit
+marker is taken. (Kafka: GroupCoordinatorRecordSerde)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CommittedGroups:
         self._pending: dict[tuple[int, int], list[tuple[OffsetKey, int]]] = {}
 
     def forget(self) -> None:
-        """Start again without any group."""
+        """Remove all groups, to begin again."""
         self.groups.clear()
         self._pending.clear()
 
@@ -90,7 +90,7 @@ class CommittedGroups:
 
 
 def _assignments(value: GroupValue | None) -> tuple[bytes, ...]:
-    """Return each member's assignment; none for members that are not consumers."""
+    """Return the assignments of the members; () for a group whose members are not consumers."""
     if value is None or value.protocol_type != _CONSUMERS:
         return ()
     return tuple(member.assignment for member in value.members if member.assignment)

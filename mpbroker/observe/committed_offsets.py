@@ -1,8 +1,8 @@
 """Committed offsets of all groups, read from the files of `__consumer_offsets` while the broker runs.
 
-No process is asked, so that commits cost no more, and a coordinator may be replaced meanwhile. Reading ends
-at the high watermark: only durable commits count. It begins with the first call, a batch at a time, and
-continues with each later one. The partitions take turns, so that a busy one delays no other one.
+Reading the files does not slow down commits, and works while a coordinator is replaced. Reading ends at the
+high watermark: only durable commits count. The first call begins to read, a batch at a time, and each later
+call continues. The partitions take turns, so that a busy partition delays no other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 @dataclass
 class _Reading:
-    """A partition of the topic, and its commits as far as they have been read."""
+    """A partition of `__consumer_offsets`, and its commits as far as they have been read."""
 
     generation: int
     reader: PartitionReader
@@ -48,13 +48,13 @@ class _Reading:
     problem: str = ""
 
     def begin(self, end: int) -> None:
-        """Note the high watermark, before reading up to there."""
+        """Note the high watermark `end`, before reading up to it."""
         self.end = end
         if self.next_offset >= self.goal:
             self.whole_at, self.goal_at, self.goal = self.goal_at, time.monotonic(), end
 
     def arrive(self) -> None:
-        """Note that all has been read up to `end`."""
+        """Note that all records up to `end` have been read."""
         self.whole_at = self.goal_at
 
 
@@ -69,7 +69,7 @@ class CommittedOffsets:
 
     @property
     def groups(self) -> Mapping[str, CommittedGroup]:
-        """Return the groups of now; each has its records in one partition of the topic."""
+        """Return the groups as read so far. All records of a group are in one partition of the topic."""
         found: dict[str, CommittedGroup] = {}
         for reading in self._readings.values():
             found.update(reading.committed.groups)
@@ -77,12 +77,12 @@ class CommittedOffsets:
 
     @property
     def unreadable(self) -> int:
-        """Return how many partitions of the topic cannot be read."""
+        """Return how many partitions of `__consumer_offsets` cannot be read."""
         return sum(bool(reading.problem) for reading in self._readings.values())
 
     @property
     def unread(self) -> int:
-        """Return how many offsets of the topic are still to be read."""
+        """Return how many offsets of `__consumer_offsets` are still to be read."""
         return sum(max(reading.end - reading.next_offset, 0) for reading in self._readings.values())
 
     def follow(self, logs: list[LogSeen]) -> Iterator[None]:
@@ -124,7 +124,7 @@ class CommittedOffsets:
         bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
         directory = Path(self._log_dirs[end.log_dir]) / partition_name(GROUP_TOPIC, partition)
         if reading.reader.directory != directory:
-            # It was moved to another log directory.
+            # The partition was moved to another log directory.
             reading.reader.close()
             reading.reader = PartitionReader(directory)
         reading.next_offset = max(reading.next_offset, end.log_start_offset)

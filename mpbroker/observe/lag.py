@@ -22,13 +22,13 @@ class Ends:
             self._by_topic.setdefault(place[0], []).append(place)
 
     def places(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return these partitions and all others of their topics, in order."""
+        """Return the `known` partitions and all other partitions of their topics, sorted."""
         found = set(known)
         return sorted(
             found.union(*(self._by_topic.get(topic, ()) for topic in {place[0] for place in found}))
         )
 
     def lag(self, committed: Mapping[TopicPartition, int]) -> int | None:
-        """Return the lag of a group, of partitions with a commit; None if no partition has one."""
+        """Return a group's lag, summed over partitions with a commit; None if no partition has a commit."""
         lags = [lag_behind(self.of[place], offset) for place, offset in committed.items() if place in self.of]
         return sum(lags) if lags else None

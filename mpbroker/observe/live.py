@@ -1,6 +1,6 @@
 """Takes samples of a running broker: its supervisor's report, shared memory, the kernel's data of processes.
 
-This costs the data path nothing. Shared memory and the kernel are read even if the supervisor does not
+Samples cost the data path nothing. Shared memory and the kernel are read even if the supervisor does not
 answer.
 """
 
@@ -35,7 +35,7 @@ class LiveBroker:
         self._broker = BrokerSeen(Health.UNKNOWN)
 
     def sample(self) -> Sample:
-        """Take a sample. Raises ControlError without an answering supervisor and live shared memory."""
+        """Take a sample. Raises ControlError if the supervisor does not answer and may be dead."""
         taken_ns = time.monotonic_ns()
         try:
             status = self.control.call("status")
@@ -68,7 +68,7 @@ class LiveBroker:
         )
 
     def _attach(self, pid: int | None) -> None:
-        """Attach the region of the supervisor that has answered. Raises ControlError."""
+        """Attach the public region of the supervisor `pid`, unless it is attached. Raises ControlError."""
         if self._public is not None and self._public.owner_pid == pid:
             return
         self._public = None
@@ -76,7 +76,7 @@ class LiveBroker:
 
 
 def attach(path: Path) -> Region:
-    """Attach the public region in this file, without asking a process. Raises ControlError."""
+    """Attach the public region (counters, partition table) in a file. Raises ControlError."""
     try:
         return snapshot.attach(path)
     except RegionUnavailable as error:
@@ -87,7 +87,7 @@ def attach(path: Path) -> Region:
 
 
 def broker_of(status: dict[str, Any]) -> BrokerSeen:
-    """Return the broker as a whole, by its supervisor's report."""
+    """Return the broker as a whole, from its supervisor's status."""
     recovery = status.get("recovery") or []
     offline = int(status.get("offline_partitions", 0))
     notes = []
@@ -117,7 +117,7 @@ def _recovery_text(rows: list[dict[str, Any]]) -> str:
 
 
 def processes_of(status: dict[str, Any], looker: ProcessLooker) -> tuple[ProcessSeen, ...]:
-    """Return the supervisor and the processes of its report, with their memory as the kernel counts it."""
+    """Return the supervisor and the processes in its status, with the memory that the kernel counts."""
     pid = status.get("pid")
     rows = status.get("processes", ())
     usage = looker.look({one: one for one in (pid, *(row["pid"] for row in rows)) if one})
@@ -143,7 +143,7 @@ def processes_of(status: dict[str, Any], looker: ProcessLooker) -> tuple[Process
 
 
 def partitions_of(counts: Snapshot) -> tuple[PartitionSeen, ...]:
-    """Return the partitions of clients' topics."""
+    """Return all partitions except that of the metadata topic."""
     return tuple(
         PartitionSeen(
             one.topic,

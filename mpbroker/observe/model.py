@@ -1,7 +1,7 @@
 """Rows about a broker, made of samples. Without I/O: `add` and `add_groups` take samples.
 
-Rates are those between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds:
-those between two samples would jump, those since the start would not move.
+Rates are between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds:
+percentiles between two samples would vary too much, and percentiles since the start too little.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Summary(NamedTuple):
 
 
 class Model:
-    """Keeps the last samples of one broker, and makes rows of them: none before the first sample.
+    """Keeps the last samples of one broker, and makes rows from them. Without samples there are no rows.
 
     A row has a value for each of its names, None where nothing is known. `window` has the counts of the last
     `WINDOW_S` seconds.
@@ -80,7 +80,7 @@ class Model:
         self._lags: dict[str, deque[float]] = {}
 
     def add(self, sample: Sample) -> None:
-        """Take a sample as the present. Rates begin again with another run of the broker."""
+        """Add the newest sample. If it is of another run of the broker, rates begin again."""
         last = self.sample
         is_same_run = last is not None and last.broker.pid == sample.broker.pid
         self._before = last if is_same_run else None
@@ -98,7 +98,7 @@ class Model:
         self._follow_partitions(sample)
 
     def add_groups(self, groups: Groups) -> None:
-        """Take the groups as the present. If they are not known, the former ones stay."""
+        """Add the newest groups. If they could not be read, keep the previous groups and note the problem."""
         if self.groups is not None and groups.taken_ns == self.groups.taken_ns:
             return
         if groups.problem:
@@ -229,7 +229,7 @@ class Model:
     # ---- partitions
 
     def _follow_partitions(self, sample: Sample) -> None:
-        """Note how fast each partition grows, for its trend."""
+        """Add each partition's growth in records per second to its trend."""
         kept: dict[TopicPartition, deque[float]] = {}
         grown = self._per_second(sample, lambda before, now: now.log_end_offset - before.log_end_offset)
         for place, records_per_s in grown.items():
@@ -240,7 +240,7 @@ class Model:
     def _per_second(
         self, sample: Sample, grown: Callable[[PartitionSeen, PartitionSeen], float | None]
     ) -> dict[TopicPartition, float]:
-        """Return by how much partitions have grown in a second between the last two samples."""
+        """Return each partition's growth per second between the last two samples, if it is known."""
         if self._before is None:
             return {}
         passed_ns = sample.taken_ns - self._before.taken_ns
@@ -325,7 +325,7 @@ def _place(one: PartitionSeen) -> TopicPartition:
 
 
 def _grown_bytes(before: PartitionSeen, now: PartitionSeen) -> float | None:
-    """Return the bytes between two samples, below the high watermark, estimated if a segment was rolled."""
+    """Return how many bytes the high watermark has moved: an estimate if it is now in another segment."""
     if before.high_watermark_at is None or now.high_watermark_at is None:
         return None
     (old, begin), (segment, end) = before.high_watermark_at, now.high_watermark_at
@@ -344,7 +344,7 @@ def _bytes_of(counts: ApiCounts) -> int:
 
 
 def _errors(name: str, counts: Snapshot) -> int:
-    """Return the number of error responses of an API."""
+    """Return the number of error responses of the API `name`."""
     return sum(
         number
         for key, codes in counts.errors.items()

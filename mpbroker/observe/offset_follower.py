@@ -1,4 +1,4 @@
-"""Reads committed offsets in an event loop, for a while after each call, a piece at a time."""
+"""Reads committed offsets in an event loop, in short pieces, and continues for a while after each call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class OffsetFollower:
-    """The committed offsets of one broker. Hold `reading` while you use `committed` in a thread."""
+    """The committed offsets of one broker. Hold the lock `reading` while a thread uses `committed`."""
 
     def __init__(self, table: SlotTable, log_dirs: tuple[str, ...]) -> None:
         self.committed = CommittedOffsets(table, log_dirs)
@@ -48,7 +48,7 @@ class OffsetFollower:
         self.committed.close()
 
     async def _follow(self, patience_s: float) -> bool:
-        """Read for `patience_s`. Return whether all has been read."""
+        """Read for up to `patience_s`. Return whether all commits have been read."""
         started = piece = time.monotonic()
         for _ in self.committed.follow(self._logs):
             clock = time.monotonic()
@@ -60,7 +60,7 @@ class OffsetFollower:
         return True
 
     async def _read_on(self) -> None:
-        """Read for a while after the last call: groups may commit more than a call has time to read."""
+        """Read for a while after the last call, which may not have had time to read all commits."""
         try:
             while time.monotonic() < self._asked_at + READ_ON_FOR_S:
                 async with self.reading:

@@ -20,6 +20,6 @@ def rate(now: Snapshot | None, before: Snapshot | None, count: Callable[[Snapsho
 
 
 def since(now: Distribution, before: Distribution) -> Distribution:
-    """Return the additions to a histogram, none below 0; its largest value is that since the start."""
+    """Return the growth of a histogram, at least 0 in each bucket, with `largest` copied from `now`."""
     buckets = [max(a - b, 0) for a, b in zip(now.buckets, before.buckets, strict=True)]
     return Distribution(buckets, max(now.total - before.total, 0), now.largest)

@@ -11,7 +11,7 @@ from mpbroker.protocol.topic_names import TopicPartition
 
 
 class Health(StrEnum):
-    """The health of a broker, by the parts of it that answer."""
+    """The health of a broker, as it is seen from outside."""
 
     RUNNING = "running"
     RECOVERING = "recovering"
@@ -23,7 +23,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class BrokerSeen:
-    """A broker as a whole. `pid` is the supervisor's, None if it does not run. `note`: the problems."""
+    """A broker as a whole. `pid`: the supervisor's, None if no broker runs. `note`: the problems."""
 
     health: Health
     note: str = ""
@@ -39,7 +39,7 @@ class BrokerSeen:
 
 @dataclass(frozen=True)
 class ProcessSeen:
-    """A process of the broker. `cpu_s`: its CPU time since its start; None: not known."""
+    """A process of the broker. `cpu_s`: its CPU time since its start. None means unknown."""
 
     name: str
     pid: int | None
@@ -55,8 +55,8 @@ class ProcessSeen:
 class PartitionSeen:
     """A partition. Size and number of segments are None until they have been counted.
 
-    `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies;
-    None for a broker that does not run.
+    `high_watermark_at`: the high watermark's segment (its base offset) and byte in it; None for a broker that
+    does not run.
     """
 
     topic: str
@@ -81,7 +81,7 @@ class GroupSeen:
 
     @property
     def places(self) -> list[TopicPartition]:
-        """Return its partitions in order, whether it has committed an offset there or not."""
+        """Return the group's partitions, with or without a committed offset, sorted."""
         return sorted({*self.committed, *self.assigned})
 
 

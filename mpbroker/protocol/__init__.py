@@ -1,5 +1,5 @@
 """Kafka's protocol without I/O: messages, their codec, headers, API keys and error codes.
 
-`codec` turns messages to bytes and back, `headers` does so with whole frames, `messages` has the classes,
-`api_keys` their versions, `errors` what a response may say. The schema and both compilers are loaded lazily.
+`codec` encodes and decodes messages, `headers` whole frames. `messages` has the classes of messages,
+`api_keys` the API keys with their versions, `errors` the error codes. Schema and compilers are loaded lazily.
 """

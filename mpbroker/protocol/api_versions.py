@@ -1,4 +1,4 @@
-"""Builds the answer to ApiVersions, in a handler, or in a processor before authentication.
+"""Builds the answer to an ApiVersions request, for handlers and processors.
 
 (Kafka: ApiVersionsRequest, ApiVersionManager; KIP-511, KIP-584 for features.)
 """
@@ -37,15 +37,15 @@ _FINALIZED_EPOCH = 1
 
 
 def unsupported() -> ApiVersionsResponse:
-    """Return the answer, in version 0, to a request of an unsupported version."""
+    """Return the answer, to be encoded in version 0, to an ApiVersions request of an unsupported version."""
     own = Served(ApiKey.API_VERSIONS, OLDEST, LATEST)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
 def answer(request: ApiVersionsRequest, version: int, served: Iterable[Served]) -> ApiVersionsResponse:
-    """Return the answer with the supported versions and the features.
+    """Return the answer to a request of this version, with the APIs `served` and the features.
 
-    A malformed name or version of the client software (v3+) gives the error INVALID_REQUEST.
+    The answer is INVALID_REQUEST if the name or version of the client's software is malformed (v3+).
     """
     if version >= FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)

@@ -1,7 +1,7 @@
 """Encodes and decodes the requests, responses and records of the schema.
 
-A decoder or encoder is compiled when its message and version is first used (about 0.3 ms), and cached. It
-handles bodies only: headers and frames are in headers.py.
+The decoder or encoder of a message and version is compiled at its first use (about 0.3 ms), and cached. This
+module handles bodies only: headers and frames are in headers.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _data_keys = {cls: key for key, cls in DATAS.items()}
 
 
 def data_key(cls: type[Message]) -> int:
-    """Return the api key of a metadata record's class."""
+    """Return the API key of a metadata record's class. Raises UnsupportedVersion for another class."""
     key = _data_keys.get(cls)
     if key is None:
         raise UnsupportedVersion(f"{cls.__name__} is not one of the metadata records")
@@ -71,7 +71,7 @@ def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
 
 
 def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
-    """Return the encoder. It appends to a first segment, which its caller passes.
+    """Return the encoder of a message. The encoder appends to a first segment, which its caller passes.
 
     Raises UnsupportedVersion.
     """
@@ -84,7 +84,7 @@ def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
 
 
 def response_encoder_in_pieces(api_key: int, api_version: int) -> EncoderInPieces:
-    """Return the encoder that pauses after each piece. Raises UnsupportedVersion."""
+    """Return a response's encoder, a generator that pauses between pieces. Raises UnsupportedVersion."""
     encoder = _response_encoders_in_pieces.get((api_key, api_version))
     if encoder is None:
         message = _schema_of("response", api_key, api_version)
@@ -94,10 +94,10 @@ def response_encoder_in_pieces(api_key: int, api_version: int) -> EncoderInPiece
 
 
 def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
-    """Decode a request. Return it and the position after it.
+    """Decode a request. Return the request and the position after it.
 
-    `records` are views of `buf`, everything else is copied out of it. Raises MalformedMessage if the bytes
-    are not such a request.
+    Its `records` are views of `buf`, all else is copied. Raises MalformedMessage if the bytes from `pos` on
+    are not such a request, and UnsupportedVersion.
     """
     decode = _request_decoders.get((api_key, api_version))
     if decode is None:
@@ -108,9 +108,9 @@ def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) ->
 def decode_request_in_pieces(
     api_key: int, api_version: int, buf: Buffer, pos: int = 0
 ) -> Generator[None, None, tuple[Any, int]]:
-    """Decode a request in a generator, which pauses after each piece and returns the result.
+    """Decode a request in a generator that pauses between pieces and returns what `decode_request` returns.
 
-    `buf` must not change meanwhile.
+    `buf` must not change until the generator ends.
     """
     decode = _request_decoders_in_pieces.get((api_key, api_version))
     if decode is None:
@@ -128,7 +128,7 @@ def decode_response(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -
 
 
 def decode_data(key: int | type[Message], version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
-    """Decode a metadata record, by its class or its api key. Return it and the position after it."""
+    """Decode a metadata record with this class or API key. Return the record and the position after it."""
     api_key = key if isinstance(key, int) else data_key(key)
     decode = _data_decoders.get((api_key, version))
     if decode is None:
@@ -141,9 +141,9 @@ def encode_request(api_key: int, api_version: int, obj: Message) -> list[Buffer]
 
 
 def encode_response(api_key: int, api_version: int, obj: Message) -> list[Buffer]:
-    """Return the segments of a response, to be sent one after the other.
+    """Encode a response into segments, to be sent one after the other.
 
-    Large records and slices are separate segments and are not copied.
+    Large records and each RecordsSlice are separate segments and are not copied.
     """
     return encoder_for("response", api_key, api_version)(obj, bytearray())
 
@@ -161,12 +161,12 @@ def decode_message(
 
 
 def encode_bytes(segments: list[Buffer]) -> bytes:
-    """Join the segments of an encoded message."""
+    """Return the segments of an encoded message as one bytes object."""
     return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
 
 def prepare(api_key: int) -> None:
-    """Compile the latest version of an API ahead of use: once before a fork, instead of in every child."""
+    """Compile the codec of an API's latest version. Called before a fork, so that no child compiles it."""
     latest = valid_versions(api_key)[-1]
     kinds: tuple[schema.Kind, ...] = ("request", "response")
     for kind in kinds:
@@ -176,7 +176,7 @@ def prepare(api_key: int) -> None:
 
 
 def prepare_data(cls: type[Message], version: int) -> None:
-    """Compile the decoder of a kind of metadata record ahead of use."""
+    """Compile the decoder of a metadata record. Called before a fork, so that no child compiles it."""
     key = data_key(cls)
     if (key, version) not in _decoders["data"]:
         _new_decoder("data", key, version)

@@ -1,4 +1,4 @@
-"""Generates straight-line Python for one message and version, for decoder.py and encoder.py."""
+"""Generates a Python function for one message and version. decoder.py and encoder.py are built on it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mpbroker.protocol.schema import Field, Message, StructType
 
 
 class FunctionWriter:
-    """Collects the lines of a function and the objects that it refers to.
+    """Collects the lines of a generated function, and the objects to which the lines refer.
 
-    Values of fixed size are held back, and consecutive ones are packed or unpacked together. `put` and the
-    end of a block write the pending ones first, so that no line comes before a value it needs.
+    Values of fixed size are pending at first, so that consecutive ones are packed or unpacked together. `put`
+    and the end of a block write the lines of pending values first: later lines may need the values.
     """
 
     def __init__(self, message: Message, version: int, cls: type) -> None:
@@ -49,7 +49,7 @@ class FunctionWriter:
         return f"x{self._variables}"
 
     def name_of(self, value: Any, hint: str) -> str:
-        """Return a global name for the value in the generated function."""
+        """Return the global name by which the generated function refers to the value."""
         for name, known in self.names.items():
             if known is value:
                 return name

@@ -1,11 +1,11 @@
-"""Compiles the decoder of one message and version: it returns the message and the position after it.
+"""Compiles the decoder of one message and version. A decoder returns the message and the position after it.
 
-Bounds: values of fixed size fail in `unpack_from`, single bytes in the subscript. Slices may run over the
-end, but positions only grow, so one check of the final position detects that. An array's count is checked
-against the remaining bytes before objects are created.
+Reading after the end of the bytes raises an exception: `unpack_from` does for values of fixed size, and a
+subscript does for a single byte. Slices raise none, but since positions only grow, a check of the final
+position is enough. An array's count is checked against the remaining bytes before objects are created.
 
-A decoder in pieces is a generator. It pauses after each `ELEMENTS_AT_ONCE` elements of an array, so that a
-process that serves others can do so while it decodes a long message.
+A decoder in pieces is a generator. It pauses after each `ELEMENTS_AT_ONCE` elements of an array, so that the
+process can serve other clients while it decodes a long message.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SMALL = 33
 
 @cache
 def unpackers(code: str) -> list[Callable[[Buffer, int], tuple[Any, ...]]]:
-    """Return `unpack_from` of 0, 1, 2, … values of one type: most arrays are short."""
+    """Return a list in which item N is the `unpack_from` of N values of one type, for short arrays."""
     return [Struct(">" + code * n).unpack_from for n in range(_SMALL)]
 
 
@@ -81,9 +81,9 @@ RUNTIME: dict[str, Any] = {
 
 
 class _DecoderWriter(FunctionWriter):
-    """Writes a decoder, which decodes in pieces if it `pauses`.
+    """Generates a decoder. With `pauses`, it decodes in pieces.
 
-    `view`: the source is a memoryview, whose slices have no `decode` method.
+    With `view`, the source is a memoryview, whose slices have no `decode` method.
     """
 
     def __init__(self, message: Message, version: int, cls: type, view: bool, pauses: bool) -> None:
@@ -111,7 +111,7 @@ class _DecoderWriter(FunctionWriter):
         return x
 
     def struct(self, struct: StructType) -> str:
-        """Return the expression that builds the struct; it is valid after a flush."""
+        """Write the lines that decode a struct. Return the struct as an expression, valid after `flush`."""
         plain, tagged = struct.at(self.version)
         got = {f: self.field(f) for f in plain}
         if self.flexible:
@@ -194,7 +194,7 @@ class _DecoderWriter(FunctionWriter):
         return x
 
     def sized(self, f: Field, nullable: bool) -> str:
-        """Return the expression of a string, bytes or records."""
+        """Write the lines that decode a string, bytes or records. Return the variable with the value."""
         x, end = self.variable(), self.variable()
         if self.flexible:
             n = self.fixed("B")

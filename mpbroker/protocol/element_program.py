@@ -1,4 +1,4 @@
-"""Makes the program by which `elements.pyx` counts the elements of a message, from the schema."""
+"""Makes, from the schema, the program with which `elements.pyx` counts the elements of a message."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ALL: Final = 1 << 62
 
 
 def count_elements(api_key: int, version: int, buf: Buffer, pos: int, most: int = ALL) -> int:
-    """Count the elements of all arrays and the tagged fields of a request, without decoding it.
+    """Return the number of array elements and tagged fields in a request, without decoding the request.
 
-    The count stops when it exceeds `most`. In malformed bytes, elements are counted up to the first fault.
+    The count stops when it exceeds `most`. In malformed bytes, elements before the first fault are counted.
     """
     return elements.count(_program_of(api_key, version), buf, pos, most)
 
@@ -55,7 +55,7 @@ class _Writer:
         return self._value(field)
 
     def _value(self, field: Field) -> list[int]:
-        """Return the operations of one value."""
+        """Return the program that walks over one value of the field."""
         if field.fixed_format is not None:
             return [FIXED, FIXED_SIZE[field.fixed_format]]
         if field.struct is not None:
@@ -71,9 +71,9 @@ def _block(op: int, inner: Iterable[int], *, ends: bool = True) -> list[int]:
 
 
 def has_many_elements(message: Message, most: int) -> bool:
-    """Return True if the lists of a message have more than `most` elements in all.
+    """Return whether all lists in a message have more than `most` elements together.
 
-    The count stops at `most`.
+    The count stops when it exceeds `most`.
     """
     left = [message]
     while left:

@@ -1,8 +1,8 @@
 """Counts the elements of a message before it is decoded.
 
-A walk over the bytes takes some nanoseconds for each element of an array, decoding a microsecond or two. So a
-message can be refused, or decoded in pieces, for their number. The walk follows a program, a table of numbers
-that `element_program.py` makes of the schema; only this file and that one know its form:
+Counting takes some nanoseconds for each element of an array, decoding takes a microsecond or two. So a
+message with many elements can be refused, or decoded in pieces. The walk over the bytes follows a program, a
+table of numbers that `element_program.py` makes from the schema. Only these two files know its form:
 
     END
     FIXED, bytes
@@ -10,15 +10,15 @@ that `element_program.py` makes of the schema; only this file and that one know 
     INT_SIZED                       int32 length, negative for null, then that many bytes
     COMPACT_SIZED                   unsigned varint of length + 1, 0 for null, then that many bytes
     NUMBERS, bytes                  int32 count, then values of `bytes` bytes each
-    COMPACT_NUMBERS, bytes          unsigned varint of count + 1, then the same
+    COMPACT_NUMBERS, bytes          unsigned varint of count + 1, then values of `bytes` bytes each
     ARRAY, skip, …, END             int32 count; `skip` leads past the END
     COMPACT_ARRAY, skip, …, END     unsigned varint of count + 1
     NULLABLE, skip, …, END          int8, negative for null
     TAGS, skip, (tag + 1, skip, …, END)*, END
                                     unsigned varint of their number, then tag, size and bytes of each
 
-Bytes that do not fit end the walk: the decoder reports the fault, after no more elements than were
-counted.
+Bytes that do not fit the program end the walk. The decoder then reports the fault, before it has decoded
+more elements than were counted.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
@@ -48,7 +48,7 @@ cdef struct Walk:
 
 
 cdef inline int64_t take(Walk *w, int64_t size) noexcept nogil:
-    """Skip `size` bytes; return the position of the first, -1 if there are fewer bytes."""
+    """Skip `size` bytes. Return the position of the first one, or -1 if fewer bytes are left."""
     cdef int64_t begun = w.at
     if size < 0 or size > w.end - w.at:
         w.over = True
@@ -73,7 +73,7 @@ cdef int64_t uvarint(Walk *w) noexcept nogil:
 
 
 cdef int64_t integer(Walk *w, int size) noexcept nogil:
-    """Read a signed integer of 1, 2 or 4 bytes."""
+    """Read a signed integer of 1, 2 or 4 bytes. Return 0 if fewer bytes are left."""
     cdef int64_t at = take(w, size)
     if at < 0:
         return 0
@@ -174,9 +174,9 @@ cdef void walk(Walk *w, const int32_t *op) noexcept nogil:
 def count(
     const int32_t[::1] program not None, const uint8_t[::1] data not None, Py_ssize_t at, int64_t most,
 ) -> int:
-    """Count the elements of all arrays, and the tagged fields, of the message that begins at `at`.
+    """Return the number of array elements and tagged fields of the message that begins at `at`.
 
-    The walk ends when there are more than `most`.
+    The count stops when it exceeds `most`.
     """
     cdef Walk w
     w.end = data.shape[0]

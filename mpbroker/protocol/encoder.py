@@ -1,7 +1,7 @@
-"""Compiles the encoder of one message and version, from a message and a first segment to all segments.
+"""Compiles the encoder of one message and version.
 
-The first segment is given so that it can already hold a header. Large records become segments of their
-own and are never copied. An encoder in pieces is a generator, as a decoder in pieces is.
+An encoder takes a message and the first segment, which may already hold a header, and returns all segments.
+Large records become separate segments and are never copied. decoder.py explains "in pieces".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SMALL = 33
 
 @cache
 def packers(length_code: str, code: str) -> list[Callable[..., bytes]]:
-    """Return `pack` of a length and 0, 1, 2, … values of one type: most arrays are short."""
+    """Return a list in which item N is the `pack` of a length and N values of one type."""
     return [Struct(">" + length_code + code * n).pack for n in range(_SMALL)]
 
 
@@ -51,7 +51,7 @@ def put_tags(w: bytearray, tags: list[tuple[int, bytearray]]) -> None:
 
 
 def string_length(n: int) -> bytes:
-    """Return the compact length of a string of n - 1 bytes."""
+    """Return `n` as a varint: the compact length of a string of n - 1 bytes. Raises ValueError."""
     if n > MAX_STRING + 1:
         too_long(n - 1)
     return uvarint(n)
@@ -73,7 +73,7 @@ RUNTIME: dict[str, Any] = {
 
 
 class _EncoderWriter(FunctionWriter):
-    """Writes an encoder, which encodes in pieces if it `pauses`."""
+    """Generates an encoder. With `pauses`, it encodes in pieces."""
 
     def __init__(self, message: Message, version: int, cls: type, pauses: bool) -> None:
         super().__init__(message, version, cls)
@@ -82,7 +82,7 @@ class _EncoderWriter(FunctionWriter):
         self._pending: list[tuple[str, str | None]] = []
 
     def flush(self) -> None:
-        """Write the pending (format, expression) pairs; one without expression is a zero byte."""
+        """Write a line for the pending (format, expression) pairs. No expression means a zero byte."""
         if not self._pending:
             return
         codes = "".join(code for code, _ in self._pending)
@@ -121,7 +121,7 @@ class _EncoderWriter(FunctionWriter):
         self.put("else: w.append(0)")
 
     def differs(self, f: Field, x: str) -> str:
-        """Return the condition under which a tagged field is written: it differs from its default."""
+        """Return the condition under which the tagged field `x` is written: it differs from its default."""
         if f.is_null_default():
             return f"{x} is not None"
         if f.is_array:
@@ -210,7 +210,7 @@ class _EncoderWriter(FunctionWriter):
         self.struct(f.struct, x)
 
     def sized(self, f: Field, x: str, _nullable: bool) -> None:
-        """Write a string, bytes or records."""
+        """Write the lines that encode a string, bytes or records in variable `x`."""
         n = self.variable()
         if f.type == "string":
             text = f"error_text({x})" if f.name == "error_message" else x

@@ -27,7 +27,7 @@ def error_counts(response: Message) -> dict[int, int]:
 
 @cache
 def _walk_of(cls: type[Message]) -> Walk | None:
-    """Return a function that counts the codes in an instance; None if the class can have none."""
+    """Return a function that adds an instance's error codes to counts; None if the class has no codes."""
     codes = [name for name in CODES if name in cls.__struct_fields__]
     inner: list[tuple[str, bool, Walk]] = []
     for name, hint in typing.get_type_hints(cls).items():
@@ -51,7 +51,7 @@ def _walk_of(cls: type[Message]) -> Walk | None:
 
 
 def _message_in(hint: Any) -> tuple[type[Message] | None, bool]:
-    """Return the struct that a field holds, and whether it is a list of them."""
+    """Return the struct class in a field's type hint, or None, and whether the field is a list."""
     for option in typing.get_args(hint) if typing.get_origin(hint) is not list else (hint,):
         if typing.get_origin(option) is list:
             (element,) = typing.get_args(option)

@@ -1,4 +1,4 @@
-"""Adds a message to an error code, in every struct of a response that has a field for it."""
+"""Sets the error message that goes with an error code, in every struct of a response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpbroker.protocol.messages import Message
 
 
 def explain(response: Message, code: ErrorCode, message: str) -> None:
-    """Set the error message in each struct of the response that has this error code and such a field."""
+    """Set `error_message` in each struct of the response that has this field and the error code `code`."""
     structs: list[Any] = [response]
     while structs:
         struct = structs.pop()

@@ -1,7 +1,7 @@
-"""Kafka's error codes, whether a client may retry, and their texts.
+"""Kafka's error codes, whether a client may retry after them, and their texts.
 
-Source in Kafka: org.apache.kafka.common.protocol.Errors; retriable are those that extend RetriableException
-there.
+Source in Kafka: org.apache.kafka.common.protocol.Errors. A code is retriable if its exception there extends
+RetriableException.
 """
 
 from __future__ import annotations
@@ -281,12 +281,12 @@ _BY_NUMBER = {code.value: code for code in ErrorCode}
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the code with this number, UNKNOWN_SERVER_ERROR for an unknown one."""
+    """Return the error code with this number, or UNKNOWN_SERVER_ERROR if there is none."""
     return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class ApiError(Exception):
-    """Ends the handling of a request, or of one topic or partition in it, with an error code and a text."""
+    """Raised to answer a request, or one topic or partition of it, with an error code and a text."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code

@@ -1,9 +1,9 @@
 """Request and response headers, and whole response frames.
 
 Source in Kafka: RequestHeader.json, ResponseHeader.json, ApiMessageType.requestHeaderVersion. The header's
-version follows from the API key and version: flexible versions have tagged fields in the header too (v2, v1).
-client_id stays a string with a 2-byte length in all of them. A response to ApiVersions always has header v0,
-because the client does not know the broker's versions yet (KIP-511).
+version follows from the API key and version: flexible versions have tagged fields in the header, too (request
+header v2, response header v1). The length of client_id has 2 bytes in all versions. A response to ApiVersions
+always has header v0, because the client does not know the broker's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class RequestHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
-    """Decode a request's header. Return it and the position of the body.
+    """Decode a request's header. Return the header and the position of the body.
 
-    A null client_id reads as "", as in Kafka. The version may be unsupported (the header can still be read),
-    the key may not.
+    A null client_id reads as "", as in Kafka. The API version may be unsupported. Raises MalformedMessage,
+    also for an unknown API key.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(buf, pos)
@@ -77,7 +77,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def _sized(segments: list[Buffer]) -> list[Buffer]:
-    """Write the frame's size at the start of the first segment; return the segments."""
+    """Write the size of a frame into the first bytes of its segments, and return the segments."""
     first = segments[0]
     total = len(first) if len(segments) == 1 else sum(map(len, segments))
     _SIZE.pack_into(first, 0, total - _SIZE.size)
@@ -89,7 +89,7 @@ def response_header_version(api_key: int, api_version: int) -> int:
 
 
 def encode_response_frame(api_key: int, api_version: int, correlation_id: int, body: Message) -> list[Buffer]:
-    """Return size, header and body as segments to be sent one after the other."""
+    """Encode a response frame. Return segments to be sent one after the other, with size, header and body."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))
 
@@ -97,9 +97,9 @@ def encode_response_frame(api_key: int, api_version: int, correlation_id: int, b
 def encode_response_frame_in_pieces(
     api_key: int, api_version: int, correlation_id: int, body: Message
 ) -> Generator[None, None, list[Buffer]]:
-    """Encode a frame in a generator, which pauses after each piece and returns the segments.
+    """Encode a response frame in a generator, which pauses after each piece and returns the segments.
 
-    `body` must not change meanwhile.
+    `body` must not change until the generator ends.
     """
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     encode = response_encoder_in_pieces(api_key, api_version)
@@ -108,9 +108,9 @@ def encode_response_frame_in_pieces(
 
 @cache
 def throttle_time_at(api_key: int, api_version: int) -> int | None:
-    """Return the position of `throttle_time_ms` in a response's body; None if it has no fixed one.
+    """Return the position of `throttle_time_ms` in the body of a response.
 
-    All fields before it have a fixed size.
+    Return None if the response lacks the field, or if a field before it has no fixed size.
     """
     message = message_for("response", api_key)
     assert message is not None, f"no API has key {api_key}"
@@ -127,7 +127,7 @@ def throttle_time_at(api_key: int, api_version: int) -> int | None:
 def frame_response(
     api_key: int, api_version: int, correlation_id: int, body: bytes, throttle_time_ms: int = 0
 ) -> bytearray:
-    """Return size, header and body of an encoded response, whose client pauses for `throttle_time_ms`."""
+    """Return a frame of size, header and encoded `body`; set a non-zero `throttle_time_ms` in the body."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     frame = bytearray(header.pack(correlation_id)) + body
     if throttle_time_ms and (at := throttle_time_at(api_key, api_version)) is not None:
@@ -142,9 +142,9 @@ def encode_request_frame(header: RequestHeader, body: Message) -> list[Buffer]:
 
 
 def decode_response_frame(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
-    """Decode a frame without its size. Return correlation_id and response.
+    """Decode a response frame that is given without its size. Return (correlation_id, response).
 
-    Raises MalformedMessage if the response does not end where the frame does.
+    Raises MalformedMessage, also if the response does not end where the frame ends.
     """
     try:
         (correlation_id,) = _SIZE.unpack_from(frame)

@@ -1,8 +1,8 @@
-"""Reads the values of the records in `__cluster_metadata`: a frame that names the record, then its fields.
+"""Encodes and decodes the values of the records in `__cluster_metadata`. A value has this form:
+
+    frame version (uvarint, 1) | API key of the record (uvarint) | its version (uvarint) | its fields
 
 Source in Kafka: org.apache.kafka.server.common.serialization.AbstractApiMessageSerde.
-
-    frame version (uvarint, 1) | api key (uvarint) | version (uvarint) | fields
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def encode_metadata_record(record: Message, version: int) -> bytes:
 
 
 def read_frame(value: Buffer) -> tuple[int, int, int]:
-    """Return a record's api key, its version, and the position of its fields. Raises MalformedMessage."""
+    """Return a record's API key, its version, and the position of its fields. Raises MalformedMessage."""
     try:
         frame_version, pos = read_uvarint(value, 0)
         api_key, pos = read_uvarint(value, pos)
@@ -35,9 +35,9 @@ def read_frame(value: Buffer) -> tuple[int, int, int]:
 
 
 def decode_metadata_record(value: Buffer) -> Any:
-    """Decode the value of a record.
+    """Decode the value of a metadata record.
 
-    Raises MalformedMessage, also for a record that this version of the program does not know.
+    Raises MalformedMessage, also for a record or version that this program does not know.
     """
     api_key, version, pos = read_frame(value)
     try:

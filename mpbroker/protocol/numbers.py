@@ -1,4 +1,4 @@
-"""Numbers with a meaning, in requests and records, that no message schema names.
+"""Numbers in requests and records that have a special meaning, for which the message schema has no names.
 
 (Kafka: ConfigResource.Type, DeleteRecordsRequest, ListOffsetsRequest; KIP-734, KIP-405, KIP-1005, KIP-1023
 for the timestamps.)
@@ -12,7 +12,7 @@ from mpbroker.protocol.api_keys import ApiKey
 
 
 class ConfigResourceType(IntEnum):
-    """The kind of resource that settings belong to."""
+    """The kinds of resources that have settings (DescribeConfigs, IncrementalAlterConfigs)."""
 
     TOPIC = 2
     BROKER = 4
@@ -22,7 +22,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """The operations of IncrementalAlterConfigs on a setting."""
+    """The operations that IncrementalAlterConfigs can apply to a setting."""
 
     SET = 0
     DELETE = 1

@@ -1,6 +1,6 @@
-"""Makes texts that clients have chosen safe for logs, terminals and error messages.
+"""Makes texts of clients, such as names, safe for logs, terminals and error messages.
 
-A name may have line breaks, which would forge lines of a log, and escape sequences, which a terminal obeys.
+Such a text may have line breaks, which would forge lines of a log, or escape sequences for a terminal.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ ERROR_TEXT_LENGTH_MAX = 2000
 
 
 def printable(text: str) -> str:
-    """Return the text, unprintable characters escaped as in Python literals: `\\n`, `\\x1b`."""
+    """Return the text with its unprintable characters escaped as in Python literals: `\\n`, `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def shortened(text: str, length_max: int) -> str:
-    """Return a text without its middle if it exceeds `length_max` characters, with a note of the cut."""
+    """Return the text, with a note in place of its middle if it has more than `length_max` characters."""
     if len(text) <= length_max:
         return text
     half = length_max // 2
@@ -25,15 +25,15 @@ def shortened(text: str, length_max: int) -> str:
 
 
 def error_text(text: str) -> str:
-    """Return an error message of a response without its middle: it may quote names of up to 32,767 bytes."""
+    """Shorten a response's error message if it is long, since it may quote names of up to 32,767 bytes."""
     return shortened(text, ERROR_TEXT_LENGTH_MAX)
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return the number with the singular or plural that goes with it."""
+    """Return the number and its noun: `one` for 1, otherwise `many` (default: `one` and "s")."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def spelt(value: object) -> str:
-    """Write a value as settings and options spell it: `true`, `false`, or as `str` does."""
+    """Return a value as settings and options spell it: `true` or `false` for a bool, else `str(value)`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,7 +9,7 @@ import re
 from typing import TypeAlias
 
 TopicPartition: TypeAlias = tuple[str, int]
-"""A topic and the number of a partition."""
+"""The name of a topic and the number of a partition."""
 
 NAME_LENGTH_MAX = 249
 
@@ -29,7 +29,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def problem_with(name: str) -> str | None:
-    """Return why the name is not valid for a topic, in Kafka's words; None if it is."""
+    """Return why a topic cannot have this name, in Kafka's words; None if the name is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -48,5 +48,5 @@ def problem_with(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str | None:
-    """Return a key, equal for names that collide in Kafka's metrics; None if the name cannot collide."""
+    """Return a key that is equal for names that collide in Kafka's metrics; None if `name` cannot collide."""
     return name.replace(".", "_") if "." in name or "_" in name else None

@@ -11,7 +11,7 @@ def uuid_text(value: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Parse the text of an id. Raises ValueError."""
+    """Return the 16 bytes of an id from its text. Raises ValueError."""
     value = base64.urlsafe_b64decode(text + "==")
     if len(value) != 16:
         raise ValueError(f"an id has 16 bytes, {text!r} has {len(value)}")

@@ -1,8 +1,8 @@
-"""Differences between versions of a message that are not in its fields.
+"""Differences between versions of a message that do not show in its fields.
 
-Coordinators and handlers use only the latest form of a request and of a response. Kafka has these rules in
-the constructors of its requests and responses (JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
-SyncGroupRequest), and in KafkaApis for error codes that clients of a version do not know.
+Coordinators and handlers use only the form of the latest version of a request or response. Kafka has these
+rules in the constructors of its requests and responses (JoinGroupResponse, LeaveGroupRequest,
+LeaveGroupResponse, SyncGroupRequest), and in KafkaApis for error codes that old clients do not know.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ FIRST_WITH_ABORTABLE: Final = 4
 
 
 def in_latest_form(api_key: int, version: int, request: Any) -> Any:
-    """Change a request of this version into the latest form, and return it.
+    """Change a request of this version into the form of the latest version, and return the request.
 
-    Raises ApiError if the version requires something that is missing.
+    Raises ApiError if the request lacks something that its version requires.
     """
     rule = _REQUESTS.get(api_key)
     return request if rule is None else rule(version, request)
 
 
 def in_version(api_key: int, version: int, response: Any) -> Any:
-    """Change a response of the latest form into the form of this version, and return it."""
+    """Return a response of the latest version in the form of this version. The response may be changed."""
     rule = _RESPONSES.get(api_key)
     return response if rule is None else rule(version, response)
 
 
 def error_for_version(version: int, code: int, first_that_knows: int) -> int:
-    """Return the code as this version knows it.
+    """Return the error code to send in this version.
 
     PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH in versions before `first_that_knows` (KIP-588).
     """
@@ -65,7 +65,7 @@ def error_for_version(version: int, code: int, first_that_knows: int) -> int:
 
 
 def _leave_group_request(version: int, request: LeaveGroupRequest) -> LeaveGroupRequest:
-    """Return the request with a list of the one member that older versions name."""
+    """Put the one member of a request of an older version into the list of members. Return the request."""
     if version < FIRST_WITH_MEMBERS:
         request.members = [LeaveGroupRequest.MemberIdentity(request.member_id)]
     return request
@@ -82,7 +82,7 @@ def _sync_group_request(version: int, request: SyncGroupRequest) -> SyncGroupReq
 
 
 def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
-    """Return the response with a missing protocol name as "" in older versions, null in later ones."""
+    """Return the response. A missing protocol name is "" in older versions, null in later versions."""
     if version < FIRST_WITH_NULL_PROTOCOL:
         response.protocol_name = response.protocol_name or ""
     elif response.error_code:
@@ -91,14 +91,14 @@ def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
 
 
 def _leave_group(version: int, response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """Return the response; older versions get the error of the one member as the only error."""
+    """Return the response. In older versions it has no members, but the error of the first member."""
     if version >= FIRST_WITH_MEMBERS or response.error_code or not response.members:
         return response
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 
 
 def _knows_fenced_from(first: int) -> _Rule:
-    """Return a rule for responses that have one error code."""
+    """Return a rule that replaces PRODUCER_FENCED as the response's error code in versions below `first`."""
 
     def rule(version: int, response: Any) -> Any:
         response.error_code = error_for_version(version, response.error_code, first)

@@ -1,8 +1,8 @@
-"""Kafka's primitive types on the wire: what the compiled codec and the headers share.
+"""Kafka's primitive types on the wire, for the compiled codec and the headers.
 
-Source: https://kafka.apache.org/protocol#protocol_types, KIP-482 (compact lengths, tagged fields). Readers
-may run over the end of the buffer; the IndexError or struct.error that follows, or the check of the final
-position, becomes MalformedMessage in one place, at the end of a decoder.
+Source: https://kafka.apache.org/protocol#protocol_types, KIP-482 (compact lengths, tagged fields). Functions
+that read may raise IndexError or struct.error at the end of the buffer, or return a position after its end.
+Decoders turn both into MalformedMessage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_STRING = 32767
 
 
 class MalformedMessage(ValueError):
-    """The bytes are not a message of that version. The connection is closed, as in Kafka."""
+    """Raised if bytes are not a message of the expected version. The connection is closed, as in Kafka."""
 
 
 # How `decode` treats bytes that are no UTF-8: it replaces them by U+FFFD, as Java does.
@@ -25,10 +25,10 @@ REPLACED = "kafka.replaced"
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """Replace all bytes that are not UTF-8, from the first of them on, in one call for each string.
+    """Replace all invalid bytes of a string from `error.start` on. Return (text, end of the string).
 
-    A replacement takes three bytes when it is encoded. Raises MalformedMessage if the string is then too long
-    to be encoded.
+    A replacement takes three bytes when it is encoded. Raises MalformedMessage if the replacements make the
+    string too long to be encoded.
     """
     assert isinstance(error, UnicodeDecodeError)
     text = error.object[error.start :].decode("utf-8", "replace")
@@ -43,14 +43,14 @@ codecs.register_error(REPLACED, _replaced)
 
 
 class UnsupportedVersion(ValueError):
-    """The schema has no such API key or version; ask `valid_versions` first."""
+    """Raised if the schema does not have an API key or version. Ask `valid_versions` before."""
 
 
 class RecordsSlice:
-    """Stands for `length` bytes of records that another process sends, like Kafka's FileRecords.
+    """Takes the place of `length` bytes of records that another process sends, like Kafka's FileRecords.
 
-    As the value of a `records` field it counts as those bytes, and the encoder returns it as a separate
-    segment. Subclasses define the bytes.
+    A `records` field may have a RecordsSlice as its value. The encoder writes the length and returns the
+    slice as a separate segment. Subclasses define which bytes to send.
     """
 
     __slots__ = ("length",)
@@ -93,7 +93,7 @@ def read_uvarint(b: Buffer, p: int) -> tuple[int, int]:
 
 
 def skip_tags(b: Buffer, p: int, count: int) -> int:
-    """Skip tagged fields that this program does not know; `count` is the first byte of their number."""
+    """Skip unknown tagged fields; return the position after them. `count`: first byte of the varint count."""
     if count > 127:
         count, p = more(b, p, count)
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""The clients with quotas that a handler's turn knows: found by connection in a few ns, filled by Python.
+"""A handler's table of clients and their quotas, for native code: a lookup by connection takes a few ns.
 
-A connection that is not here is unknown, not unlimited: Python finds its client and its limits. The
-result is good for one revision of its session and one client id. Python alone changes the table, between two
-turns. Nothing here is shared; `SharedRates` has the usage, and adds up the records of all handlers.
+For a connection without an entry, Python finds the client and its limits, and adds an entry. The entry is
+valid for one revision of the connection's session and for one client id. Only Python changes the table, when
+no native code runs. The table is not shared. `SharedRates` has the usage, summed over all handlers.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -10,7 +10,7 @@ from mpbroker.ipc.meters cimport MetersRef
 from shm.rates cimport RatesRef
 
 cdef struct Budget:
-    uint64_t key                # in the shared rates; 0: not limited
+    uint64_t key                # of the budget in the shared rates; 0: not limited
     double bound                # per second: bytes, or ns of processors and handlers
 
 cdef struct Client:
@@ -18,7 +18,7 @@ cdef struct Client:
     uint64_t revision
     uint8_t *id
     uint32_t id_length
-    bint fetch_limited          # Python handles every fetch
+    bint fetch_limited          # a quota limits fetches, so Python handles every fetch
     Budget produce
     Budget request
 

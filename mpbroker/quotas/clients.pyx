@@ -1,4 +1,4 @@
-"""Clients with quotas, and the charges for their requests; `clients.pxd` shows the table."""
+"""The table of clients with quotas, and the charges for their requests; see `clients.pxd`."""
 from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -20,7 +20,7 @@ cdef inline uint64_t hashed(uint64_t connection) noexcept nogil:
 
 
 cdef Client *place_of(ClientsRef *clients, uint64_t connection) noexcept nogil:
-    """Return the place of a connection, or the free place where it would be."""
+    """Return the table entry of a connection, or the free entry for it."""
     cdef uint64_t at = hashed(connection) & clients.mask
     while clients.places[at].connection != 0 and clients.places[at].connection != connection:
         at = (at + 1) & clients.mask
@@ -30,7 +30,7 @@ cdef Client *place_of(ClientsRef *clients, uint64_t connection) noexcept nogil:
 cdef Client *client_of(
     ClientsRef *clients, uint64_t connection, uint64_t revision, const uint8_t *id, uint32_t id_length
 ) noexcept nogil:
-    """Return a connection's client; NULL if it is unknown or has another session or client id."""
+    """Return a connection's client; NULL if unknown, or if the session revision or client id differs."""
     cdef Client *client = place_of(clients, connection)
     if client.connection != connection or client.revision != revision or client.id_length != id_length:
         return NULL
@@ -40,7 +40,7 @@ cdef Client *client_of(
 cdef int64_t charge(
     ClientsRef *clients, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms
 ) noexcept nogil:
-    """Record usage, then return the pause in ms (QuotaUtils.throttleTime). `kind`: QuotaKind."""
+    """Record `value` bytes or ns. Return the client's pause in ms (Kafka: QuotaUtils.throttleTime)."""
     cdef Measured measured
     cdef double rate, pause_ms
     note_used(clients.meters, kind, key, value, now_ms)
@@ -93,7 +93,7 @@ cdef class Clients:
 
     @property
     def on(self) -> bool:
-        """Return whether every request must be matched with its client."""
+        """Return whether any quota exists. If so, the client of every request must be known."""
         return self.ref.on
 
     @on.setter
@@ -102,11 +102,11 @@ cdef class Clients:
 
     @property
     def unmeasured(self) -> int:
-        """Return how many requests were not counted because too many clients are active at once."""
+        """Return how many charges were not recorded, because too many clients were active at once."""
         return self.ref.unmeasured
 
     def clear(self) -> None:
-        """Remove all clients, after the quotas have changed."""
+        """Remove all clients. Called after the quotas have changed."""
         self._free()
         self.ref.count = 0
         self._resize(FIRST_PLACES)
@@ -145,10 +145,10 @@ cdef class Clients:
         ) != NULL
 
     def charge(self, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms) -> int:
-        """Add to a budget's usage; return how long the client must pause, in ms. `kind`: QuotaKind."""
+        """Record usage of a budget. Return how long the client must pause, in ms. `kind` is a QuotaKind."""
         return charge(&self.ref, kind, key, bound, value, now_ms)
 
     def take_back(self, int kind, uint64_t key, int64_t value, int64_t now_ms) -> None:
-        """Take back a charge that was not used."""
+        """Reduce the recorded usage of a budget by `value`, which was charged and not used."""
         note_used(self.ref.meters, kind, key, -value, now_ms)
         rates_record(self.ref.rates, key, -value, now_ms)

@@ -1,8 +1,8 @@
-"""The entities of quotas, the quotas that each may have, and the choice of the quota that limits a client.
+"""The entities of quotas, the quotas that an entity may have, and which quota limits a client.
 
-An entity is a set of (type, name) pairs: a user, a client id, both, or an address; a name of None is the
-default for all names without a quota of their own. Kafka: ClientQuotaEntity, QuotaConfigs,
-ClientQuotaControlManager, and ClientQuotaManager.DefaultQuotaCallback for the precedence.
+An entity is a set of (type, name) pairs: a user, a client id, both, or an address. The name None means all
+names without a quota of their own. (Kafka: ClientQuotaEntity, QuotaConfigs, ClientQuotaControlManager,
+and ClientQuotaManager.DefaultQuotaCallback for the precedence.)
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ WHOLE_NUMBERS = {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RAT
 EPSILON = 1e-6
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""(type, name) pairs in the order of the types' names; a name of None is the default of its type."""
+"""(type, name) pairs sorted by type. The name None is the default of its type."""
 
 
 class InvalidQuota(ValueError):
-    """The entity or its quota does not exist; the text is for the client."""
+    """An entity or a quota is not valid. The client gets the text."""
 
 
 class Limit(NamedTuple):
-    """A bound and its budget: clients with this `user` and `client_id` share it; "" means any."""
+    """A budget and its bound. All clients with this `user` and `client_id` share the budget; "" means any."""
 
     user: str
     client_id: str
@@ -44,7 +44,7 @@ class Limit(NamedTuple):
 
 
 def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
-    """Return the entity. Raises InvalidQuota if it cannot have quotas."""
+    """Return the entity with these (type, name) pairs. Raises InvalidQuota if it cannot have quotas."""
     entity = tuple(sorted(pairs, key=lambda pair: pair[0]))
     types = [kind for kind, _ in entity]
     if not entity:
@@ -64,7 +64,7 @@ def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def address_of(name: str | None) -> str | None:
-    """Return the canonical text of an address. Raises InvalidQuota if it is not one."""
+    """Return the canonical text of an IP address; None stays None. Raises InvalidQuota for other texts."""
     if name is None:
         return None
     try:
@@ -84,7 +84,7 @@ def check_quota(entity: Entity, key: str, value: float) -> None:
 
 
 class MatchType(IntEnum):
-    """How a component of a filter compares names (DescribeClientQuotas)."""
+    """How a filter of DescribeClientQuotas compares an entity's name: equal, the default, or any name."""
 
     EXACT = 0
     DEFAULT = 1
@@ -104,15 +104,15 @@ class QuotaTable:
         return iter(self._quotas.items())
 
     def copy(self) -> QuotaTable:
-        """Return a copy. It shares each entity's quotas, which are replaced as a whole and never changed."""
+        """Return a copy. The dicts of quotas are shared, since they are replaced and never changed."""
         return QuotaTable(self._quotas.copy())
 
     def of(self, entity: Entity) -> dict[str, float]:
-        """Return the quotas of exactly this entity."""
+        """Return the quotas of exactly this entity, without inherited defaults."""
         return self._quotas.get(entity, {})
 
     def put(self, entity: Entity, values: dict[str, float]) -> None:
-        """Set the quotas of an entity; an empty dict removes it."""
+        """Replace all quotas of an entity. An empty dict removes the entity."""
         if values:
             self._quotas[entity] = values
         else:
@@ -125,7 +125,7 @@ class QuotaTable:
         self.put(entity, values)
 
     def matching(self, wanted: dict[str, tuple[MatchType, str | None]], strict: bool) -> Iterator[Entity]:
-        """Yield the entities that have every wanted type; with `strict`, no other type."""
+        """Yield the entities that match each type in `wanted` and, with `strict`, have no other type."""
         for entity in self._quotas:
             names = dict(entity)
             if strict and len(names) != len(wanted):
@@ -141,7 +141,7 @@ class QuotaTable:
         return any(key in values for values in self._quotas.values())
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """Return the limit of a client by Kafka's order of precedence, None if there is none."""
+        """Return the limit of a client by Kafka's order of precedence, None if no quota limits it."""
         tags = self._budget(key, user, client_id)
         if tags is None:
             return None
@@ -159,7 +159,7 @@ class QuotaTable:
         return None
 
     def _budget(self, key: str, user: str, client_id: str) -> tuple[str, str] | None:
-        """Return the budget that the client uses, by the first level that has a quota."""
+        """Return the (user, client id) of the client's budget, None if no quota applies; "" means any."""
         both, of_user, of_client = (user, client_id), (user, ""), ("", client_id)
         levels: list[tuple[Entity, tuple[str, str]]] = [
             (((CLIENT_ID, client_id), (USER, user)), both),

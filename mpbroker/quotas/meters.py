@@ -1,4 +1,4 @@
-"""The usage of quotas by clients, for metrics (Kafka: the sensors of ClientQuotaManager)."""
+"""Meters of clients' use of quotas, for metrics (Kafka: the sensors of ClientQuotaManager)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ KEY_BYTES = 8
 
 
 def key_of(secret: bytes, quota: str, limit: Limit) -> int:
-    """Return the key of a budget. The secret keeps clients from choosing names whose keys collide."""
+    """Return the hash of a budget, never 0. The secret prevents clients from choosing names that collide."""
     name = f"{quota}\0{limit.user}\0{limit.client_id}".encode()
     return int.from_bytes(blake2b(name, digest_size=KEY_BYTES, key=secret).digest()) or 1
 
 
 class MutationMeters:
-    """The meters of controller mutations, in the coordinator's pages."""
+    """The meters of the quota on controller mutations. The coordinator writes them."""
 
     def __init__(self, meters: Meters, secret: bytes) -> None:
         self._meters = meters
         self._secret = secret
 
     def took(self, limit: Limit, count: float, left: float, burst: float) -> None:
-        """Count tokens taken from a budget's bucket; a negative count is a refund."""
+        """Record that `count` tokens were taken (negative: refunded) from a bucket, which has `left` now."""
         key, now_ms = key_of(self._secret, CONTROLLER_MUTATION_RATE, limit), monotonic_ms()
         self._meters.name_quota(QuotaKind.QUOTA_MUTATION, key, limit.user, limit.client_id, now_ms)
         self._meters.quota_used(QuotaKind.QUOTA_MUTATION, key, round(count), now_ms)

@@ -1,7 +1,7 @@
 """The quota on controller mutations (created and deleted partitions), with a bucket of tokens per budget.
 
-The coordinator alone decides about topics, so it alone has the buckets. They start full, also in a successor.
-Kafka: ControllerMutationQuotaManager, stats.TokenBucket (KIP-599).
+Only the coordinator decides about topics, so only the coordinator has the buckets. New buckets are full.
+(Kafka: ControllerMutationQuotaManager, stats.TokenBucket; KIP-599.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUCKETS_MAX = 1024
 
 
 class TokenBucket:
-    """A bucket that fills by `rate` tokens per second up to `burst`. It may be overdrawn."""
+    """A bucket that gets `rate` tokens per second, up to `burst`. Its tokens may become negative."""
 
     def __init__(self, rate: float, burst: float, now_ms: int) -> None:
         self._rate, self._burst = rate, burst
@@ -33,12 +33,12 @@ class TokenBucket:
         return self._tokens
 
     def take(self, count: float, now_ms: int) -> float:
-        """Take `count` tokens, even more than the bucket has; return the remaining tokens."""
+        """Take `count` tokens, even more than the bucket has. Return the remaining tokens, maybe negative."""
         self._tokens = min(self._burst, self.tokens(now_ms) - count)
         return self._tokens
 
     def change(self, rate: float, burst: float) -> None:
-        """Change rate and size. Keep the tokens, up to the new size."""
+        """Change rate and size. The bucket keeps its tokens, up to the new size."""
         self._rate, self._burst = rate, burst
 
     def is_full(self, now_ms: int) -> bool:
@@ -46,7 +46,7 @@ class TokenBucket:
 
 
 class Mutations:
-    """All buckets. `burst_s`: the seconds of a quota that a client may use at once."""
+    """The buckets of all budgets. A full bucket has the tokens of `burst_s` seconds at its quota's rate."""
 
     def __init__(
         self, burst_s: float, now_ms: Callable[[], int], meters: MutationMeters | None = None
@@ -57,14 +57,14 @@ class Mutations:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def begin(self, quotas: QuotaTable, user: str, client_id: str, *, strict: bool) -> Mutation:
-        """Begin one request. `strict`: an exhausted budget refuses requests, not only throttles them."""
+        """Return the Mutation of one request. `strict`: refuse mutations if the budget is exhausted."""
         return Mutation(self, quotas.limit(CONTROLLER_MUTATION_RATE, user, client_id), strict)
 
     def now_ms(self) -> int:
         return self._now_ms()
 
     def take(self, limit: Limit, count: float) -> float:
-        """Take tokens; return the remaining tokens in the bucket."""
+        """Take tokens from the bucket of the limit's budget. Return its remaining tokens, maybe negative."""
         now_ms = self._now_ms()
         left = self._bucket(limit, now_ms).take(count, now_ms)
         if self.meters is not None:
@@ -83,7 +83,7 @@ class Mutations:
 
 
 class Mutation:
-    """The tokens that one request has used."""
+    """The tokens that one request has taken from its client's bucket."""
 
     def __init__(self, mutations: Mutations, limit: Limit | None, strict: bool) -> None:
         self._mutations = mutations
@@ -94,7 +94,7 @@ class Mutation:
         self._throttled_at_ms = 0
 
     def allows(self, partitions: int) -> bool:
-        """Take the tokens of a topic. Return False, and take none, if the topic must be refused."""
+        """Take a token per partition of a topic. Return False, and take none, if the topic is refused."""
         if self._limit is None:
             return True
         if self._strict and self._exhausted(self._mutations.take(self._limit, 0)):
@@ -114,14 +114,14 @@ class Mutation:
         return True
 
     def throttle_ms(self) -> int:
-        """Return how long the client must pause from now on."""
+        """Return how long the client must pause from now on, in ms, and record the pause in the meters."""
         pause_ms = max(0, self._throttle_ms - (self._mutations.now_ms() - self._throttled_at_ms))
         if pause_ms and self._limit is not None and self._mutations.meters is not None:
             self._mutations.meters.paused(self._limit, pause_ms)
         return pause_ms
 
     def refund(self) -> None:
-        """Give the tokens back: the request is decided again."""
+        """Put the taken tokens back, because the request was not carried out."""
         if self._limit is not None and self._taken:
             self._mutations.take(self._limit, -self._taken)
             self._taken = 0

@@ -1,5 +1,6 @@
-"""Reads topics as Arrow batches, from a broker's files or over the wire; knows nothing of Spark.
+"""Reads topics as Arrow batches, from a broker's files or over the Kafka protocol; does not import Spark.
 
-`options` describes a query, a catalog (`local` or `remote`) knows the topics and their offsets, `plan` makes
-ranges of both, and `read` gives the records of one range. Spark and the command line read by these rules.
+`options` parses a query. `local_catalog` and `remote_catalog` find its topics and their offsets, `plan` makes
+ranges of offsets from a query and a catalog, and `read` yields the records of a range. The Spark source and
+the command line use this package.
 """

@@ -1,4 +1,4 @@
-"""Decides how much of the backlog a micro-batch takes, from offsets and a time, without I/O.
+"""Decides how much of the backlog a micro-batch reads; computes with offsets and times, without I/O.
 
 (Spark: KafkaMicroBatchStream.rateLimit and delayBatch.)
 """
@@ -13,14 +13,14 @@ from mpbroker.reading.plan import OffsetRange
 
 
 def backlog(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
-    """Return how many offsets lie between begins and ends, over all partitions."""
+    """Return the number of offsets between `begins` and `ends`, summed over all partitions."""
     return sum(max(0, end - begins[one]) for one, end in ends.items())
 
 
 def at_most_offsets(
     limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return ends that take about `limit` offsets, from each partition in proportion to its backlog.
+    """Return the ends of a batch of about `limit` offsets, shared out in proportion to the backlogs.
 
     Every partition with a backlog advances by at least one offset, as in Kafka's source.
     """
@@ -42,10 +42,10 @@ def at_most_bytes(
     ends: Mapping[TopicPartition, int],
     weight: Callable[[OffsetRange], int],
 ) -> dict[TopicPartition, int]:
-    """Return ends that take at most `limit` bytes, but at least one record batch of each backlog.
+    """Return the ends of a batch of at most `limit` bytes, but at least one record batch of each backlog.
 
-    `weight` returns the bytes of a range, which grow with it by whole batches. If it returns 0 (unknown),
-    that end stays as it is.
+    `weight` returns the size of a range in bytes, counting whole record batches. Where `weight` returns 0
+    (unknown), the partition keeps its end.
     """
     weights = {
         one: weight(OffsetRange(one, begins[one], end)) for one, end in ends.items() if end > begins[one]
@@ -63,7 +63,7 @@ def at_most_bytes(
 def _furthest(
     one: TopicPartition, begin: int, end: int, share: int, weight: Callable[[OffsetRange], int]
 ) -> int:
-    """Return the last end whose range weighs no more than the share, or than the first batch."""
+    """Return the largest end whose range has at most `share` bytes; at least the first batch is included."""
     allowed = max(share, weight(OffsetRange(one, begin, begin + 1)))
     fits, too_far = begin + 1, end + 1
     while too_far - fits > 1:
@@ -76,7 +76,7 @@ def _furthest(
 
 
 class Delay:
-    """Holds a batch back until the backlog has enough offsets, or for as long as it may be held."""
+    """Delays a micro-batch until `min_offsets` are waiting, at most `max_delay_ms` after the last batch."""
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets
@@ -85,7 +85,7 @@ class Delay:
         self._last_ms: float | None = None
 
     def holds(self, waiting: int, now_ms: float) -> bool:
-        """Return whether this trigger gets no batch. `now_ms` is of a clock that never goes back."""
+        """Return whether to delay a batch of `waiting` offsets. `now_ms` is the time of a monotonic clock."""
         if self._min_offsets is None:
             return False
         is_due = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms

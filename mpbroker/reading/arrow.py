@@ -1,4 +1,4 @@
-"""Reads topics as a stream of Arrow batches: `mpbroker.read`, for pandas, Polars, DuckDB, all of Arrow."""
+"""Reads topics as a stream of Arrow batches (`mpbroker.read`), for pandas, Polars, DuckDB and others."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ def read(
 ) -> pa.RecordBatchReader:
     """Read the present records of topics, from the broker's files if they are here, else by Kafka's protocol.
 
-    The result is fixed when this returns; later records are not part of it. Its batches are read as they are
-    taken, partition by partition, each in the order of offsets. A caller that keeps none of them needs little
-    memory.
+    The range of offsets is fixed when this function returns; later records are not read. The reader reads a
+    batch when its caller asks for the next one, partition by partition, each in the order of offsets. A
+    caller that keeps no batches needs little memory.
 
-    `log_dir` names the broker's log directories, `bootstrap_servers` its `host:port`; one of them is needed.
+    `log_dir` names the broker's log directories, `bootstrap_servers` its `host:port`; one or both are needed.
     `columns` are names of `mpbroker.reading.columns.SCHEMA`; the default is all but `headers`. `partitions`
-    are numbers, of each of the topics; the default is all partitions.
+    are partition numbers, the same for every topic; the default is all partitions.
 
     Offsets are "earliest", "latest", or an offset by partition: `{0: 23, 1: 5}`, for several topics
-    `{"a": {0: 23}, "b": {0: 0}}`. They must name all partitions that are read. The ending offset is not read.
-    Timestamps are aware `datetime`s or milliseconds since 1970; they mean the first record of that time or
-    later. Without one, reading ends at the end of the partition; as a start that is an error.
+    `{"a": {0: 23}, "b": {0: 0}}`. They must name all partitions that are read. Ending offsets are exclusive.
+    A timestamp, an aware `datetime` or milliseconds since 1970, means the first record of that time or later.
+    If no record is that late, an ending timestamp means the partition's end, and a starting one is an error.
 
     `isolation_level` is read_committed or read_uncommitted. `options` has any other options of the Spark
     source, by their names there, such as `{"failOnDataLoss": False, "kafka.security.protocol": "SSL"}`.
 
-    Raises OptionError (a ValueError), SourceUnavailable, DataLoss, CorruptLog; taking batches may raise them,
-    too.
+    Raises OptionError (a ValueError), SourceUnavailable, DataLoss, CorruptLog. Reading batches from the
+    reader may raise these errors, too.
     """
     given = {name: spelt(value) for name, value in (options or {}).items()}
     named = {
@@ -87,7 +87,7 @@ def read(
 
 
 def open_reader(given: Mapping[str, str]) -> pa.RecordBatchReader:
-    """Plan by the options of the Spark source, and read batches as they are taken. Raises as `read` does."""
+    """Return a reader for a query with the options of the Spark source. Raises the same errors as `read`."""
     if any(name.lower() == "valueformat" for name in given):
         raise OptionError(
             "valueFormat is an option of Spark queries. Leave it out and decode the column value, binary here"
@@ -100,7 +100,7 @@ def open_reader(given: Mapping[str, str]) -> pa.RecordBatchReader:
 
 
 def arrow_schema(given: Mapping[str, str]) -> pa.Schema:
-    """Return the columns that the options choose. Raises OptionError."""
+    """Return the schema of the columns that the options choose. Raises OptionError."""
     return pa.schema([SCHEMA.field(name) for name in chosen_columns(given, SCHEMA.names)])
 
 
@@ -130,7 +130,7 @@ def _milliseconds(time: Time | None, name: str) -> str | None:
 
 
 def _offsets(offsets: Offsets | None, topics: Sequence[str], name: str) -> str | None:
-    """Return offsets as Kafka's JSON, `{"topic":{"0":23}}`. For a single topic its name may be left out."""
+    """Return offsets as Kafka's JSON, `{"topic":{"0":23}}`. `offsets` may omit a query's only topic."""
     if offsets is None or isinstance(offsets, str):
         return offsets
     if not isinstance(offsets, Mapping):

@@ -1,4 +1,4 @@
-"""Chooses the catalog of a query: that of files, or that of brokers."""
+"""Chooses the catalog of a query: the catalog of local files, or the catalog of brokers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mpbroker.reading.plan import Catalog
 
 
 def open_catalog(options: ReadOptions) -> Catalog:
-    """Open the catalog of files if they are here and readMode permits; otherwise the catalog of brokers.
+    """Open the catalog of files if the files are here and readMode permits, else the catalog of brokers.
 
     With readMode auto and bootstrap servers, files that are here and cannot be read (no permission, a broker
-    in another container, a second log directory that is missing) are a warning, once per process.
+    in another container, a missing second log directory) cause one warning per process.
 
     Raises FilesUnavailable, SourceUnavailable, OptionError.
     """

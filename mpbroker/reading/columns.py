@@ -1,4 +1,4 @@
-"""Makes Arrow batches of records, with exactly the schema that is asked for."""
+"""Makes Arrow batches of records, with exactly the schema that the caller gives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA: Final = pa.schema(
 
 
 class Columns:
-    """Decodes ranges of bytes of one partition; keeps the constant columns between batches."""
+    """Decodes byte ranges of one partition; all batches share their `topic` and `partition` columns."""
 
     def __init__(self, schema: pa.Schema, topic: str, partition: int, *, check_crcs: bool) -> None:
         self._schema = schema
@@ -55,9 +55,9 @@ class Columns:
         end_offset: int,
         aborted: AbortedRanges | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records in data[position:end] with these offsets, except those of aborted transactions.
+        """Yield the records in data[position:end] whose offsets are in [start_offset, end_offset).
 
-        Raises CorruptBatch, CorruptLog.
+        Records of the `aborted` transactions are left out. Raises CorruptBatch, CorruptLog.
         """
         batches = arrow_batches(
             data,
@@ -86,7 +86,7 @@ class Columns:
 
 
 class _Repeated:
-    """A constant column, cut from one of MAX_ROWS."""
+    """Makes columns that repeat one value: slices of an array of MAX_ROWS values."""
 
     def __init__(self, value: pa.Scalar) -> None:
         self._array = pa.repeat(value, MAX_ROWS)

@@ -1,17 +1,16 @@
 """Turns conditions of a query on its rows into a smaller plan: fewer partitions, shorter ranges.
 
-A pruned plan gives every row that fulfils the conditions. It may give other rows too, so `pruning_of` returns
-for each condition whether the plan alone fulfils it; the caller evaluates the others.
+A pruned plan reads every row that fulfils the conditions. It may read other rows too, so `pruning_of` returns
+for each condition whether all rows of the plan fulfil it; the caller evaluates the other conditions.
 
 * topic, partition: constants of a range, so any condition on them is decided exactly.
-* offset: ranges are cut at the offset. `in` cuts at its least and largest value.
-* timestamp, from below: before the first record at that time or later there are only earlier ones, so the
-  range starts there. Later records may be earlier ones all the same: producers choose timestamps, and with
-  LogAppendTime the broker's clock may be set back.
-* timestamp, from above: nothing. The end could only be cut after the last record of that time or earlier, and
-  neither the time index nor a batch's header knows it: both have largest timestamps, no least ones.
+* offset: ranges are cut at the offset. `in` cuts at its smallest and largest value.
+* timestamp, lower bound: a range starts at the first record of that time or later. Records after it may have
+  earlier timestamps: producers choose timestamps, and with LogAppendTime the broker's clock may be set back.
+* timestamp, upper bound: no cut. A range would have to end after its last record of that time or earlier, and
+  neither the time index nor a batch's header has that record: both contain largest timestamps only.
 
-Comparisons follow SQL: one with null is never true, neither is its negation.
+Comparisons follow SQL: neither a comparison with null nor its negation is true.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CONSTANT_TYPES: Final = {"topic": str, "partition": int}
 
 
 class Condition(NamedTuple):
-    """A condition `column operator value`, or its negation. `value`: a sequence for `in`, none for `null`."""
+    """A condition `column operator value`, or its negation. `null` means IS NULL; `in` takes a sequence."""
 
     column: str
     operator: Operator
@@ -40,10 +39,10 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Pruning:
-    """The rows that may be wanted: of which partitions, at which offsets, since when.
+    """The rows that may fulfil the conditions, by partition, offset and time.
 
-    Offsets are in [low_offset, high_offset). Rows before a partition's first record of `since_ms` or later
-    are not wanted.
+    `constants` are conditions on topic and partition. Offsets are in [low_offset, high_offset). In each
+    partition, rows before the first record with timestamp `since_ms` or later are excluded.
     """
 
     constants: tuple[Condition, ...] = ()
@@ -52,7 +51,7 @@ class Pruning:
     since_ms: int | None = None
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Return whether any row of a partition may be wanted."""
+        """Return whether any row of the partition may fulfil the conditions."""
         if self.low_offset >= self.high_offset:
             return False
         values = {"topic": topic, "partition": partition}
@@ -63,7 +62,7 @@ EVERYTHING: Final = Pruning()
 
 
 def pruning_of(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
-    """Return the pruning by all conditions, and for each condition whether a pruned plan alone fulfils it."""
+    """Return the pruning by all conditions, and for each condition whether all rows of the plan fulfil it."""
     constants: list[Condition] = []
     low, high, since_ms = 0, END_OF_OFFSETS, None
     exact = []
@@ -85,13 +84,13 @@ def pruning_of(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
 
 
 def holds(condition: Condition, value: Any) -> bool:
-    """Return whether a value that is not null fulfils the condition; False if that is unknown."""
+    """Return whether a value that is not null fulfils the condition; False if SQL's result is unknown."""
     known = _compared(condition.operator, value, condition.value)
     return known is not None and known != condition.negated
 
 
 def _compared(operator: Operator, value: Any, other: Any) -> bool | None:
-    """Return a comparison's result in SQL; None is SQL's unknown."""
+    """Return the result of SQL's comparison `value operator other`; None means unknown."""
     if operator == "null":
         return False
     if operator == "<=>":
@@ -118,7 +117,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def _comparable(condition: Condition, wanted: type) -> bool:
-    """Return whether the condition compares with values of the column's own type, or with null."""
+    """Return whether each value of the condition has the type `wanted`, the column's type, or is null."""
     if condition.operator == "null":
         return True
     if condition.operator in ("starts", "ends", "contains") and wanted is not str:
@@ -128,7 +127,7 @@ def _comparable(condition: Condition, wanted: type) -> bool:
 
 
 def _offsets(condition: Condition) -> tuple[int, int, bool]:
-    """Return [low, high) with all offsets that fulfil the condition, and whether it has no others."""
+    """Return (low, high, exact): matching offsets are in [low, high); if exact, all offsets there match."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         if operator in _NEGATED:
@@ -153,7 +152,7 @@ def _offsets(condition: Condition) -> tuple[int, int, bool]:
 
 
 def _since(condition: Condition) -> int | None:
-    """Return a time before which no record fulfils the condition, in ms since 1970; None if there is none."""
+    """Return the earliest time that can fulfil the condition, in ms since 1970; None if there is no limit."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         operator = _NEGATED.get(operator, "null")

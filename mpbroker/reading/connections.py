@@ -1,10 +1,10 @@
-"""Keeps connections longer than a task lives: a process lends them to one reader after another.
+"""Keeps a process's connections to brokers, and lends them to one reader after another.
 
-A task of Spark lasts milliseconds, its worker process serves many tasks. A reader of a thousand partitions
-would otherwise connect, ask for versions and for metadata a thousand times. A `Cluster` (the client's
-connections to a Kafka cluster) belongs to one thread, so it is lent to one reader at a time; a second reader
-gets a second `Cluster`. Those that a process inherited by a fork are dropped and not closed: parent and child
-share one epoll instance.
+A task of Spark lasts milliseconds, and its worker process runs many tasks. Without kept connections, reading
+a thousand partitions would connect and request ApiVersions and Metadata a thousand times. A `Cluster` (the
+client's connections to a Kafka cluster) is not thread-safe, so it is lent to one reader at a time; a second
+reader gets a second `Cluster`. After a fork the child drops the inherited clusters without closing them,
+because parent and child share one epoll instance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEPT_MAX: Final = 4
 class Lent(NamedTuple):
     """A cluster lent to one reader.
 
-    `made_s` is in monotonic seconds; `pid` is the process that it belongs to.
+    `made_s` is the monotonic time at which the cluster was made; `pid` is the process that made it.
     """
 
     cluster: Cluster
@@ -40,28 +40,28 @@ class Lent(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An unused cluster, since `since_s` in monotonic seconds."""
+    """A cluster that no reader has used since the monotonic time `since_s`."""
 
     lent: Lent
     since_s: float
 
 
 class Connections:
-    """Clusters by their servers and client settings. Many threads may use it."""
+    """The process's unused clusters, by their servers and client settings. It is thread-safe."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self.forget()
 
     def forget(self) -> None:
-        """Drop every connection without closing it: after a fork they are the parent's."""
+        """Drop all clusters without closing them: after a fork their connections belong to the parent."""
         self._lock = threading.Lock()
         self._kept: dict[Key, list[_Kept]] = {}
 
     def take(self, servers: list[tuple[str, int]], config: ClientConfig, advice: str) -> Lent:
-        """Lend a cluster to the caller alone, until it is given back. Raises ClientConfigError.
+        """Lend a kept or new cluster to the caller until `give_back`. Raises ClientConfigError.
 
-        Its knowledge of leaders and certificates is not older than metadata.max.age.ms.
+        A kept cluster is at most metadata.max.age.ms old, so that it knows current leaders and certificates.
         """
         key = (tuple(servers), config)
         now_s = self._clock_s()
@@ -73,7 +73,7 @@ class Connections:
         return Lent(Cluster(servers, config, advice), key, now_s, os.getpid())
 
     def give_back(self, lent: Lent) -> None:
-        """Keep the cluster for the next reader, or close it if a response is still under way."""
+        """Keep the cluster for the next reader; close it if a response is pending or enough are kept."""
         if lent.pid != os.getpid():
             return
         if not lent.cluster.client.in_flight_count():
@@ -99,7 +99,7 @@ class Connections:
 
 
 def _lives(cluster: Cluster) -> bool:
-    """Return whether the cluster can be used. The client notices here which connections have ended."""
+    """Return whether the cluster can be used, after a poll that detects closed connections."""
     try:
         cluster.client.poll(0)
     except (ClientError, OSError):

@@ -1,18 +1,18 @@
-"""Errors between a query and a topic; each text names the problem, its place and the remedy."""
+"""Errors of queries that read topics; each text names the problem, its place and the remedy."""
 
 from __future__ import annotations
 
 
 class OptionError(ValueError):
-    """An option is missing, malformed, or contradicts another (Spark: IllegalArgumentException)."""
+    """An option is missing, malformed, or contradicts another one (Spark: IllegalArgumentException)."""
 
 
 class SourceUnavailable(RuntimeError):
-    """Neither files nor brokers can be read, or they do not have the topic."""
+    """Neither files nor brokers can be read, or the topic does not exist in them."""
 
 
 class FilesUnavailable(SourceUnavailable):
-    """The files cannot be read from here, though a broker that is asked may give the same records."""
+    """This process cannot read the broker's files; fetching the records from the broker may still succeed."""
 
 
 class DataLoss(RuntimeError):
@@ -20,7 +20,7 @@ class DataLoss(RuntimeError):
 
 
 class CorruptLog(RuntimeError):
-    """Bytes within the visible part of a log are no record batches."""
+    """The readable part of a log has bytes that are not valid record batches."""
 
 
 SERVERS_ADVICE = "check kafka.bootstrap.servers and the broker's advertised.listeners"

@@ -1,9 +1,9 @@
-"""Follows the ends of topics for a streaming query: cheaply in quiet times, at once when records come.
+"""Follows the end offsets of topics for a streaming query: finds new records at once, is cheap when idle.
 
-Files are followed in the broker's shared memory. Readers may only read it and cannot ask to be woken, so they
-poll the versions of their partitions' slots, with pauses that grow while no records come. Brokers are polled
-over connections that stay open. After a second of quiet the kernel watches the files (`FileAlarm`), and a
-fetch waits for records at the broker.
+If the broker's files are here, its shared memory has the end offsets. Readers cannot ask the broker to wake
+them, so they poll the versions of their partitions' slots, with pauses that grow while no records come. Other
+brokers are polled over connections that stay open. After a second without records, the kernel watches the
+files (`FileAlarm`), or a fetch waits for records at the broker.
 """
 
 from __future__ import annotations
@@ -60,30 +60,30 @@ _EVENTS: Final = 0x002 | 0x040 | 0x080 | 0x100 | 0x200 | 0x800 | 0x01000000
 
 
 class Follower(Protocol):
-    """Watches the partitions that a query wants, and their bounds."""
+    """Watches the partitions of a query, and the bounds of their readable offsets."""
 
     @property
     def catalog(self) -> Catalog:
-        """Return the catalog for planning what `poll` has found."""
+        """Return the catalog with which tasks are planned, up to the bounds that the last `poll` returned."""
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether no broker serves the partitions now, so that the known bounds may be outdated."""
+        """Return whether no broker serves the partitions now. The known bounds may then be outdated."""
 
     def poll(self) -> Bounds:
         """Return the bounds of all partitions now. Raises SourceUnavailable, OptionError."""
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something may have changed, or after the timeout."""
+        """Wait until bounds or partitions may have changed, or for the timeout."""
 
     def close(self) -> None:
-        """Release directories and connections."""
+        """Close the catalog and its connections."""
 
 
 def follow(options: ReadOptions) -> Follower:
-    """Follow files or brokers, by the choice of `open_catalog`.
+    """Return a follower of the files or brokers that `open_catalog` chooses.
 
-    Raises as that does, and OptionError for a limit that cannot be kept.
+    Raises the errors of `open_catalog`, and OptionError for maxBytesPerTrigger without files.
     """
     # The stream retries by itself, see `stream.Stream`.
     options = dataclasses.replace(options, retries=0)
@@ -101,14 +101,14 @@ def follow(options: ReadOptions) -> Follower:
 
 
 class _State(NamedTuple):
-    """A value that stays equal as long as nothing is published, created, deleted or moved."""
+    """A state of the log: two are equal if nothing was published, created, deleted or moved in between."""
 
     directories: tuple[int, ...]
     versions: tuple[bytes, ...]
 
 
 class _Watch:
-    """Finds out from a running broker's memory whether a catalog of its files is still valid."""
+    """Checks in a running broker's shared memory whether a catalog of its files is still current."""
 
     def __init__(self, catalog: LocalCatalog, wanted: Iterable[TopicPartition]) -> None:
         self._catalog = catalog
@@ -121,7 +121,7 @@ class _Watch:
 
     @property
     def is_served(self) -> bool:
-        """Return whether the brokers that the catalog was read from still run."""
+        """Return whether the brokers from whose memory the catalog was read still run."""
         if time.monotonic() < self._alive_until:
             return True
         if not all(broker is not None and broker.is_running() for broker in self._catalog.brokers.values()):
@@ -130,7 +130,7 @@ class _Watch:
         return True
 
     def finds_broker(self) -> bool:
-        """Return whether brokers run on all directories now; one that is starting does not count yet."""
+        """Return whether all log directories have a running broker now. A starting broker does not count."""
         try:
             return all(running_broker(Path(name), patience_s=0) for name in self._catalog.brokers)
         except FilesUnavailable:
@@ -138,11 +138,11 @@ class _Watch:
 
     @property
     def is_due(self) -> bool:
-        """Return whether to read again without a change, because a partition was being created."""
+        """Return whether to read the catalog again: some partitions were not served when it was read."""
         return bool(self._catalog.unserved) and time.monotonic() - self._made_at > _KERNEL_ANSWER_S
 
     def state(self) -> _State:
-        """Return the state now. Raises OSError."""
+        """Return the current state of the directories and of the slots. Raises OSError."""
         return _State(self._catalog.changes(), self.versions())
 
     def versions(self) -> tuple[bytes, ...]:
@@ -152,8 +152,8 @@ class _Watch:
 class LocalFollower:
     """Follows topics in log directories.
 
-    While no broker runs, the bounds that the last one published still hold: a checkpoint after a crash may
-    name lower ones.
+    While no broker runs, the bounds that the last broker published stay valid: after a crash the checkpoint
+    may have lower ones.
     """
 
     def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:
@@ -228,14 +228,14 @@ class LocalFollower:
         self.catalog.close()
 
     def _stir(self) -> None:
-        """Begin to poll often, without an alarm, since more records may come."""
+        """Close the alarm and poll at short intervals again, since more records may come soon."""
         self._stirred_at = time.monotonic()
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None
 
     def _alarm_watches(self, now: float) -> bool:
-        """Set the alarm after a while of quiet. Return whether it can be relied on."""
+        """Set the alarm if no records came for a while. Return whether an alarm reports all writes now."""
         if self._alarm is None:
             is_worth_it = now - self._stirred_at >= _QUIET_S and len(self._bounds) <= _ALARM_PARTITIONS_MAX
             if not (is_worth_it and self._has_alarms and self._watch.is_served):
@@ -250,14 +250,14 @@ class LocalFollower:
         return now - self._alarm_set_at >= _ALARM_SETS_IN_S
 
     def _check_alarm(self, found: Bounds) -> None:
-        """Use no alarms from now on if one missed new records."""
+        """Use no alarms from now on if the current one did not report the new records in `found`."""
         if self._alarm is None or not self._alarm_watches(time.monotonic()) or self._alarm.wait(0):
             return
         if any(found[one].end != known.end for one, known in self._bounds.items()):
             self._has_alarms = False
 
     def _has_changed(self) -> bool:
-        """Return whether a poll is worthwhile. Changes by a broker that has died since do not count."""
+        """Return whether a poll may find other bounds; always False without a running broker."""
         return self._watch.is_served and (
             self._is_outdated or self._watch.state() != self._known or self._watch.is_due
         )
@@ -274,7 +274,7 @@ class LocalFollower:
             self._use_if_current(self._opened())
 
     def _use_if_current(self, catalog: LocalCatalog) -> None:
-        """Use the catalog, unless a partition at rest ends below the bounds that a broker published."""
+        """Use the catalog, unless no broker runs and a known partition is missing, recreated or shorter."""
         if None in catalog.brokers.values():
             found = catalog.bounds(selected(catalog, self._options))
             for one, known in self._bounds.items():
@@ -283,7 +283,7 @@ class LocalFollower:
         self._use(catalog)
 
     def _use(self, catalog: LocalCatalog) -> None:
-        """Use this catalog from now on.
+        """Use this catalog and its bounds from now on.
 
         Raises SourceUnavailable while the broker does not serve a known partition.
         """
@@ -301,7 +301,7 @@ class LocalFollower:
 
 
 class RemoteFollower:
-    """Follows topics of brokers: one request to each leader, over connections that stay open."""
+    """Follows topics of brokers: a poll sends one request to each leader, over connections that stay open."""
 
     is_at_rest = False
 
@@ -352,14 +352,14 @@ class RemoteFollower:
 
 
 class FileAlarm:
-    """Reports writes into files of these directories, and files that come and go there, by Linux' inotify.
+    """Reports writes to files in directories, and files created or deleted there, using Linux's inotify.
 
-    An alarm is set only while no records come, so that a broker under load is not slowed by reporting each
-    write. The kernel reports nothing for some file systems, such as those of a network.
+    An alarm is set only while no records come, so that reports do not slow a broker under load. For some file
+    systems, such as network file systems, the kernel reports nothing.
     """
 
     def __init__(self, directories: Iterable[Path]) -> None:
-        """Set the alarm. Raises OSError if a directory does not exist or the kernel's limit is reached."""
+        """Start to watch. Raises OSError if a directory does not exist or the kernel's limit is reached."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._poll = select.poll()
@@ -372,11 +372,11 @@ class FileAlarm:
             raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a write, or for the timeout. Return whether there was a write since the alarm was set."""
+        """Wait for a write until the timeout. Return whether there was a write since the alarm was made."""
         return bool(self._poll.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """End the watch."""
+        """Stop watching."""
         os.close(self._fd)
 
 

@@ -1,7 +1,7 @@
-"""Commits a query's progress to a consumer group, for those who monitor the lag of groups.
+"""Commits a query's progress to a consumer group, so that tools that monitor group lag show it.
 
 The query itself uses its checkpoint and never reads the group's offsets. So commits are best effort: a
-failure is logged, and the commit tried again later.
+failure is logged, and the commit is retried later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 class GroupProgress:
-    """Commits offsets to a consumer group without members. Raises OptionError, ClientConfigError."""
+    """Commits offsets to a consumer group without joining it. Raises OptionError, ClientConfigError."""
 
     def __init__(self, group: str, options: ReadOptions) -> None:
         self._group = group
@@ -37,9 +37,9 @@ class GroupProgress:
         self._coordinator: int | None = None
 
     def reached(self, offsets: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
-        """Commit that all records below these offsets have been processed.
+        """Commit these offsets: all records below them have been processed.
 
-        After a failure no commit is tried for AFTER_FAILURE_S, except a run's last one.
+        For AFTER_FAILURE_S after a failed commit, calls do nothing, except with `is_last`.
         """
         now = time.monotonic()
         if offsets == self._committed or (now < self._next_at and not is_last):

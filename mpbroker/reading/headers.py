@@ -1,6 +1,6 @@
-"""Reads the headers of the record batches in a log's segment files, damaged files too, for audits.
+"""Reads the headers of the record batches in a log's segment files, even damaged ones, for audits.
 
-Unlike all other readers this one continues after damage, at the next batch that is whole.
+Unlike other readers, this module continues after damage, at the next whole batch.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ HEADERS: Final = pa.schema(
         pa.field("fault", pa.string()),
     ]
 )
-"""A row for each batch, and one for each stretch of bytes that is none, which has `fault` and no numbers."""
+"""The schema. Each batch has a row, and so has each range of damaged bytes, with `fault` and no numbers."""
 ROWS: Final = 10_000
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment file of a partition, to be read up to the bound, or to its end if it has none."""
+    """A segment file of a partition, to be read up to `bound`, or to the file's end if `bound` is None."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class Segment:
 class Log(NamedTuple):
     """The part of a partition that may be read: offsets [start, end).
 
-    Compaction may have removed some of those below `cleaned`.
+    Compaction may have removed some of the offsets below `cleaned`.
     """
 
     topic: str
@@ -75,7 +75,7 @@ class Log(NamedTuple):
 
 
 def logs(options: ReadOptions) -> list[Log]:
-    """Return the wanted partitions and their files. Raises SourceUnavailable, OptionError."""
+    """Return the selected partitions, with their files. Raises SourceUnavailable, OptionError."""
     with closing(open_catalog(options)) as catalog:
         bounds = catalog.bounds(selected(catalog, options))
         found = []
@@ -108,7 +108,7 @@ def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None
 
 
 def headers(segment: Segment) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each batch, as of `HEADERS`. Raises OSError."""
+    """Yield Arrow batches with a row for each record batch, in the schema `HEADERS`. Raises OSError."""
     rows: list[tuple[object, ...]] = []
     unreadable: list[int] = []
     with mapped(Path(segment.path), unreadable) as view:
@@ -138,9 +138,10 @@ def _rows(segment: Segment, view: memoryview) -> Iterator[tuple[object, ...]]:
 
 
 def _published_bytes(segment: Segment) -> int | None:
-    """Return how many bytes of an opened segment are published; None if all of them are.
+    """Return the number of bytes of the segment that may be read; None if the whole file may be read.
 
-    If other segments follow, the open file may be one that the cleaner made after the bound was published.
+    The bound's position applies only to the last segment: when other segments follow, the cleaner may have
+    replaced the file after the bound was published.
     """
     if segment.bound is None or segments_of(Path(segment.path).parent)[-1] != segment.base:
         return None

@@ -1,9 +1,9 @@
-"""Translates Java's regular expressions into Python's, for names of topics (java.util.regex.Pattern).
+"""Translates Java's regular expressions (java.util.regex.Pattern) into Python's, for names of topics.
 
-The names of topics are of ASCII letters, digits, `.`, `_` and `-`, so a class of characters becomes the ASCII
-characters in it. Groups, quantifiers (possessive ones too) and assertions are the same in both languages. A
-construct that only Java has is an error, and so is one that Java itself refuses. (RE2 lacks look-ahead, with
-which patterns exclude topics.)
+Topic names consist of ASCII letters, digits, `.`, `_` and `-`, so a character class becomes the ASCII
+characters in it. Groups, quantifiers (also possessive ones) and assertions are the same in both languages. A
+construct that only Java has is an error, and so is one that Java itself refuses. (RE2 is no alternative: it
+lacks look-ahead, with which patterns exclude topics.)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _FORMS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]
 
 
 class UnsupportedPattern(ValueError):
-    """The pattern is not valid in Java, or cannot be translated; the text names the problem and its place."""
+    """The pattern is invalid in Java, or cannot be translated; the text names the problem and its place."""
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
@@ -104,7 +104,7 @@ class _Translation:
         return f"[{''.join(map(re.escape, sorted(characters)))}]" if characters else "(?!)"
 
     def _characters(self) -> frozenset[str]:
-        """Take a class in brackets, an escape or a character, and return the characters that it matches."""
+        """Read a class in brackets, an escape or a character. Return the characters that it matches."""
         char = self._taken()
         if char == "[":
             return self._class()
@@ -129,7 +129,7 @@ class _Translation:
         return frozenset(_CONTROL.get(char, char))
 
     def _property(self) -> frozenset[str]:
-        """Return the characters of `\\p{Lower}`, `\\p{IsAlphabetic}`, `\\pL`."""
+        """Read a name as in `\\p{Lower}`, `\\p{IsAlphabetic}`, `\\pL`. Return its characters."""
         name = self._matched(_PROPERTY)
         if name is None:
             raise self._wrong("\\p has no end")
@@ -140,7 +140,7 @@ class _Translation:
         return found
 
     def _class(self) -> frozenset[str]:
-        """Return the characters of a class after its bracket: ranges, unions, intersections."""
+        """Read a class after its opening bracket: ranges, unions, intersections. Return its characters."""
         negated = self._skipped("^")
         found: frozenset[str] = frozenset()
         whole = _ASCII
@@ -155,7 +155,7 @@ class _Translation:
         return _ASCII - found if negated else found
 
     def _member(self) -> frozenset[str]:
-        """Take a member of a class: a quoted text, a set of characters, or a range of them."""
+        """Read a member of a class: a quoted text, a set of characters, or a range. Return its characters."""
         if quoted := self._matched(_QUOTED):
             return frozenset(quoted[1])
         is_class = self._pattern.startswith("[", self._at)

@@ -1,9 +1,9 @@
-"""Finds topics in log directories: their partitions, their bounds, and good places to cut ranges.
+"""Finds topics in log directories: their partitions, their readable offsets, and where to cut ranges.
 
-Records may be read up to the high watermark, or up to the last stable offset for read_committed. While the
-broker runs, both are in its partition table (in the public region that `mpbroker.json` leads to). Without a
-broker the high watermark is the checkpointed one, and the last stable offset is found in the files
-(`transactions`). Nothing at or above them is ever planned.
+Records are read below the high watermark, or below the last stable offset for read_committed. While the
+broker runs, both offsets are in its partition table, in shared memory that `mpbroker.json` leads to. Without
+a broker the high watermark is the checkpointed one, and the last stable offset is computed from the files
+(`transactions`).
 
 The checkpoint is written every few seconds and at a clean stop. After an unclean stop it is outdated: later
 records are not read until a broker has recovered the log.
@@ -56,7 +56,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 class Slot(NamedTuple):
-    """A place in the partition table of a running broker."""
+    """An entry in the partition table of a running broker."""
 
     table: SlotTable
     number: int
@@ -66,9 +66,9 @@ Served = Mapping[tuple[bytes, int], tuple[Partition, Slot]]
 
 
 class Readable(NamedTuple):
-    """The records of a partition that may be read.
+    """The readable records of a partition: from offset `log_start` up to `bound`.
 
-    `aborted` are transactions that its `.txnindex` files may lack.
+    `aborted` are aborted transactions that the `.txnindex` files may lack.
     """
 
     log_start: int
@@ -78,7 +78,7 @@ class Readable(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalPartition:
-    """A partition's directory, and how to find which of its records may be read."""
+    """A partition's directory, and a function `find` that determines which records may be read."""
 
     directory: Path
     topic_id: bytes | None
@@ -90,19 +90,20 @@ class LocalPartition:
 
     @cached_property
     def readable(self) -> Readable:
-        """Return the records that may be read. They are found on demand: damage affects only its topic.
+        """Return which records may be read.
 
-        Raises CorruptLog, SourceUnavailable, FilesUnavailable, OSError.
+        The files are read at the first access, so that damaged files affect only queries of their topic.
+        Raises CorruptLog, SourceUnavailable, OSError.
         """
         with permission_needed(self.directory), _faults_named(self.directory):
             return self.find()
 
 
 class LocalCatalog:
-    """All partitions of some log directories, and of the other directories of their brokers, at one moment.
+    """All partitions in some log directories and in the other log directories of the same brokers.
 
-    With `read_committed` nothing at or above the last stable offset is planned. The files of a partition are
-    read on demand. Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
+    It is a snapshot; a partition's files are read on demand. With `read_committed`, readable offsets end at
+    the last stable offset. Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
     """
 
     def __init__(self, log_dirs: Sequence[str], *, read_committed: bool = True) -> None:
@@ -145,10 +146,10 @@ class LocalCatalog:
         return found
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Read again what the running broker publishes of these partitions; the directories are not read.
+        """Read these partitions' offsets again from the running broker's memory, without listing directories.
 
-        Returns False if one has no slot, has moved to another log directory, or is not served. A new
-        catalog finds it then.
+        Returns False if a partition has no slot, has moved to another log directory, or is not served. Then
+        the caller has to open a new catalog.
         """
         for one in wanted:
             known = self._partitions.get(one)
@@ -162,21 +163,21 @@ class LocalCatalog:
         return True
 
     def changes(self) -> tuple[int, ...]:
-        """Return times that change when a partition is created, deleted or moved. Raises OSError."""
+        """Return the log directories' mtimes: a created or deleted partition changes one. Raises OSError."""
         return tuple(os.stat(log_dir).st_mtime_ns for log_dir in self._log_dirs)  # noqa: PTH116
 
     def slots(self, wanted: Iterable[TopicPartition]) -> list[Slot]:
-        """Return the slots in which the running broker publishes these; none for partitions at rest."""
+        """Return the slots of these partitions; leave out partitions that no running broker publishes."""
         found = (self._partitions[one].slot for one in wanted)
         return [slot for slot in found if slot is not None]
 
     def directories(self, wanted: Iterable[TopicPartition]) -> list[Path]:
-        """Return where the files of these partitions are."""
+        """Return the directories of these partitions, in the same order."""
         return [self._partitions[one].directory for one in wanted]
 
     @property
     def unserved(self) -> Mapping[TopicPartition, str]:
-        """Return partitions that the running broker does not serve yet, or no longer serves, and why."""
+        """Return the partitions that the running broker does not serve now, each with the reason."""
         return self._unreadable
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -221,7 +222,7 @@ class LocalCatalog:
         self._partitions.clear()
 
     def _add(self, log_dirs: Sequence[Path], identity: Identity) -> None:
-        """Add the partitions of one broker."""
+        """Add the partitions in all log directories of one broker, which may be running."""
         try:
             found = {str(one): running_broker(one) for one in log_dirs}
             self.brokers |= found
@@ -275,7 +276,7 @@ class LocalCatalog:
 
 
 def _published(directory: Path, slot: Partition, *, read_committed: bool) -> Readable:
-    """Return the published offsets of a running broker. Raises CorruptLog."""
+    """Return the readable offsets that a running broker published in the slot. Raises CorruptLog."""
     bound = Bound(slot.high_watermark, slot.high_watermark_segment, slot.high_watermark_position)
     if read_committed:
         bound = Bound(slot.last_stable_offset, slot.last_stable_segment, slot.last_stable_position)
@@ -286,7 +287,7 @@ def _published(directory: Path, slot: Partition, *, read_committed: bool) -> Rea
 def _at_rest(
     directory: Path, bases: Sequence[int], log_start: int, high_watermark: int | None, *, read_committed: bool
 ) -> Readable:
-    """Find in the files what may be read. Raises SegmentGone, CorruptLog, OSError."""
+    """Find in the files which records may be read. Raises SegmentGone, CorruptLog, OSError."""
     if high_watermark is None:
         _LOG.warning(
             "no broker runs on %s; without a checkpointed high watermark %s cannot be read",
@@ -302,7 +303,7 @@ def _at_rest(
 
 
 def _slots_of(table: SlotTable) -> Served:
-    """Read the partitions of the running broker, by topic id and number."""
+    """Return the partitions and slots in the table of a running broker, by topic id and partition number."""
     places = (Slot(table, number) for number in range(table.slots) if table.version(number))
     found = ((read_partition_surely(*place), place) for place in places)
     return {
@@ -321,20 +322,20 @@ def _why_not_served(slot: Partition) -> str | None:
 
 
 def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
-    """Return partitions that the broker serves, of topics that are here, without a directory here."""
+    """Return the served partitions that have no directory here, though others of the same topic have one."""
     topics = {topic_id: topic for (topic, _), topic_id in topic_ids.items()}
     here = {(topic_id, number) for (_, number), topic_id in topic_ids.items()}
     return [(topics[key[0]], key[1]) for key in served if key[0] in topics and key not in here]
 
 
 def _has_moved(before: Served, after: Served) -> bool:
-    """Return whether a partition got another log directory; a listing in between may have the old one."""
+    """Return whether a partition's log directory has changed: a listing in between may lack the partition."""
     return any(key in before and before[key][0].log_dir != slot.log_dir for key, (slot, _) in after.items())
 
 
 @contextmanager
 def _faults_named(directory: Path) -> Iterator[None]:
-    """Turn errors of files that are read for a plan into SourceUnavailable and CorruptLog."""
+    """Turn errors about a partition's files into SourceUnavailable (file missing) or CorruptLog (damaged)."""
     try:
         yield
     except (SegmentGone, FileNotFoundError) as error:
@@ -363,9 +364,10 @@ def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:
 
 
 def offsets_in_files(directory: Path) -> tuple[int, int]:
-    """Return where the segments of a partition at rest begin, and where their last whole batch ends.
+    """Return the first offset in a partition's files, and the offset after their last whole batch.
 
-    That may be more than a broker has acknowledged. Raises SourceUnavailable, CorruptLog, OSError.
+    Call this only while no broker runs. The files may have records that were not acknowledged. Raises
+    SourceUnavailable, CorruptLog, OSError.
     """
     with _faults_named(directory):
         bases = segments_of(directory)
@@ -373,7 +375,7 @@ def offsets_in_files(directory: Path) -> tuple[int, int]:
 
 
 def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:
-    """Find the high watermark in the files; the end of the whole batches if they end before it."""
+    """Return the high watermark's position in the files; the end of the last whole batch if that is lower."""
     base = max((one for one in bases if one <= high_watermark), default=bases[0])
     with opened(directory, base) as fd:
         size = os.fstat(fd).st_size

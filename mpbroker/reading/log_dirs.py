@@ -1,9 +1,9 @@
-"""Examines log directories from outside: their broker, whether it runs, and its other directories.
+"""Finds out which broker a log directory belongs to, whether it is running, and its other log directories.
 
-A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
-(mpbroker.storage.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file
-sees the lock, also from another container, where the broker's process id means nothing. A copied directory is
-not locked, though its `mpbroker.json` still leads to the broker that has the original.
+A running broker holds locks on the file `.lock` of each of its log directories, and on its runtime directory
+(mpbroker.storage.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file can test
+the lock, also in another container, where the broker's process id means nothing. A copied directory is not
+locked, though its `mpbroker.json` still names the runtime directory of the original's broker.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from shm.ownership import UntrustedPath, check_path
 from shm.region import LayoutMismatch, Region
 
 START_PATIENCE_S: Final = 5.0
-"""A plan waits this long for a broker that has its directories and has not published its partitions yet."""
+"""A plan waits this long for a broker that has locked its directories and will publish its partitions."""
 END_PATIENCE_S: Final = 1.0
-"""The processes of a killed broker may keep its locks for this long, without its region."""
+"""A plan waits this long for the processes of a killed broker, which may still hold the broker's locks."""
 _POLL_S = 0.05
 _FETCH_INSTEAD = "or give kafka.bootstrap.servers (with readMode auto or remote) to fetch from the broker"
 _LOG = logging.getLogger("mpbroker.spark")
@@ -39,7 +39,7 @@ _warned: set[str] = set()
 
 
 class Identity(NamedTuple):
-    """The content of `meta.properties`. `directory_id` is empty if the broker gave none."""
+    """The content of `meta.properties`. `directory_id` is empty if the file has none."""
 
     cluster_id: str
     node_id: str
@@ -47,7 +47,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(log_dir: Path) -> Identity | None:
-    """Read which broker's directory this is; None without `meta.properties`. Raises FilesUnavailable."""
+    """Read which broker the directory belongs to; None without `meta.properties`. Raises FilesUnavailable."""
     with permission_needed(log_dir):
         try:
             text = (log_dir / META_PROPERTIES).read_text("utf-8", "replace")
@@ -61,7 +61,7 @@ def identity_of(log_dir: Path) -> Identity | None:
 
 @contextmanager
 def permission_needed(path: Path) -> Iterator[None]:
-    """Turn PermissionError into FilesUnavailable, with advice."""
+    """Turn PermissionError into FilesUnavailable, whose text advises how to get access."""
     try:
         yield
     except PermissionError as error:
@@ -72,12 +72,11 @@ def permission_needed(path: Path) -> Iterator[None]:
 
 
 def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
-    """Return the named log directories, and all others of the brokers that they belong to.
+    """Return the named log directories, and all other log directories of the same brokers.
 
-    A broker with several directories keeps a list of them in each, `mpbroker.dirs`. Topics have partitions in
-    all of them, so none may be left out. Apache Kafka keeps no such list; all its directories have to be
-    named. Raises OptionError for a path that is not a log directory, FilesUnavailable if another directory
-    cannot be read here.
+    A broker with several log directories lists all of them in a file `mpbroker.dirs` in each. A topic may
+    have partitions in all of them. Apache Kafka has no such file, so `named` must be all directories. Raises
+    OptionError for a path that is not a log directory, FilesUnavailable if another directory cannot be read.
     """
     found: dict[Path, Identity] = {}
     for name in named:
@@ -97,7 +96,7 @@ def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
 
 
 def _listed_in(log_dir: Path) -> dict[str, Path]:
-    """Read the broker's list of its directories: paths, as the broker sees them, by directory ids."""
+    """Read the list of the broker's log directories: by directory id, the path as the broker sees it."""
     path = log_dir / ALL_DIRS
     try:
         with permission_needed(path):
@@ -122,14 +121,14 @@ def _sibling(log_dir: Path, directory_id: str, other: Path) -> Identity:
 
 
 def is_of(log_dir: Path, cluster_id: str, node_id: str) -> bool:
-    """Return whether the path is a log directory of that broker on this host. Raises FilesUnavailable."""
+    """Return whether the path is a log directory of the broker with these ids. Raises FilesUnavailable."""
     identity = identity_of(log_dir)
     return identity is not None and (identity.cluster_id, identity.node_id) == (cluster_id, node_id)
 
 
 @dataclass(frozen=True)
 class RunningBroker:
-    """The broker that has a log directory, and its public region. `inode` is that of the region's file."""
+    """A running broker, found from `log_dir`. `region` maps its public memory file, `inode` is the file's."""
 
     log_dir: Path
     runtime_dir: Path
@@ -137,10 +136,7 @@ class RunningBroker:
     inode: int
 
     def is_running(self) -> bool:
-        """Return whether this broker still has the directory, and no other one in its place.
-
-        Raises OSError.
-        """
+        """Return whether this same broker still runs on the log directory. Raises OSError."""
         try:
             is_same = (self.runtime_dir / PUBLIC_NAME).stat().st_ino == self.inode
         except FileNotFoundError:
@@ -149,10 +145,10 @@ class RunningBroker:
 
 
 def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBroker | None:
-    """Attach the public region of the broker that has the directory; None if none has.
+    """Attach the public shared memory of the broker that runs on the directory; None if no broker does.
 
-    Waits for a broker that starts, and for the last processes of a killed one. Raises FilesUnavailable if a
-    broker has the directory and its region cannot be attached here.
+    Waits at most `patience_s` for a broker that is starting, or for the last processes of a killed broker.
+    Raises FilesUnavailable if a broker runs and its shared memory cannot be attached here.
     """
     begun = time.monotonic()
     while True:
@@ -169,7 +165,7 @@ def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBro
 
 
 class _NotNow(Exception):
-    """The region of the directory's broker is not found here; callers try again for `patience_s`."""
+    """The broker's shared memory was not found; callers try again until `patience_s` has passed."""
 
     def __init__(self, text: str, patience_s: float) -> None:
         super().__init__(text)
@@ -177,7 +173,7 @@ class _NotNow(Exception):
 
 
 def _broker_of(log_dir: Path) -> RunningBroker:
-    """Attach the public region of the broker that has locked the directory.
+    """Attach the public shared memory of the broker that has locked the directory.
 
     Raises _NotNow, FilesUnavailable, SourceUnavailable, PermissionError.
     """
@@ -227,7 +223,7 @@ def _broker_of(log_dir: Path) -> RunningBroker:
 
 
 def one_that_counts(paths: Sequence[Path]) -> Path:
-    """Return the partition's valid directory of those that log directories have during or after a move."""
+    """Return the valid one of a partition's directories: during and after a move, several may exist."""
     if len(paths) == 1:
         return paths[0]
     marked = [one for one in paths if (one / STAYED).exists()]
@@ -242,7 +238,7 @@ def one_that_counts(paths: Sequence[Path]) -> Path:
 
 
 def warn_once(key: str, text: str) -> None:
-    """Log a warning once in this process for each key, such as a directory."""
+    """Log a warning, unless this process has logged one with the same key, such as a directory."""
     if key not in _warned:
         _warned.add(key)
         _LOG.warning("%s", text)

@@ -1,4 +1,4 @@
-"""Describes planned ranges as JSON for readers that are not Python, which find the bytes themselves."""
+"""Describes planned ranges as JSON for readers in other languages, which read the segments themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mpbroker.storage.reader import SegmentGone
 
 
 def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, Any]:
-    """Return the JSON for io.mpbroker.spark.Manifest; {"declined": why} if a range is not in files here.
+    """Return the JSON for io.mpbroker.spark.Manifest; {"declined": reason} if a range has to be fetched.
 
     Raises SourceUnavailable, CorruptLog, OSError.
     """
@@ -64,7 +64,7 @@ def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
 
 
 def _bytes(task: TaskRange, files: LocalFiles) -> int:
-    """Return the current size of the range in bytes. The task reports records that were deleted meanwhile."""
+    """Return the current size of the range in bytes, 0 if files were deleted: the task will report that."""
     with suppress(SegmentGone, FileNotFoundError):
         return weight(pieces(Path(files.directory), files.bound, task.start, task.end))
     return 0

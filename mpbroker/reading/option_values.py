@@ -1,6 +1,6 @@
 """Parses texts of options: numbers, durations, JSON by partition. Error texts are those of Spark's source.
 
-(Spark: JsonUtils, JavaUtils.timeStringAs.) Every function here raises OptionError.
+(Spark: JsonUtils, JavaUtils.timeStringAs.) The parsing functions raise OptionError.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def timestamp_ms(text: str, option: str) -> int:
 
 
 def duration_ms(text: str, option: str) -> int:
-    """Parse Spark's durations, `90s` or `15m`; without a unit they are milliseconds."""
+    """Parse a duration in Spark's form, such as `90s` or `15m`; without a unit it is in milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or (found[2] or "ms") not in _UNITS_US:
         raise OptionError(
@@ -73,7 +73,7 @@ def duration_ms(text: str, option: str) -> int:
 
 
 def partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
-    """Parse `{"topic":[0,1]}`; a partition that is listed twice counts once."""
+    """Parse `{"topic":[0,1]}`. A partition that is named twice is returned once."""
     wrong = OptionError(f"{option}: {_WANT_PARTITIONS}{text}")
     found = []
     for topic, numbers in _json_object(text, wrong).items():
@@ -94,7 +94,7 @@ def timestamps_ms(text: str, option: str) -> dict[TopicPartition, int]:
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that begin with `kafka.` and are for the network client, without the prefix."""
+    """Return the options of the network client, which begin with `kafka.`, without that prefix."""
     given = {
         key.removeprefix("kafka."): value
         for key, value in options.items()
@@ -134,7 +134,7 @@ def _json_object(text: str, wrong: OptionError) -> dict[str, Any]:
 
 
 def _is_decimal(text: str) -> bool:
-    """Return whether all are ASCII digits: Python's own `isdecimal` accepts other scripts, too."""
+    """Return whether the text consists of ASCII digits. (Python's `isdecimal` accepts other scripts, too.)"""
     return text.isascii() and text.isdecimal()
 
 

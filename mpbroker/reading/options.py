@@ -1,8 +1,8 @@
 """Parses the options of the source; names, defaults and errors are those of Spark's Kafka source.
 
-Our own options are log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger, commitGroupId,
-filterPushdown, check.crcs, and those for Spark's side alone: accelerated, and all that begin with `value`.
-Spark passes options with lower-cased keys. (Spark: KafkaSourceProvider.)
+Options that Spark's Kafka source lacks: log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger,
+commitGroupId, filterPushdown, check.crcs, and, used on Spark's side only, accelerated and all options that
+begin with `value`. Spark passes options with lower-cased keys. (Spark: KafkaSourceProvider.)
 """
 
 from __future__ import annotations
@@ -107,21 +107,21 @@ class AtOffset:
 
 @dataclass(frozen=True)
 class AtOffsets:
-    """An offset, EARLIEST or LATEST for each partition."""
+    """For each partition an offset, EARLIEST or LATEST."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class AtTimestamp:
-    """The first record of this time or later, in every partition."""
+    """The first record with this timestamp or a later one, in every partition."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True)
 class AtTimestamps:
-    """The first record of each partition's time or later."""
+    """For each partition a time: the first record with this timestamp or a later one."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -132,7 +132,7 @@ Limit = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A query, as the user asked for it. Options of streams have their defaults in a batch."""
+    """The parsed options of a query. In a batch query, options that only streams use have their defaults."""
 
     strategy: Strategy
     starting: Limit
@@ -178,8 +178,8 @@ def includes_headers(options: Mapping[str, str]) -> bool:
 def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[str, ...]:
     """Return the names in the option `columns`.
 
-    Without the option these are all known ones, `headers` only if they are included. Raises OptionError for a
-    name that is not known, or listed twice.
+    Without the option return all known columns, but `headers` only with includeHeaders. Raises OptionError
+    for a name that is unknown or listed twice.
     """
     text = _lowered(options).get("columns")
     if text is None:
@@ -196,10 +196,10 @@ def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[st
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """Parse the options of a batch query, or of a stream. Raises OptionError.
+    """Parse the options of a batch query, or with `streaming` of a stream. Raises OptionError.
 
-    A stream begins at the latest offsets by default and has no end (`ending` is LATEST). Options for streams
-    only are ignored in a batch, with a warning.
+    A stream begins at the latest offsets by default and has no end (`ending` is LATEST). A batch query
+    ignores options for streams only, with a warning.
     """
     options = _lowered(given)
     _refuse(options)
@@ -208,7 +208,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """Check the options of a query, which is taken for a stream if it has no end. Raises OptionError."""
+    """Check a query's options, as a stream's if no option sets an end for the query. Raises OptionError."""
     options = _lowered(given)
     _refuse(options)
     _parsed(options, streaming=not any(key in options for key in _OF_BATCH))
@@ -290,7 +290,7 @@ def _refuse(options: Mapping[str, str]) -> None:
 
 
 def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
-    """Warn of options that are ignored, and of unknown ones that resemble a known one."""
+    """Warn of ignored options, and of unknown options whose names resemble a known name."""
     if not streaming:
         for key in _OF_STREAMS:
             if key in options:
@@ -361,7 +361,7 @@ def _pattern(value: str) -> re.Pattern[str]:
 
 
 def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) -> tuple[Limit, Limit]:
-    """Parse where reading starts and ends."""
+    """Return the limits at which reading starts and ends."""
     if streaming:
         for key, text in _OF_BATCH.items():
             if key in options:
@@ -376,7 +376,7 @@ def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) 
 
 
 def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strategy) -> Limit:
-    """Parse one side. A timestamp for all overrides those by partition, and these override offsets."""
+    """Return the limit in `<side>timestamp`, else `<side>offsetsbytimestamp`, else `<side>offsets`."""
     one, many, offsets = f"{side}timestamp", f"{side}offsetsbytimestamp", f"{side}offsets"
     if one in options:
         return AtTimestamp(values.timestamp_ms(options[one], _shown(one)))
@@ -395,7 +395,7 @@ def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strate
 
 
 def _not_for_batches(limit: Limit, refused: int, for_all: str, for_one: str) -> None:
-    """Refuse a batch that begins at the latest offset, or ends at the earliest one. Raises OptionError."""
+    """Raise OptionError if the limit is or contains `refused`: LATEST for a start, EARLIEST for an end."""
     word = "latest" if refused == LATEST else "earliest"
     if limit == AtOffset(refused):
         raise OptionError(f"{for_all} can't be {word} for batch queries on Kafka")
@@ -408,10 +408,7 @@ def _not_for_batches(limit: Limit, refused: int, for_all: str, for_one: str) -> 
 
 
 def _check_order(starting: Limit, ending: Limit) -> None:
-    """Refuse two limits of the same kind that name different partitions or go backwards.
-
-    Raises OptionError.
-    """
+    """Raise OptionError if limits of the same kind name different partitions or a start is after its end."""
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
         first, last, what = starting.offsets, ending.offsets, "offset"
     elif isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
@@ -441,7 +438,7 @@ def _check_assigned(found: Mapping[TopicPartition, int], option: str, strategy: 
 def check_names_all(
     found: Mapping[TopicPartition, int], option: str, assigned: Iterable[TopicPartition]
 ) -> None:
-    """Check that JSON names exactly the partitions that are read. Raises OptionError."""
+    """Raise OptionError unless `found`, the option's value, names exactly the assigned partitions."""
     if set(found) == set(assigned):
         return
     advice = "" if "Timestamp" in option else "Use -1 for latest, -2 for earliest. "

@@ -1,4 +1,4 @@
-"""Plans the ranges of offsets that tasks read, from options and from what a catalog knows.
+"""Plans the ranges of offsets that tasks read, from a query's options and a catalog of topics.
 
 (Spark: KafkaOffsetReader, KafkaOffsetRangeCalculator.)
 """
@@ -38,10 +38,10 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The directory of a range when it was planned, and the log directories that it may move to.
+    """A partition's directory at the time of planning, and the log directories that it may move to.
 
-    `cluster_id` and `node_id` name the broker: another host may have other directories at the same paths.
-    `aborted` are transactions that `.txnindex` files may lack.
+    `cluster_id` and `node_id` name the broker. (On another host, the paths may belong to another broker.)
+    `aborted` are aborted transactions that the `.txnindex` files may lack.
     """
 
     directory: str
@@ -52,7 +52,7 @@ class LocalFiles:
     aborted: tuple[AbortedRange, ...] = ()
 
     def places(self) -> list[Path]:
-        """Return the directories that the partition may be in now, the planned one first."""
+        """Return the paths at which the partition's directory may be now, the planned path first."""
         planned = Path(self.directory)
         return list(dict.fromkeys([planned, *(Path(log_dir) / planned.name for log_dir in self.log_dirs)]))
 
@@ -61,7 +61,7 @@ class LocalFiles:
 class TaskRange:
     """The work of one task: offsets [start, end) of a partition.
 
-    `files` is None if the range has to be fetched, `topic_id` if the catalog knows no ids.
+    `files` is None if the range has to be fetched. `topic_id` is None if the catalog has no topic ids.
     """
 
     topic: str
@@ -85,9 +85,9 @@ class OffsetRange:
 
 
 class PartitionBounds(NamedTuple):
-    """The offsets [log_start, end) that may be read now. `end` is the high watermark or the last stable one.
+    """The readable offsets [log_start, end). `end` is the high watermark or the last stable offset.
 
-    `topic_id` is None if the catalog knows no ids.
+    `topic_id` is None if the catalog has no topic ids.
     """
 
     log_start: int
@@ -108,22 +108,23 @@ class Catalog(Protocol):
         """Return the readable offsets of each partition. Raises SourceUnavailable."""
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """Find the first offset at each time or later, in ms since 1970; None if there is none."""
+        """Return each partition's first offset at its time (ms since 1970) or later, or None."""
 
     def weight(self, wanted: OffsetRange) -> int:
-        """Return about how many bytes a range has; 0 if that cannot be known."""
+        """Return the approximate size of a range in bytes; 0 if it is unknown."""
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
-        """Cut the range into about `parts` tasks of equal size, none of more than `max_records` offsets."""
+        """Cut the range into about `parts` tasks of equal size, each of at most `max_records` offsets."""
 
     def close(self) -> None:
-        """Release directories and connections."""
+        """Release files and connections."""
 
 
 def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) -> list[TaskRange]:
     """Plan the tasks of a batch query. Raises OptionError, DataLoss, SourceUnavailable.
 
-    Pruned partitions are not read at all. In the others data loss is reported before their ranges are pruned.
+    A partition that `pruning` excludes is not read, and its data loss is not reported. In other partitions
+    data loss is reported before their ranges are pruned.
     """
     everything = selected(catalog, options)
     _check_names(options.starting, "starting", everything)
@@ -139,7 +140,7 @@ def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) 
 
 
 def _pruned(catalog: Catalog, ranges: Sequence[OffsetRange], pruning: Pruning) -> list[OffsetRange]:
-    """Return the ranges, cut by the pruning, without empty ones."""
+    """Return the ranges, cut to the offsets and times of the pruning, without empty ranges."""
     left = []
     for one in ranges:
         start, end = max(one.start, pruning.low_offset), min(one.end, pruning.high_offset)
@@ -158,7 +159,7 @@ def _pruned(catalog: Catalog, ranges: Sequence[OffsetRange], pruning: Pruning) -
 
 
 def selected(catalog: Catalog, options: ReadOptions) -> list[TopicPartition]:
-    """Return the partitions that the strategy selects, in order. Raises OptionError, SourceUnavailable."""
+    """Return the partitions that the options select, sorted. Raises OptionError, SourceUnavailable."""
     strategy = options.strategy
     if isinstance(strategy, Assign):
         for topic, number in strategy.partitions:
@@ -183,7 +184,7 @@ def resolve(
     bounds: Mapping[TopicPartition, PartitionBounds],
     options: ReadOptions,
 ) -> dict[TopicPartition, int]:
-    """Find the offset that a limit means in each partition. Raises OptionError, SourceUnavailable."""
+    """Return the offset that a limit means in each partition. Raises OptionError, SourceUnavailable."""
     _check_names(limit, side, wanted)
     return {
         one: _edge(bounds[one], offset)
@@ -192,7 +193,7 @@ def resolve(
 
 
 def _check_names(limit: Limit, side: str, wanted: Sequence[TopicPartition]) -> None:
-    """Check that a limit by partition names all partitions that are read. Raises OptionError."""
+    """Raise OptionError if a limit by partition does not name exactly the partitions that are read."""
     if isinstance(limit, AtOffsets):
         check_names_all(limit.offsets, f"{side}Offsets", wanted)
     elif isinstance(limit, AtTimestamps):
@@ -206,7 +207,7 @@ def _asked_for(
     bounds: Mapping[TopicPartition, PartitionBounds],
     options: ReadOptions,
 ) -> Mapping[TopicPartition, int]:
-    """Find an offset for each partition; EARLIEST and LATEST stay as they are."""
+    """Return the limit's offset in each partition. EARLIEST and LATEST are not replaced by offsets."""
     if isinstance(limit, AtOffset):
         return dict.fromkeys(bounds, limit.offset)
     if isinstance(limit, AtOffsets):
@@ -221,10 +222,10 @@ def _at_times(
     bounds: Mapping[TopicPartition, PartitionBounds],
     options: ReadOptions,
 ) -> dict[TopicPartition, int]:
-    """Find offsets by times.
+    """Return the offset of the first record at the limit's time or later, in each partition.
 
-    If no record is that late the offset is LATEST for an end; for a start it is an error, or LATEST by the
-    option startingOffsetsByTimestampStrategy.
+    If no record is that late, return LATEST. For a start this raises OptionError instead, unless the option
+    startingOffsetsByTimestampStrategy is latest.
     """
     if isinstance(limit, AtTimestamp):
         times: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.timestamp_ms)
@@ -245,7 +246,7 @@ def _at_times(
 def _within(
     topic_partition: TopicPartition, start: int, end: int, bounds: PartitionBounds, options: ReadOptions
 ) -> OffsetRange:
-    """Cut the range to the readable offsets. A cut is data loss. Raises OptionError, DataLoss."""
+    """Return the readable part of [start, end); report the rest as lost. Raises OptionError, DataLoss."""
     earliest, latest, _ = bounds
     topic, number = topic_partition
     first, last = _edge(bounds, start), _edge(bounds, end)
@@ -270,21 +271,21 @@ def _within(
 
 
 def _edge(bounds: PartitionBounds, offset: int) -> int:
-    """Return the offset of EARLIEST or LATEST; any other offset as it is."""
+    """Replace EARLIEST by the log start offset and LATEST by the end; return any other offset unchanged."""
     if offset == EARLIEST:
         return bounds.log_start
     return bounds.end if offset == LATEST else offset
 
 
 def report_loss(fail: bool, text: str) -> None:
-    """Raise DataLoss, or log a warning that reading continues without the lost records."""
+    """Raise DataLoss if `fail`, else log a warning that reading continues without the lost records."""
     if fail:
         raise DataLoss(f"{text} {LOSS_ADVICE}")
     _LOG.warning("%s Continuing without them.", text)
 
 
 def split(catalog: Catalog, ranges: Sequence[OffsetRange], options: ReadOptions) -> list[TaskRange]:
-    """Make about minPartitions tasks, or one for each range; none is much larger than maxBytesPerTask."""
+    """Cut ranges into tasks: about minPartitions, at least one per range, none much above maxBytesPerTask."""
     weights = {one: catalog.weight(one) for one in ranges}
     by_bytes = all(weights.values())
     sizes = weights if by_bytes else {one: one.end - one.start for one in ranges}
@@ -297,9 +298,9 @@ def split(catalog: Catalog, ranges: Sequence[OffsetRange], options: ReadOptions)
 
 
 def parts_of(sizes: Sequence[int], min_partitions: int | None) -> list[int]:
-    """Return into how many parts each range is cut, so that there are about `min_partitions`.
+    """Return the number of parts of each range, so that the sum is about `min_partitions`.
 
-    Ranges that are too small to be cut count for one; the others share the rest by their sizes. (Spark:
+    A small range is not cut. Larger ranges share the other parts in proportion to their sizes. (Spark:
     KafkaOffsetRangeCalculator.)
     """
     whole = [1] * len(sizes)
@@ -317,7 +318,7 @@ def parts_of(sizes: Sequence[int], min_partitions: int | None) -> list[int]:
 
 
 def by_offsets(start: int, end: int, parts: int, max_records: int | None) -> list[tuple[int, int]]:
-    """Return [start, end) in equal pieces, each of at most `max_records` offsets."""
+    """Cut [start, end) into at least `parts` equal ranges, each of at most `max_records` offsets."""
     if max_records is not None:
         parts = max(parts, math.ceil((end - start) / max_records))
     parts = min(parts, end - start)

@@ -1,4 +1,4 @@
-"""Reads one planned range, from files if they are here, else over the Kafka protocol."""
+"""Reads one planned range, from the broker's files if they are here, else over the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpbroker.reading.read_local import is_here, read_local
 
 
 def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the range as batches of the schema, a choice of `columns.SCHEMA`'s fields.
+    """Yield the records of the range as batches with `schema`, which has fields of `columns.SCHEMA`.
 
     Raises DataLoss, CorruptLog, SourceUnavailable, OSError.
     """
@@ -37,9 +37,9 @@ def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iter
 
 
 def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
-    """Return whether the files are here; False if they are not, and brokers can be asked instead.
+    """Return True if the files can be read here, False if records have to be fetched from brokers.
 
-    Raises FilesUnavailable.
+    Raises FilesUnavailable if neither is possible.
     """
     may_fetch = options.read_mode == "auto" and options.bootstrap_servers is not None
     log_dir = Path(files.directory).parent

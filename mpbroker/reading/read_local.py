@@ -1,8 +1,7 @@
-"""Reads a task's range from the mapped segment files.
+"""Reads a task's range from mapped segment files.
 
-Only windows are mapped, never whole segments: `spark.executor.pyspark.memory` limits the address space of a
-worker. A mapping outlives the unlinking of its file, so retention can only remove segments that are not open
-yet.
+A part of a segment (a window) is mapped at a time, since `spark.executor.pyspark.memory` limits the address
+space of a worker. An open segment stays readable even if retention deletes its file.
 """
 
 from __future__ import annotations
@@ -41,9 +40,10 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 def is_here(files: LocalFiles) -> bool:
-    """Return whether this host has the log directory that was planned with, and this process may read it.
+    """Return whether this host has the planned log directory.
 
-    Another broker's directory may be at the same path. Raises FilesUnavailable if it may not be read.
+    False for another broker's directory at the same path. Raises FilesUnavailable if this process may not
+    read the directory.
     """
     directory = Path(files.directory)
     if not is_of(directory.parent, files.cluster_id, files.node_id):
@@ -57,7 +57,7 @@ def is_here(files: LocalFiles) -> bool:
 def read_local(
     task: TaskRange, files: LocalFiles, columns: Columns, *, fail_on_data_loss: bool, read_committed: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the range. Lists files again if some are replaced or moved meanwhile.
+    """Yield the records of the range. List the files again if some are replaced or moved meanwhile.
 
     Raises DataLoss, CorruptLog, OSError.
     """
@@ -108,7 +108,7 @@ class _HasMoved(Exception):
 
 
 def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
-    """Find the partition's directory, which may be in another log directory by now. Raises SegmentGone."""
+    """Return the partition's directory, which may have moved to another log directory. Raises SegmentGone."""
     planned = Path(files.directory)
     for directory in files.places():
         if directory.is_dir() and read_topic_id(directory) == topic_id:
@@ -119,9 +119,10 @@ def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
 
 
 def _check_later_markers(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
-    """Check transactions that continue after the task's end: their markers are in another task's range.
+    """Check transactions that continue after the task's end, where another task reads their markers.
 
-    Raises CorruptLog. Nothing is checked if the partition was deleted: its records were read before.
+    Raises CorruptLog if records of an aborted transaction were returned. Checks nothing if the partition was
+    deleted meanwhile.
     """
     if not aborted.unmarked:
         return
@@ -186,8 +187,8 @@ def _read_piece(
 def _populate(window: mmap.mmap) -> None:
     """Read the window's pages into memory.
 
-    Raises OSError: EFAULT for a page that the disk cannot read, or that is beyond the end of the file.
-    Touching such a page would end the process with SIGBUS.
+    Raises OSError, with EFAULT for a page that the disk cannot read or that is beyond the end of the file:
+    access to such a page would kill the process with SIGBUS.
     """
     try:
         window.madvise(_MADV_POPULATE_READ)

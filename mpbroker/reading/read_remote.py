@@ -1,11 +1,11 @@
 """Fetches a task's range over the Kafka protocol.
 
-The bytes are the same as in the files, and so is the decoder. The next fetch is under way while Spark takes
-the records of the last one.
+The fetched bytes are the same as in the files, and the same decoder reads them. The next fetch is sent before
+Spark processes the records of the last fetch.
 
 A topic is identified by its id, so that a recreated topic of the same name is recognised (KIP-516). A broker
 with ids but without Fetch v13 (Kafka 2.8 to 3.0) is asked for the id after each fetch. With a broker without
-ids (before 2.8) a recreated topic is noticed only if the offset is beyond its end.
+ids (before 2.8) a recreated topic is detected only if the fetched offset is beyond the topic's end.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _UNKNOWN_TOPIC = (
 
 
 class OffsetIsGone(Exception):
-    """The log was truncated, or retention deleted records; before Fetch v13 the topic may be another one."""
+    """The offset was truncated or deleted; before Fetch v13, the topic may also have been recreated."""
 
 
 class TopicIsGone(Exception):
-    """The topic was deleted since the range was planned; another one may have its name."""
+    """The topic was deleted after the range was planned; a new topic may have the same name."""
 
 
 class NothingCame(ClientError):
-    """A fetch below the high watermark brought no records and no error: a partition moves, or a disk is slow.
+    """A fetch below the high watermark returned no records and no error.
 
-    A Kafka client takes that for an ordinary answer, and asks again.
+    A partition may be moving, or a disk may be slow. A Kafka client then repeats the fetch.
     """
 
     retriable = True
 
 
 class Batches(NamedTuple):
-    """Whole record batches, the first offset after them, and their aborted transactions.
+    """The whole record batches of a fetch, and the first offset after them.
 
-    `aborted` has (producer id, first offset) of each aborted transaction that has records among them.
+    `aborted` has (producer id, first offset) of each aborted transaction with records in the batches.
     """
 
     records: memoryview
@@ -87,7 +87,7 @@ def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iter
 
 
 def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Batches]:
-    """Yield all fetches of a range, in order; each is sent as soon as the one before was answered."""
+    """Yield the batches of all fetches of a range, in order. Send the next fetch before yielding a result."""
     limits = Limits(max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
     consumer = brokers.consumer(task.topic, task.topic_id, limits)
     offset = task.start
@@ -130,7 +130,7 @@ def _next(
 
 
 def _fetched(brokers: Brokers, consumer: Consumer, task: TaskRange, offset: int) -> Batches:
-    """Make one fetch, request and response. Raises TopicIsGone."""
+    """Send one fetch and wait for its response. Raises TopicIsGone."""
     try:
         return _taken(brokers, consumer, consumer.start({task.partition: offset}), task, offset)
     except ApiFailed as error:
@@ -141,7 +141,7 @@ def _fetched(brokers: Brokers, consumer: Consumer, task: TaskRange, offset: int)
 
 
 def _asked_ahead(consumer: Consumer, task: TaskRange, offset: int) -> list[Asked] | None:
-    """Send the next fetch early. Return None if that failed: then it is sent when its turn comes."""
+    """Send the next fetch ahead of time. Return None if that failed; the caller sends it again later."""
     try:
         return consumer.start({task.partition: offset})
     except (ConnectionLost, ApiFailed):
@@ -187,7 +187,7 @@ def _whole_batches(part: Fetched, task: TaskRange) -> Batches:
 
 
 def _after_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:
-    """Find the next offset when records were deleted before they could be read. Raises DataLoss."""
+    """Report that records at `offset` were deleted, and return the next offset to read. Raises DataLoss."""
     one = (task.topic, task.partition)
     start, end, _ = RemoteCatalog(options, brokers).bounds([one])[one]
     report_loss(

@@ -1,4 +1,4 @@
-"""Asks brokers for topics and offsets: Metadata and ListOffsets of the Kafka protocol."""
+"""Gets topics and offsets from brokers with the requests Metadata and ListOffsets."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def servers_of(text: str) -> list[tuple[str, int]]:
 
 
 class Brokers:
-    """Asks the brokers of a cluster.
+    """Sends requests to the brokers of a cluster.
 
     Methods raise ClientError; those that use `retried` raise SourceUnavailable. Connections and known leaders
-    are shared with earlier readers of the process, see `connections`.
+    may have been used by an earlier reader of the process, see `connections`.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -55,11 +55,11 @@ class Brokers:
 
     @property
     def isolation_level(self) -> int:
-        """Return the isolation level of KIP-98: 0 for read_uncommitted, 1 for read_committed."""
+        """Return the isolation level as a number: 0 for read_uncommitted, 1 for read_committed (KIP-98)."""
         return READ_COMMITTED if self._options.read_committed else READ_UNCOMMITTED
 
     def topics(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
-        """Return the metadata of these topics, or of all. Raises SourceUnavailable."""
+        """Return the metadata of these topics, or with None of all topics. Raises SourceUnavailable."""
         return self.retried(lambda: self._metadata(names))
 
     def leader(self, topic: str, partition: int) -> int:
@@ -67,15 +67,12 @@ class Brokers:
         return self.cluster.leader(topic, partition, lambda: self._metadata([topic]))
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Ask for the id of the topic that has the name now.
-
-        Returns None if brokers know no ids (before KIP-516).
-        """
+        """Ask for the id of the topic that has the name now; None if brokers have no ids (before KIP-516)."""
         (found,) = self._metadata([topic])
         return _id_of(found)
 
     def consumer(self, topic: str, topic_id: bytes | None, limits: Limits) -> Consumer:
-        """Return a consumer of the topic that has this id (None: of brokers without ids)."""
+        """Return a consumer of the topic. `topic_id` is None if the brokers have no topic ids."""
         return Consumer(
             self.cluster,
             topic,
@@ -86,9 +83,9 @@ class Brokers:
         )
 
     def retried(self, ask: Callable[[], _T], topics: Sequence[str] = ()) -> _T:
-        """Ask, and ask again up to fetchOffset.numRetries times after retriable errors.
+        """Call `ask`, and retry it up to fetchOffset.numRetries times after retriable errors.
 
-        Raises SourceUnavailable from the last ClientError.
+        Refreshes the metadata of `topics` before each retry. Raises SourceUnavailable.
         """
         interval_ms = self._options.retry_interval_ms
         try:
@@ -102,7 +99,7 @@ class Brokers:
             raise SourceUnavailable(str(error)) from error
 
     def refresh(self, topics: Sequence[str]) -> None:
-        """Update the leaders of the topics. A failure is only logged: the next request reports its cause."""
+        """Update the leaders of the topics. Only log a failure: the next request will report the cause."""
         if not topics:
             return
         try:
@@ -124,7 +121,7 @@ def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
 
 
 def _base(options: ReadOptions) -> ClientConfig:
-    """Return the client settings that hold unless the user set them by their Kafka names."""
+    """Return the defaults of client settings, which the user's `kafka.` options override."""
     return ClientConfig(
         client_id=CLIENT_ID,
         request_timeout_ms=options.request_timeout_ms,
@@ -133,7 +130,7 @@ def _base(options: ReadOptions) -> ClientConfig:
 
 
 class RemoteCatalog:
-    """Answers a plan's questions by asking brokers. Raises SourceUnavailable, OptionError."""
+    """The topics and offsets that brokers report. Raises SourceUnavailable, OptionError."""
 
     def __init__(self, options: ReadOptions, brokers: Brokers | None = None) -> None:
         self._brokers = brokers or Brokers(options)
@@ -155,14 +152,14 @@ class RemoteCatalog:
         return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the ends alone, by one request to each leader."""
+        """Return the end offset of each partition, with one request to each leader."""
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
 
     def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:
-        """Have the leader of all partitions wait, by a fetch, for records from these offsets on.
+        """Send a fetch from these offsets to the leader of all partitions, and wait until it has records.
 
-        Returns True for records, and for an error, after which only a poll gives the ends; False after the
-        timeout; None at once if the partitions have several leaders, or none, so that no broker can wait.
+        Returns True if there are records, or an error that the next poll will show. Returns False after the
+        timeout. Returns None at once if the partitions do not have one common leader.
         """
         leaders = {self._brokers.cluster.metadata.leader(topic, number) for topic, number in ends}
         if len(leaders) != 1 or (leader := leaders.pop()) is None:
@@ -196,13 +193,13 @@ class RemoteCatalog:
         self._brokers.close()
 
     def _topic_id(self, topic: str) -> bytes | None:
-        """Return the topic's id as it was when its partitions were asked for."""
+        """Return the topic's id, cached since the last call of `partitions`."""
         if topic not in self._topic_ids:
             self.partitions(topic)
         return self._topic_ids[topic]
 
     def _list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Ask each leader once; EARLIEST and LATEST have the numbers of ListOffsets."""
+        """Return the offset for each timestamp, which may be EARLIEST or LATEST; -1 if there is none."""
         topics = sorted({topic for topic, _ in wanted})
         return self._brokers.retried(lambda: self._list_offsets_once(wanted), topics)
 

@@ -1,8 +1,8 @@
-"""Finds which bytes of a partition's segment files hold a range of offsets, and where it may be cut.
+"""Finds which bytes of a partition's segment files hold a range of offsets, and where to cut such a range.
 
-Segments come and go, and another file may get the name of one, and even its inode number. So a position is
-looked up, by the offset index and a short scan, in a file that is open, and is forgotten when that is closed.
-Only offsets are kept for longer (`Span`).
+Segments are created and deleted, and a new file may get the name and even the inode number of a deleted one.
+So a position is looked up in an open file, with the offset index and a short scan, and is used only until the
+file is closed. Only offsets are kept for longer (`Span`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LISTINGS = 3
 
 
 class Span(NamedTuple):
-    """Offsets [start, end) of one segment, by the names of the files. Compaction may have left no record."""
+    """Offsets [start, end) of the segment `base`. Compaction may have removed all of their records."""
 
     base: int
     start: int
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Whole batches of a segment file, which is open as `fd`: the positions mean nothing in another file."""
+    """Whole batches of an open segment file `fd`, in [position, end_position)."""
 
     base: int
     fd: int
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 
 def _is_in_place(directory: Path, base: int, fd: int) -> bool:
-    """Return whether the open log file still has its name; only then the index of that name describes it."""
+    """Return whether the open log file still has its name. If not, the index belongs to another log file."""
     try:
         return os.path.samestat(os.fstat(fd), (directory / segment_name(base)).stat())
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def _is_in_place(directory: Path, base: int, fd: int) -> bool:
 
 @contextmanager
 def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX) -> Iterator[int]:
-    """Open a segment's file and yield the descriptor. Raises SegmentGone, OSError."""
+    """Open a file of the segment `base` and yield the descriptor. Raises SegmentGone, OSError."""
     path = directory / segment_name(base, suffix)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,7 +66,7 @@ def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX) -> Iterator[int
 
 
 def position_by_offset(directory: Path, base: int, fd: int, offset: int) -> int:
-    """Return the position of a batch at or before the offset: the one that the index knows, else 0.
+    """Return the position of a batch at or before the offset: the last indexed position, or 0 without one.
 
     `fd` is the segment's open log file.
     """
@@ -74,7 +74,7 @@ def position_by_offset(directory: Path, base: int, fd: int, offset: int) -> int:
 
 
 def cut_at(piece: Piece, directory: Path, position: int) -> int:
-    """Return the last end of a batch at or before the position."""
+    """Return the end of the last batch that ends at or before the position."""
     base, fd = piece.base, piece.fd
     start = _indexed(directory, base, fd, lambda index_fd: _last_indexed(index_fd, base, position))
     whole = batches(fd, start, position)
@@ -82,7 +82,7 @@ def cut_at(piece: Piece, directory: Path, position: int) -> int:
 
 
 def _indexed(directory: Path, base: int, fd: int, find: Callable[[int], int]) -> int:
-    """Return the position that is found in the index of a log file; 0 if it may be of another log file."""
+    """Return the result of `find` for the segment's index; 0 if the index may belong to another log file."""
     try:
         with opened(directory, base, INDEX_SUFFIX) as index_fd:
             found = find(index_fd)
@@ -92,9 +92,9 @@ def _indexed(directory: Path, base: int, fd: int, find: Callable[[int], int]) ->
 
 
 def _last_indexed(index_fd: int, base: int, position: int) -> int:
-    """Return the last indexed position at or before this one.
+    """Return the largest position in the index that is at most `position`.
 
-    Bisects offsets: entries that are sorted by offset are sorted by position too.
+    An index can be searched only by offset. So this bisects over offsets: positions rise with offsets.
     """
     low, high, found = 0, _LARGEST_RELATIVE_OFFSET, 0
     while low <= high:
@@ -108,7 +108,7 @@ def _last_indexed(index_fd: int, base: int, position: int) -> int:
 
 
 def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[Span]]:
-    """Return the first offset that the files can have, and which segments may have those of [start, end).
+    """Return the first segment's base offset, and the parts of [start, end) by segment.
 
     `end` is at most the bound's offset. Raises SegmentGone, OSError.
     """
@@ -125,7 +125,7 @@ def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, lis
 
 
 def pieces(directory: Path, bound: Bound, start: int, end: int) -> Iterator[Piece]:
-    """Yield the bytes of [start, end) by segments, each with its file open until the next one is asked for.
+    """Yield the batches of [start, end), a piece for each segment. Its file is open until the next piece.
 
     Raises SegmentGone, CorruptLog, OSError.
     """
@@ -146,10 +146,10 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> Iterator[Piec
 
 @contextmanager
 def opened_piece(directory: Path, span: Span) -> Iterator[Piece]:
-    """Open the segment, and yield exactly the bytes that have the offsets.
+    """Open the segment, and yield the batches that have the offsets of the span.
 
-    A file is read up to an offset and not up to the bound's position, which may be of a file that the cleaner
-    has replaced since. Raises SegmentGone, CorruptLog, OSError.
+    The end is looked up by offset. The position in a published bound may be that of a file that the cleaner
+    has replaced meanwhile. Raises SegmentGone, CorruptLog, OSError.
     """
     with opened(directory, span.base) as fd:
         yield _piece(directory, span, fd)
@@ -183,7 +183,7 @@ def _piece(directory: Path, span: Span, fd: int) -> Piece:
 
 
 def windows(directory: Path, piece: Piece, window_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (position, end) of parts of whole batches, no longer than a window unless a single batch is."""
+    """Yield (position, end) of consecutive whole batches, up to `window_bytes` or one larger batch."""
     position = piece.position
     while position < piece.end_position:
         end = min(position + window_bytes, piece.end_position)
@@ -197,16 +197,16 @@ def windows(directory: Path, piece: Piece, window_bytes: int) -> Iterator[tuple[
 
 
 def weight(found: Iterable[Piece]) -> int:
-    """Return the number of bytes of the pieces."""
+    """Return the number of bytes in all pieces."""
     return sum(piece.end_position - piece.position for piece in found)
 
 
 def cut_offsets(
     directory: Path, found: Iterable[Piece], total: int, parts: int, start: int, end: int
 ) -> list[int]:
-    """Return offsets between start and end that cut the pieces at batches into parts of about equal bytes.
+    """Return at most `parts` - 1 base offsets of batches that cut the pieces into parts of about equal bytes.
 
-    `total` is their weight.
+    The offsets are between `start` and `end`, exclusive. `total` is the `weight` of the pieces.
     """
     targets = [total * number // parts for number in range(1, parts)]
     cuts = [start]

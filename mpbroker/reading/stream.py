@@ -1,7 +1,7 @@
 """Decides what a streaming query reads next, by the rules of Spark's Kafka source for micro-batches.
 
-Spark asks for the end of the next batch, writes it into the query's checkpoint, and then has the batch
-planned; after a crash it plans the same batch again. (Spark: KafkaMicroBatchStream, KafkaOffsetReader.)
+Spark asks for the end of the next batch, writes it into the query's checkpoint, and then plans the batch.
+After a crash Spark plans the same batch again. (Spark: KafkaMicroBatchStream, KafkaOffsetReader.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 
 class Clock(Protocol):
-    """A clock whose seconds never go back, and a sleep."""
+    """A monotonic clock in seconds, and a function that sleeps."""
 
     def monotonic(self) -> float: ...
 
@@ -79,9 +79,9 @@ class Stream:
         self._moved_at = self._clock.monotonic()
 
     def initial(self) -> Json:
-        """Return where a new query begins.
+        """Return the offsets at which a new query begins.
 
-        Spark asks twice, and again after a restart if the first batch was not finished.
+        Spark calls this twice, and again after a restart if the first batch was not finished.
         """
         if self._initial is None:
             bounds = self._retried(self._poll)
@@ -90,13 +90,13 @@ class Stream:
         return self._initial.to_json()
 
     def prepare_available_now(self) -> None:
-        """Have this run end at the records that exist when the first batch is asked for."""
+        """End this run after the records that exist at the first call of `next_end`."""
         self._is_available_now = True
 
     def next_end(self, start: Mapping[str, Any], *, everything: bool = False) -> Json:
-        """Return the end of the next batch; the start again if there is nothing to read.
+        """Return the end offsets of the next batch; `start` if there is nothing to read.
 
-        `everything` ignores limits.
+        With `everything` ignore the limits on the size of a batch.
         """
         begun = self._parsed(start)
         if self._is_available_now and self._target is None:
@@ -113,11 +113,11 @@ class Stream:
         return end.to_json()
 
     def latest(self) -> Json | None:
-        """Return the ends at the last poll. Spark shows their distance from the batch's end, as the lag."""
+        """Return the end offsets at the last poll, from which Spark computes the lag; None before a poll."""
         return self._ends.to_json() if self._bounds else None
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRange]:
-        """Plan the tasks of a batch. A repeated call plans the same offsets."""
+        """Return the tasks of the batch [start, end). A repeated call plans the same offsets."""
         first, last = parse_offsets(start), parse_offsets(end)
         is_first_batch = self._initial is not None and first == self._initial
         # The batch's end is in the checkpoint by now, and the next batch begins there.
@@ -147,7 +147,7 @@ class Stream:
             self._follower.close()
 
     def _parsed(self, start: Mapping[str, Any]) -> StreamOffsets:
-        """Parse the offsets. Mostly Spark passes back the last ones that it got."""
+        """Return `start` parsed, or `_last_end` itself if `start` is its JSON, as in most calls."""
         if self._last_end is not None and start == self._last_end.to_json():
             return self._last_end
         return parse_offsets(start)
@@ -159,10 +159,10 @@ class Stream:
         return resolve(catalog, options.starting, "starting", sorted(bounds), bounds, options)
 
     def _has_to_keep_initial(self, begun: StreamOffsets) -> bool:
-        """Return whether the first batch must be an empty one, which writes the start into the checkpoint.
+        """Return whether the first batch has to be empty, so that Spark writes its start into the checkpoint.
 
-        If Spark asked again after a crash, it would get a later start and lose the records between.
-        (Kafka's source has a file of its own in the checkpoint; a Python source does not know its place.)
+        Without that, a restart after a crash would get a later start and lose the records in between.
+        (Kafka's source keeps a file in the checkpoint directory, whose path a Python source does not get.)
         """
         if self._initial_was_kept or begun != self._initial:
             return False
@@ -170,9 +170,9 @@ class Stream:
         return _moves(self._options.starting)
 
     def _awaited(self, begun: StreamOffsets, *, everything: bool) -> StreamOffsets:
-        """Wait briefly for something new, and return the start if nothing comes.
+        """Wait briefly for new records. Return the end of the next batch, or `begun` if none came.
 
-        This saves Spark most of its rounds, and new records are found at once.
+        An idle query then runs fewer triggers in Spark, and new records end the wait at once.
         """
         begun_at = self._clock.monotonic()
         deadline = None
@@ -196,8 +196,13 @@ class Stream:
                 self._follower.wait(deadline - now)
 
     def _admitted(self, begun: StreamOffsets, view: StreamOffsets, *, everything: bool) -> StreamOffsets:
+<<<<<<< HEAD
         """Return the view, cut to the limits."""
         if everything or not self._options.is_limited:
+=======
+        """Return the ends in `view`, reduced to the limits of a batch; `begun` if the batch is delayed."""
+        if everything or not _is_limited(self._options):
+>>>>>>> docs29
             return view
         begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
         now_ms = self._clock.monotonic() * 1000
@@ -220,7 +225,7 @@ class Stream:
     def _begin_of(
         self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, bounds: Bounds
     ) -> int:
-        """Return where a batch begins in a partition: at its log start if it, or its topic, is new."""
+        """Return a batch's first offset in a partition: the log start offset if partition or topic is new."""
         topic = one[0]
         known = first.offsets.get(one)
         is_another = first.of_another(topic, last.topic_ids.get(topic))
@@ -229,7 +234,7 @@ class Stream:
         return bounds[one].log_start if one in bounds else 0
 
     def _report_new(self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, begin: int) -> None:
-        """Report a partition that begins with this batch if earlier records may have been lost."""
+        """Report a new partition or recreated topic, if records before offset `begin` may have been lost."""
         name = f"{one[0]}-{one[1]}"
         if one not in first.offsets:
             if begin > 0:
@@ -243,7 +248,7 @@ class Stream:
     def _ranges(
         self, first: StreamOffsets, last: StreamOffsets, bounds: Bounds, *, may_go_back: bool
     ) -> list[OffsetRange]:
-        """Return the readable range of a batch in each partition; report the other offsets."""
+        """Return the readable range of a batch in each partition. Report unreadable offsets as data loss."""
         ranges = []
         for one, until in sorted(last.offsets.items()):
             begin = self._begin_of(one, first, last, bounds)
@@ -259,7 +264,7 @@ class Stream:
     def _readable(
         self, one: TopicPartition, begin: int, until: int, last: StreamOffsets, bounds: Bounds
     ) -> OffsetRange | None:
-        """Cut the range to the readable offsets; the rest is data loss."""
+        """Return the readable part of [begin, until), or None. Report unreadable offsets as data loss."""
         name = f"{one[0]}-{one[1]}"
         found = bounds.get(one)
         if found is None:
@@ -288,7 +293,7 @@ class Stream:
         return self._follower
 
     def _poll(self) -> Bounds:
-        """Poll for new ends. An unchanged follower returns the same object. Raises SourceUnavailable."""
+        """Poll for new bounds; return the same object if nothing changed. Raises SourceUnavailable."""
         found = self._opened().poll()
         if found is not self._bounds:
             ends = {one: bounds.end for one, bounds in found.items()}
@@ -296,10 +301,10 @@ class Stream:
         return found
 
     def _view(self, begun: StreamOffsets, *, is_final: bool = False) -> StreamOffsets:
-        """Return the current ends.
+        """Return the current end offsets.
 
-        Lower ends and missing partitions are believed only after retries. While brokers do not answer, return
-        `begun`, or with `is_final` wait. Raises SourceUnavailable after as long as a Kafka client waits.
+        Ends below `begun` and missing partitions are accepted only after retries. While brokers do not
+        answer, return `begun`, or wait if `is_final`. Raises SourceUnavailable after retries * TRY_S seconds.
         """
         tries_left = self._options.retries
         while True:
@@ -328,7 +333,7 @@ class Stream:
             raise error
 
     def _covering(self, last: StreamOffsets) -> Bounds:
-        """Return bounds that reach the end of a batch that was planned before. Raises SourceUnavailable."""
+        """Return the bounds, polled again if they end below `last`. Raises SourceUnavailable."""
         bounds = self._bounds
         if not bounds or _is_lagging(bounds, last):
             bounds = self._poll()
@@ -337,7 +342,7 @@ class Stream:
         return bounds
 
     def _retried(self, ask: Callable[[], _T]) -> _T:
-        """Ask again after each pause, fetchOffset.numRetries times. Raises SourceUnavailable."""
+        """Call `ask`, and retry it up to fetchOffset.numRetries times. Raises SourceUnavailable."""
         for tries_left in range(self._options.retries, 0, -1):
             try:
                 return ask()
@@ -350,7 +355,7 @@ class Stream:
 
 
 def open_stream(options: ReadOptions) -> Stream:
-    """Begin a run, which commits its progress to the consumer group of commitGroupId. Raises OptionError."""
+    """Begin a run, which commits its progress to the group in commitGroupId, if set. Raises OptionError."""
     if options.commit_group_id is None:
         return Stream(options)
     from mpbroker.reading.group_progress import GroupProgress
@@ -359,7 +364,7 @@ def open_stream(options: ReadOptions) -> Stream:
 
 
 def _moves(starting: Limit) -> bool:
-    """Return whether the offset of the limit grows while records are written."""
+    """Return whether the offsets that the limit means may change while records are written."""
     if isinstance(starting, AtOffset):
         return starting.offset == LATEST
     return not isinstance(starting, AtOffsets) or LATEST in starting.offsets.values()
@@ -370,7 +375,7 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
 
 
 def _is_lagging(bounds: Bounds, offsets: StreamOffsets) -> bool:
-    """Return whether a partition is missing, or ends before its offset, though the topic is the same."""
+    """Return whether `bounds` lack a partition or, unless its topic was recreated, end below its offset."""
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)
         if found is None or (found.end < offset and not offsets.of_another(one[0], found.topic_id)):

@@ -1,11 +1,11 @@
 """The position of a streaming query: the offsets that Spark keeps in the query's checkpoint.
 
-The JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`: for each partition the next offset to read
-(Spark: KafkaSourceOffset, JsonUtils). Each of the two sources can continue from the other's checkpoint.
+The JSON has the format of Spark's Kafka source, `{"orders":{"0":23}}`: for each partition the next offset to
+read (Spark: KafkaSourceOffset, JsonUtils). Each of the two sources can continue from the other's checkpoint.
 
-A topic that was deleted and recreated has the same name and other records, and Kafka's form has no room for
-topic ids. They are written as topics without partitions, `"orders#<id>":{}`. Kafka's source ignores these and
-leaves them out when it writes. No topic's name has a `#`.
+A recreated topic has the same name but other records, and Kafka's format has no field for topic ids. An id is
+written as a topic without partitions, `"orders#<id>":{}`, since topic names contain no `#`. Kafka's source
+ignores such a topic, and does not write it.
 """
 
 from __future__ import annotations
@@ -25,29 +25,26 @@ _BEFORE_ID = "#"
 
 @dataclass(frozen=True)
 class StreamOffsets:
-    """The next offset of each partition, and the ids of those topics whose id is known."""
+    """The next offset of each partition, and the topic ids, as far as they are known."""
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
     def of_another(self, topic: str, topic_id: bytes | None) -> bool:
-        """Return whether these offsets belong to a topic with this name and another id.
-
-        An unknown id equals every id.
-        """
+        """Return whether these offsets are of another topic with that name; False if an id is unknown."""
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id
 
     def to_json(self) -> Json:
-        """Return the JSON with topics and partitions in order: Spark compares offsets as text.
+        """Return the JSON, with sorted topics and partitions, because Spark compares offsets as text.
 
-        Do not change it.
+        Callers must not modify the returned object.
         """
         return self._json
 
     @cached_property
     def _json(self) -> Json:
-        """Return the JSON, built once: an idle query asks for the same thousand offsets again and again."""
+        """Build the JSON once: an idle query needs the same thousand offsets again and again."""
         found: Json = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset
@@ -57,7 +54,7 @@ class StreamOffsets:
 
 
 def parse_offsets(json: Mapping[str, Any]) -> StreamOffsets:
-    """Parse offsets. Raises OptionError if they are malformed."""
+    """Parse the JSON of a checkpoint's offsets. Raises OptionError if it is malformed."""
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, bytes] = {}
     wrong = OptionError(

@@ -1,12 +1,12 @@
-"""Finds which transactions in a partition's files are open or were aborted, for read_committed.
+"""Finds which transactions in a partition's files are open or aborted, for read_committed.
 
-While a broker runs, its partition table has the last stable offset. Without a broker it follows from the
-files: the newest snapshot of producers at or below the high watermark has the transactions that were open
-there, and the batches after it have all later ones.
+While a broker runs, its partition table has the last stable offset. Without a broker the offset is computed
+from the files: the newest producer snapshot at or below the high watermark has the transactions that were
+open at its offset, and the batches after that offset have all later transactions.
 
-Aborted transactions are in `.txnindex` files. A stop that was not clean, or a power cut, may have taken the
-files' last entries, but none before a snapshot, for which they are synced. So after the snapshot the markers
-in the log itself count. (Kafka: ProducerStateManager, TransactionIndex;
+Aborted transactions are in `.txnindex` files. After an unclean stop or a power cut a file may lack its last
+entries, but no entry before a snapshot, since the files are synced first. So after the snapshot's offset the
+markers in the log are read instead. (Kafka: ProducerStateManager, TransactionIndex;
 mpbroker.log.partition.producer_snapshots.)
 """
 
@@ -45,16 +45,16 @@ _ADVICE = (
 
 
 class AtRest(NamedTuple):
-    """The last stable offset, and the transactions aborted after the snapshot that it was computed from."""
+    """The last stable offset, and the transactions that were aborted after the producer snapshot."""
 
     last_stable_offset: int
     aborted: tuple[AbortedRange, ...]
 
 
 def at_rest(directory: Path, bases: Sequence[int], high_watermark: int) -> AtRest:
-    """Find both in the files of a partition that no broker has.
+    """Compute a partition's last stable offset and aborted transactions from its files, without a broker.
 
-    A transaction whose marker is not below the high watermark is open. Raises SegmentGone, OSError.
+    A transaction is open if its marker is at or above the high watermark. Raises SegmentGone, OSError.
     """
     begun, offset = _newest_snapshot(directory, bases, high_watermark)
     aborted = []
@@ -71,9 +71,10 @@ def at_rest(directory: Path, bases: Sequence[int], high_watermark: int) -> AtRes
 def _newest_snapshot(
     directory: Path, bases: Sequence[int], high_watermark: int
 ) -> tuple[dict[int, int], int]:
-    """Read the newest snapshot: first offsets of open transactions by producer id, and its own offset.
+    """Return (begun, offset) from the newest producer snapshot that is not above the high watermark.
 
-    If no snapshot can be read, return the beginning of the first segment and no open transactions.
+    `begun` has the first offset of each open transaction, by producer id; `offset` is the snapshot's offset.
+    If no snapshot can be read, return no open transactions and the base offset of the first segment.
     """
     offsets = offsets_of(directory, SNAPSHOT_SUFFIX)
     for offset in (one for one in reversed(offsets) if bases[0] <= one <= high_watermark):
@@ -89,9 +90,9 @@ def _newest_snapshot(
 def _steps(
     directory: Path, bases: Sequence[int], offset: int, high_watermark: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (producer id, offset, marker) of the steps of transactions, in the order of the log.
+    """Yield (producer id, base offset, marker) of the transactional batches in [offset, high_watermark).
 
-    The range begins at the offset and ends at the high watermark.
+    The marker is ABORT, COMMIT, or -1 for a batch of records. (See `transaction_steps`.)
     """
     first = max((base for base in bases if base <= offset), default=bases[0])
     for base, following in zip(bases, [*bases[1:], high_watermark], strict=True):
@@ -110,8 +111,8 @@ def _steps(
 def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
     """Read from `.txnindex` files the aborted transactions that can have records in [start, end).
 
-    Call it before opening the segments that are read with it: a segment that takes the place of others
-    afterwards has fewer records of such transactions, never more. Raises CorruptLog, SegmentGone, OSError.
+    Call this before opening the segments: a segment that replaces others later has fewer records of aborted
+    transactions, never more. Raises CorruptLog, SegmentGone, OSError.
     """
     for left in reversed(range(_LISTINGS)):
         try:
@@ -145,12 +146,13 @@ def _index(path: Path) -> list[AbortedTransaction]:
 
 
 def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
-    """Check the next markers of producers whose records below the offset were taken for committed.
+    """Check that no later marker aborts the records below `offset` that were read as committed.
 
-    Raises CorruptLog if such a marker is an abort and no index entry says that its transaction began later:
-    then it aborts the records that were read, and its entry is lost. With such an entry it ends a later
-    transaction: compaction has removed the marker of the records that were read. Markers at or above the
-    bound do not count. Raises SegmentGone, OSError, too.
+    `unmarked` are producers of such records whose next marker is not below `offset`. Reads that marker of
+    each in [offset, bound). An abort marker whose index entry begins at or above `offset` ends a later
+    transaction (compaction removed the marker of the records that were read). An abort marker without such
+    an entry aborts the records that were read, and its entry was lost: this raises CorruptLog.
+    Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)
     for piece in pieces(directory, bound, offset, bound.offset) if offset < bound.offset else ():
@@ -173,11 +175,11 @@ def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: It
 
 
 def check_last_index(directory: Path, bound: Bound, aborted_end: int) -> None:
-    """Check that the last aborted transaction that the broker knows of is in its index.
+    """Check that the last aborted transaction in the partition table is in its `.txnindex` file.
 
-    `aborted_end` is the table's: one above the last abort marker, else 0. A missing entry can be detected
-    only in a segment that is never cleaned, the bound's or a later one. The marker's segment may have been
-    deleted, with all records of the transaction. Raises CorruptLog, OSError.
+    `aborted_end`, from the table, is one above the last abort marker, or 0. A missing entry can be detected
+    only in a segment that is never cleaned: the bound's or a later one. A deleted segment is no error: all
+    records of the transaction were deleted, too. Raises CorruptLog, OSError.
     """
     if not bound.segment_base < aborted_end < _NEVER:
         return

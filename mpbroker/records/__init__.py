@@ -1,4 +1,4 @@
-"""Record batches without I/O: layout, validation, compression, building, decoding.
+"""Lays out, validates, compresses, builds and decodes record batches, without I/O.
 
 (Kafka: DefaultRecordBatch, MemoryRecords, LogValidator.)
 """

@@ -1,6 +1,6 @@
-"""Find the batches of aborted transactions, which are hidden from read_committed readers (KIP-98).
+"""Finds the batches of aborted transactions, which read_committed readers must not return (KIP-98).
 
-`AbortedRanges` is used by every reader: of files, of fetched bytes, and by Arrow's decoder.
+The Arrow decoder, readers of segment files and readers of fetched bytes use `AbortedRanges`.
 """
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -25,10 +25,10 @@ NOT_ENDED = (1 << 63) - 1
 
 
 class AbortedRange(NamedTuple):
-    """The transactional records of a producer with offsets in [first_offset, last_offset] were aborted.
+    """A range [first_offset, last_offset] in which the producer's transactional records were aborted.
 
-    `last_offset` is that of the abort marker (of a later one where ranges of a producer overlap), or
-    NOT_ENDED.
+    `last_offset` is the offset of the abort marker, or NOT_ENDED. Where ranges of a producer overlap, it may
+    be that of a later marker.
     """
 
     producer_id: int
@@ -37,11 +37,11 @@ class AbortedRange(NamedTuple):
 
 
 cdef class AbortedRanges:
-    """Aborted transactions as (producer id, first offset, last offset).
+    """A set of aborted transactions, made from tuples (producer id, first offset, last offset).
 
-    They are sorted once, so that a search per batch takes logarithmic time. `complete`: all aborted
-    transactions of the range are given. Then an abort marker after records that belong to none of them is
-    an error.
+    The tuples are sorted once, so that the look-up for a batch takes logarithmic time. `complete` means that
+    `found` has all aborted transactions of the range that is read. Then `note_batch` raises
+    CorruptBatch for an abort marker of any other transaction whose records were returned.
     """
 
     def __cinit__(self, found: Iterable[tuple[int, int, int]] = (), *, complete: bool = False):
@@ -78,7 +78,7 @@ cdef class AbortedRanges:
 
     @property
     def unmarked(self) -> frozenset[int]:
-        """Return the ids of producers with records handed out and no marker yet; empty unless `complete`."""
+        """Return the ids of producers whose returned records have no marker yet; empty unless `complete`."""
         return frozenset(self.handed_out or ())
 
     def is_aborted(self, batch: Batch) -> bool:
@@ -87,7 +87,7 @@ cdef class AbortedRanges:
         return batch.is_transactional and self.covers(header.producer_id, header.base_offset)
 
     cdef bint covers(self, int64_t producer_id, int64_t offset) noexcept nogil:
-        """Return whether this producer's transactional batch at this offset is of an aborted transaction."""
+        """Return whether a transactional batch with this producer and base offset was aborted."""
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = self.count
         cdef Py_ssize_t middle
@@ -109,10 +109,10 @@ cdef class AbortedRanges:
     cdef int note_batch(
         self, const uint8_t *p, int64_t length, const BatchInfo *info, bint is_handed_out, int64_t position
     ) except -1:
-        """Note a transactional batch that is read; without `complete` nothing is noted.
+        """Record that a transactional batch was read; do nothing without `complete`.
 
-        Raises CorruptBatch for an abort marker of a producer whose records were handed out, unless it ends
-        one of the transactions: compaction has removed the marker of those records then.
+        Raises CorruptBatch for an abort marker of a transaction that this set lacks, if records of the
+        producer were returned. (If the set has it, compaction removed the marker of the returned records.)
         """
         cdef Marker marker
         cdef bint ends_none
@@ -134,11 +134,11 @@ cdef class AbortedRanges:
 
 
 def from_fetch(records: Buffer, aborted: Iterable[tuple[int, int]]) -> AbortedRanges:
-    """Return the AbortedRanges of a Fetch response.
+    """Return the AbortedRanges of a partition in a Fetch response.
 
-    `aborted` has (producer id, first offset) of each transaction, as the response lists them; `records` are
-    the response's batches. A transaction ends at its producer's next abort marker in them, and is NOT_ENDED
-    if they have none. Raises CorruptBatch. (Kafka: CompletedFetch.consumeAbortedTransactionsUpTo.)
+    `aborted` has the response's (producer id, first offset) of each transaction; `records` are the response's
+    batches. A transaction ends at its producer's next abort marker in `records`; without one its last offset
+    is NOT_ENDED. Raises CorruptBatch. (Kafka: CompletedFetch.consumeAbortedTransactionsUpTo.)
     """
     listed = set(aborted)
     markers = _abort_markers(records, {producer_id for producer_id, _ in listed}) if listed else {}
@@ -151,7 +151,7 @@ def from_fetch(records: Buffer, aborted: Iterable[tuple[int, int]]) -> AbortedRa
 
 
 def _abort_markers(records, producer_ids):
-    """Return the offsets of these producers' abort markers, ascending."""
+    """Return the ascending offsets of the abort markers in `records`, by producer id."""
     view = memoryview(records)
     found = {}
     position = 0

@@ -1,8 +1,8 @@
-"""Record batches of a memory range, decoded straight into buffers of Apache Arrow's layout.
+"""Decodes record batches in a memory range into buffers of Apache Arrow's layout.
 
-The range may be a mapped window of a segment: nothing outside of [pos, end) is read, whatever the bytes say.
-The first call imports pyarrow. Its allocator serves the buffers, since malloc would return the pages of large
-ones to the kernel after each batch and fault them in again, which halves the speed.
+The range may be a mapped part of a segment: nothing outside of [pos, end) is read, even if bytes are damaged.
+The first call imports pyarrow, whose allocator allocates the buffers. malloc would return the pages of large
+buffers to the kernel after each batch and fault them in again, which halves the speed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -61,7 +61,7 @@ _allocate = None
 
 
 class FixedBuffers(NamedTuple):
-    """The buffer of a column of numbers, never null."""
+    """The buffer of a column of numbers without nulls."""
 
     data: object
 
@@ -76,7 +76,7 @@ class BinaryBuffers(NamedTuple):
 
 
 class HeaderBuffers(NamedTuple):
-    """The buffers of the headers: per record a list of (key, value), null where a record has none."""
+    """The buffers of the headers column: for each record a list of (key, value), or null without headers."""
 
     nulls: int
     validity: object
@@ -87,7 +87,7 @@ class HeaderBuffers(NamedTuple):
 
 
 cdef class _Growable:
-    """A resizable Arrow buffer. `zeroed`: new bytes are set to 0."""
+    """A resizable Arrow buffer. With `zeroed`, new bytes are set to 0."""
 
     cdef object buffer
     cdef uint8_t *address
@@ -123,7 +123,7 @@ cdef class _Growable:
 
 
 cdef class _Binary:
-    """The three buffers of a BinaryColumn."""
+    """The three buffers of a BinaryColumn (a column of bytes or text)."""
 
     cdef _Growable offsets
     cdef _Growable data
@@ -154,7 +154,7 @@ cdef class _Binary:
 
 
 cdef class _Decoder:
-    """The buffers of the wanted columns while they are filled."""
+    """The growing buffers of the wanted columns, to which records are appended."""
 
     cdef ArrowColumns into
     cdef int64_t stream_bytes
@@ -212,9 +212,9 @@ cdef class _Decoder:
         self, const uint8_t[::1] batch, const c.BatchInfo *info, int64_t base_offset, int64_t lo, int64_t hi,
         int64_t position, int64_t limit
     ) except -1:
-        """Append the records of a batch with offsets in [lo, hi).
+        """Append the records of a batch whose offsets are in [lo, hi), and return True.
 
-        Return False, with nothing appended, if they would overflow a column. Raises CorruptBatch.
+        Return False and append nothing if a column would overflow. Raises CorruptBatch.
         """
         cdef const uint8_t *p = &batch[0] + <int>c.BATCH_HEADER_BYTES
         cdef int64_t size = info.length - c.BATCH_HEADER_BYTES
@@ -277,7 +277,7 @@ def _unpack(const uint8_t[::1] stream, int codec, int64_t position, limit) -> by
 
 
 cdef int64_t _next_frame(const uint8_t *p, int64_t rest, int64_t position) except -1:
-    """Return the length of the batch at p, 0 if the rest holds only a piece of one. Raises CorruptBatch."""
+    """Return the length of the batch at p; 0 if the `rest` bytes have no whole batch. Raises CorruptBatch."""
     cdef int64_t length
     cdef int reason
     cdef int verdict = c.whole_batch(p, rest, False, &length, &reason)
@@ -289,7 +289,7 @@ cdef int64_t _next_frame(const uint8_t *p, int64_t rest, int64_t position) excep
 
 
 cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t max_bytes):
-    """Return a decoder with room for as much as the limits allow; a larger batch makes more room.
+    """Return a decoder with buffers of the size of the limits; a larger batch enlarges them.
 
     Raises ValueError for a limit below 1 or an unknown column.
     """
@@ -309,12 +309,12 @@ def decode_range(
 ) -> tuple[int, int, dict[str, FixedBuffers | BinaryBuffers | HeaderBuffers]]:
     """Decode the records with offsets in [lo_offset, hi_offset) from the batches in [pos, end).
 
-    Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop
-    before the batch that would exceed max_rows or max_bytes of stored records, but take at least one; after
-    one with which unpacked records reach 16 times max_bytes; before a batch that is cut off by the end; at
-    hi_offset. Skip control batches and those of aborted transactions,
-    but check their CRCs too: a flipped bit must not make a batch one of them. Raises CorruptBatch with the
-    position, ValueError for a bad range, limit or column.
+    Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop at
+    hi_offset, at a batch that `end` cuts off, and before a batch with which max_rows, or max_bytes of stored
+    batches, would be exceeded; decode at least one batch. Stop also when the decompressed records take
+    16 times max_bytes. Skip control batches and batches of aborted transactions, but check their CRCs: a
+    flipped bit must not hide a batch. Raises CorruptBatch with the position, ValueError for a bad range,
+    limit or column.
     """
     if not 0 <= pos <= end <= buf.shape[0]:
         raise ValueError(f"the range [{pos}, {end}) does not lie within {buf.shape[0]} bytes")

@@ -1,4 +1,4 @@
-"""pyarrow record batches, decoded from a memory range. No other module here needs pyarrow to be imported."""
+"""Decodes memory to pyarrow record batches; the package's only module that imports pyarrow at the top."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", pa.list_(HEADER_TYPE)),
     ]
 )
-"""All columns that can be decoded. Other columns of a schema are the caller's constants."""
+"""All columns that can be decoded. The caller gives other columns of a schema as constants."""
 
 MAX_ROWS: Final = 20_000
 MAX_BYTES: Final = 4 << 20
 
 Constant = Callable[[int], pa.Array]
-"""Returns a column with the given number of rows that does not come from the records, e.g. the topic."""
+"""A function that returns a constant column, such as the topic, with the given number of rows."""
 
 
 def _binary(buffers: BinaryBuffers, rows: int, kind: pa.DataType) -> pa.Array:
@@ -84,9 +84,9 @@ def arrow_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records in data[start:end] with offsets in [lo_offset, hi_offset) as batches of `schema`.
 
-    The schema may be any choice and order of SCHEMA's columns and of the constants. Records of aborted
-    transactions are left out. A batch that was yielded is not kept. Raises CorruptBatch, and ValueError for a
-    schema with other columns or types.
+    The schema may have any columns of SCHEMA and of the constants, in any order. Records of the `aborted`
+    transactions are left out. This keeps no reference to a yielded batch. Raises CorruptBatch, and ValueError
+    for a schema with other columns or types.
     """
     given: dict[str, Any] = dict(constants or {})
     _check_schema(schema, given)

@@ -1,6 +1,6 @@
-"""The record batch of magic 2, for Python: constants of its layout, the native check, changes made in place.
+"""The record batch of magic 2, for Python: constants of its layout, the native check, in-place changes.
 
-Only batch.h knows the layout, and draws it. Cython modules cimport from batch.pxd instead and need no Python
+batch.h defines and describes the layout. Cython modules cimport from batch.pxd instead, without Python
 objects. (Kafka: DefaultRecordBatch, KIP-98.)
 """
 
@@ -47,17 +47,17 @@ _FAULTS = {
 
 
 def fault_of(str reason) -> Fault:
-    """Return the Fault for the text of a BatchReason."""
+    """Return the Fault that metrics count for a refusal with this text (see `reason_text`)."""
     return _FAULTS.get(reason, Fault.OTHER)
 
 
 def reason_text(int reason) -> str:
-    """Return the text of a BatchReason."""
+    """Return the text of a BatchReason (in batch.h: why a batch is refused); "" for REASON_NONE."""
     return _REASONS[reason]
 
 
 class BatchFrame(NamedTuple):
-    """The header of a batch at a position of a buffer."""
+    """The fields of a batch's header, and the batch's position in its buffer."""
 
     position: int
     length: int
@@ -75,9 +75,9 @@ class BatchFrame(NamedTuple):
 
 
 def frame_at(const uint8_t[::1] data, int64_t position, bint check_crc=True) -> BatchFrame | None:
-    """Return the header of the batch at `position`; None if only a piece of one is left.
+    """Return the header of the batch at `position`; None at the end of the data, or if the batch is cut off.
 
-    Raises CorruptBatch if the bytes there are not a batch, ValueError for a position outside of the data.
+    Raises CorruptBatch if these bytes are not a batch, ValueError for a position outside of the data.
     """
     cdef BatchInfo info
     cdef int64_t length
@@ -101,7 +101,7 @@ def frame_at(const uint8_t[::1] data, int64_t position, bint check_crc=True) -> 
 
 
 class BatchScan(NamedTuple):
-    """The result of the native check; see BatchInfo in batch.h."""
+    """The result of the native check of a batch; see BatchVerdict and BatchInfo in batch.h."""
 
     verdict: int
     reason: str
@@ -123,7 +123,7 @@ class BatchScan(NamedTuple):
 
 
 class WalkScan(NamedTuple):
-    """The result of a walk over uncompressed records (RecordWalk in batch.h); reason is "" if valid."""
+    """The result of checking uncompressed records (batch.h: RecordWalk). `reason` is "" if all are valid."""
 
     reason: str
     bad_record: int
@@ -134,7 +134,7 @@ class WalkScan(NamedTuple):
 
 
 def scan_batch(const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff) -> BatchScan:
-    """Check the record data of one partition of a produce request, as the produce turn does."""
+    """Check the record data of one partition of a Produce request, as the native produce path does."""
     cdef BatchInfo info
     cdef int verdict
     cdef const uint8_t *p = NULL
@@ -151,7 +151,7 @@ def scan_batch(const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff) ->
 
 
 def bench_scan(const uint8_t[::1] data, int64_t rounds) -> tuple[int, float]:
-    """Return the verdict on the batch, and the time of the native check in ns: the best of five runs."""
+    """Return the native check's verdict on the batch, and its mean time in ns in the best of five runs."""
     cdef BatchInfo info
     cdef int verdict = BATCH_INVALID
     cdef int64_t _
@@ -166,7 +166,7 @@ def bench_scan(const uint8_t[::1] data, int64_t rounds) -> tuple[int, float]:
 
 
 def scan_records(const uint8_t[::1] records, int32_t count, int64_t base_timestamp) -> WalkScan:
-    """Walk `count` uncompressed records, which must fill the buffer exactly."""
+    """Check `count` uncompressed records, which must fill the buffer exactly."""
     cdef RecordWalk walk
     cdef int reason
     cdef const uint8_t *p = NULL
@@ -190,17 +190,17 @@ cdef uint8_t *_whole_batch(uint8_t[::1] batch) except NULL:
 
 
 def assign_offset_and_epoch(uint8_t[::1] batch, int64_t base_offset, int32_t leader_epoch) -> None:
-    """Set base offset and leader epoch; the CRC does not cover them."""
+    """Set the batch's base offset and leader epoch, which the CRC does not cover."""
     set_offset_and_epoch(_whole_batch(batch), base_offset, leader_epoch)
 
 
 def stamp_append_time(uint8_t[::1] batch, int64_t now_ms) -> None:
-    """Make the batch one of LogAppendTime and update the CRC. `batch`: the whole batch."""
+    """Set the timestamp type LogAppendTime and the largest timestamp of a whole batch; update its CRC."""
     stamp_log_append_time(_whole_batch(batch), batch.shape[0], now_ms)
 
 
 def correct_max_timestamp(uint8_t[::1] batch, int64_t max_timestamp_ms) -> None:
-    """Make the batch one of CreateTime with this largest timestamp and update the CRC. `batch`: all of it."""
+    """Set the timestamp type CreateTime and the largest timestamp of a whole batch; update its CRC."""
     set_max_timestamp(_whole_batch(batch), batch.shape[0], max_timestamp_ms)
 
 
@@ -208,21 +208,21 @@ def assign_producer(
     uint8_t[::1] batch, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
     bint transactional=False
 ) -> None:
-    """Set the producer of the batch and update the CRC. `batch`: the whole batch."""
+    """Set a whole batch's producer fields, and its transactional bit if `transactional`; update its CRC."""
     set_producer(
         _whole_batch(batch), batch.shape[0], producer_id, producer_epoch, base_sequence, transactional
     )
 
 
 def checksum(const uint8_t[::1] data, uint32_t seed=0) -> int:
-    """Return the CRC-32C of the data. `seed`: the CRC of the bytes before it."""
+    """Return the CRC-32C of the data, continued from `seed`, the CRC of the preceding bytes."""
     if data.shape[0] == 0:
         return seed
     return crc32c(seed, &data[0], data.shape[0])
 
 
 def checksum_in_software(const uint8_t[::1] data, uint32_t seed=0) -> int:
-    """Return the CRC-32C as computed on processors without a CRC instruction."""
+    """Return the same as `checksum`, computed without the processor's CRC instruction."""
     if data.shape[0] == 0:
         return seed
     return ~crc32c_software(~seed, &data[0], data.shape[0]) & 0xffffffff

@@ -1,4 +1,4 @@
-"""Builders of data batches and of transaction markers (Kafka: MemoryRecordsBuilder)."""
+"""Builds record batches and transaction markers (Kafka: MemoryRecordsBuilder)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
-"""The key of a control record: version, type (Kafka: ControlRecordType)."""
+"""The key of a control record: version and type (Kafka: ControlRecordType)."""
 _END_TRANSACTION_VALUE: Final = struct.Struct(">hi")
-"""The value of a marker: version, coordinator epoch (Kafka: EndTransactionMarker)."""
+"""The value of a transaction marker: version and coordinator epoch (Kafka: EndTransactionMarker)."""
 
 
 def build_batch(
@@ -45,7 +45,8 @@ def build_batch(
 ) -> bytearray:
     """Return one batch of the records, with consecutive offsets.
 
-    With `append_time` (ms) it is a batch of LogAppendTime. `level`: of the codec, Kafka's default if None.
+    With `append_time` (ms) the timestamp type is LogAppendTime. `level` is the compression level, or None for
+    Kafka's default.
     """
     entries = list(records)
     base_timestamp = entries[0].timestamp if entries else NO_TIMESTAMP
@@ -77,7 +78,7 @@ def build_batch(
 
 
 def with_records(stream: Buffer) -> bytearray:
-    """Return the stream of records after room for a header, ready for `seal`."""
+    """Return BATCH_HEADER_BYTES zeros followed by the stream of records; `seal` then writes the header."""
     batch = bytearray(BATCH_HEADER_BYTES)
     batch += memoryview(stream)
     return batch
@@ -93,7 +94,7 @@ def build_transaction_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """Return the control batch that ends a transaction in a partition. `marker`: ABORT or COMMIT."""
+    """Return the control batch that ends a transaction in a partition. `marker` is ABORT or COMMIT."""
     key = _CONTROL_KEY.pack(0, marker)
     value = _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
     return build_batch(

@@ -1,19 +1,19 @@
-"""The codecs of a record batch, with a bound on the size they decompress to (Kafka: common/compress).
+"""Compresses and decompresses the records of a batch, up to a limit on their size (Kafka: common/compress).
 
-`decompress` unpacks a stream at once. It is what readers use, and the reference for `unpack.h`, by which the
-broker validates batches. Packing can be done in pieces (`Packing`).
+`decompress` decompresses a whole stream. Readers use it, and it is the reference for `unpack.h`, with which
+the broker validates batches. Compression can be done in pieces (`Packing`).
 
 Only the bytes after the batch header are compressed, as one stream:
 gzip     RFC 1952 members, one or more. Other bytes after them are ignored, as by Java's GZIPInputStream.
-snappy   the framing of snappy-java ("xerial"): magic, version, compatible version, then blocks, each
-         after its size; another stream may follow. A bare block without the framing, which some clients
-         send, is read too.
-lz4      One LZ4 frame that fills the stream. Blocks are written independent; the Java client refuses
-         dependent ones.
+snappy   The framing of snappy-java ("xerial"): magic, version, compatible version, then blocks, each
+         preceded by its size; another stream may follow. A single block without the framing, which some
+         clients send, is read too.
+lz4      One LZ4 frame that fills the stream. The written blocks are independent, since the Java client
+         refuses dependent blocks.
 zstd     Zstandard frames.
 
-lz4 and zstd decompress into a private mapping no larger than the bound, so that a decompression bomb gets an
-error instead of more memory. Only pages that were written take memory.
+lz4 and zstd decompress into a private mapping of the size of the limit, so that a decompression bomb causes
+an error and does not take more memory. Only written pages take memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ GZIP_FIRST_PIECE_BYTES: Final = 256
 GZIP_PIECE_BYTES: Final = 1 << 20
 
 LZ4_FAST_LEVEL: Final = 1
-"""The level to pass for Kafka's default, 9, which means the fast compressor. Others mean the high one."""
+"""The library's level for Kafka's default level 9, with which Kafka's LZ4 uses its fast compressor."""
 
 
 class Codec(IntEnum):
@@ -73,7 +73,7 @@ DEFAULT_LEVELS: Final = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
 
 
 class _Scratch(threading.local):
-    """A mapping per thread that decompressors write to. It is private, so that a forked child has its own."""
+    """A thread's mapping to which decompressors write. It is private, so that forked processes share none."""
 
     def __init__(self) -> None:
         self.map: mmap.mmap | None = None
@@ -88,7 +88,7 @@ _scratch = _Scratch()
 
 
 class Packing(Protocol):
-    """A stream that is packed a piece at a time."""
+    """A stream that is compressed a piece at a time: `add` takes a piece, `finish` returns the result."""
 
     def add(self, data: memoryview) -> object: ...
 
@@ -96,14 +96,14 @@ class Packing(Protocol):
 
 
 def packing(codec: Codec, size: int, level: int | None = None) -> Packing:
-    """Return a packing of `size` bytes, which are to be added in pieces. `level`: Kafka's default if None."""
+    """Return a Packing for pieces of `size` bytes in total. `level` None is Kafka's default level."""
     if level is None:
         level = DEFAULT_LEVELS.get(codec, 0)
     return _PACKINGS[codec](size, level)
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Return the data as one stream of the codec. `level`: Kafka's default if None."""
+    """Return the data compressed as one stream. `level` None is Kafka's default level."""
     view = memoryview(data).cast("B")
     whole = packing(codec, len(view), level)
     whole.add(view)
@@ -113,7 +113,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT_BYTES) -> bytes:
     """Return the decompressed stream.
 
-    Raises CompressionError if it is malformed or decompresses to more than `limit` bytes.
+    Raises CompressionError if `data` is malformed or decompresses to more than `limit` bytes.
     """
     view = memoryview(data).cast("B")
     try:
@@ -147,7 +147,7 @@ class _Gzip:
 
 
 class _Snappy:
-    """Blocks of SNAPPY_BLOCK_BYTES, each after its size."""
+    """Compresses blocks of SNAPPY_BLOCK_BYTES; writes the compressed size before each block."""
 
     def __init__(self, _size: int, _level: int) -> None:
         self._data = bytearray(SNAPPY_HEADER)
@@ -191,7 +191,7 @@ class _Lz4:
 
 
 class _ZstdAtOnce:
-    """Packs at once, without libzstd: cramjam's pieces do not know the size, and take much more memory."""
+    """Compresses all data in `finish`, for hosts without libzstd. For pieces, cramjam takes more memory."""
 
     def __init__(self, _size: int, level: int) -> None:
         self._level = level
@@ -255,9 +255,9 @@ def _lz4_decompress(data: memoryview, limit: int) -> bytes:
 
 
 def _check_lz4_end(data: memoryview) -> None:
-    """Raise CompressionError unless one frame that Kafka's clients read fills the data.
+    """Raise CompressionError if the data is not exactly one frame of the kind that Kafka's clients read.
 
-    The decoder takes a frame without an end and ignores bytes after one.
+    The decoder itself accepts a frame without an end mark, and ignores bytes after a frame.
     (lz4_Frame_format.md; Kafka: Lz4BlockInputStream)
     """
     flags = data[4] if len(data) > 4 else 0
@@ -277,7 +277,7 @@ def _zstd_decompress(data: memoryview, limit: int) -> bytes:
 
 
 def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
-    """Decompress one raw block. It begins with its decompressed size, so check the bound first."""
+    """Decompress one raw block. Raise CompressionError if it decompresses to more than `room` bytes."""
     if cramjam.snappy.decompress_raw_len(block) > room:
         raise CompressionError(f"snappy: holds more than the bound of {limit} bytes")
     return bytes(cramjam.snappy.decompress_raw(block))

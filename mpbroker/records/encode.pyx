@@ -1,8 +1,8 @@
-"""Columns of Arrow's layout, encoded into record batches: the reverse of arrow.pyx.
+"""Encodes columns of Arrow's layout into record batches: the reverse of arrow.pyx.
 
-Each row goes to a target: a partition of a topic, numbered by the caller. A target gathers its records after
-room for a batch header. At batch_bytes they are handed out, to be compressed, sealed and sent. Buffers are
-given by their addresses; the caller keeps them alive.
+Each row goes to a target: a partition of a topic, numbered by the caller. A target leaves room for a batch
+header and collects records after it. A target that has batch_bytes is full: the caller gets the records, then
+compresses, seals and sends them. Buffers are given by their addresses, and the caller keeps them alive.
 """
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
@@ -33,7 +33,7 @@ cdef uint32_t _MULTIPLIER = 0x5bd1e995
 
 
 class Encoded(NamedTuple):
-    """Records after room of BATCH_HEADER_BYTES, with the values for their header."""
+    """The records of a batch, after BATCH_HEADER_BYTES for the header, and values for that header."""
 
     target: int
     data: bytearray
@@ -60,7 +60,7 @@ cdef struct Target:
 
 
 cdef BinarySource _binary(object column):
-    """Return the source for addresses (validity, offsets, data, first row); None is a column of nulls."""
+    """Return a BinarySource for a `Binary` of `mpbroker.records.addresses`; None means a column of nulls."""
     cdef BinarySource source
     source.given = column is not None
     source.validity = source.data = NULL
@@ -79,7 +79,7 @@ cdef inline bint _is_valid(const uint8_t *validity, int64_t at) noexcept nogil:
 
 
 cdef inline int64_t _field(const BinarySource *source, int64_t row, const uint8_t **field) noexcept nogil:
-    """Return the length of a row's bytes, -1 for null, and point `field` at them."""
+    """Return the number of bytes in a row, -1 for null, and point `field` at these bytes."""
     cdef int64_t at = source.first + row
     if not source.given or not _is_valid(source.validity, at):
         return -1
@@ -126,11 +126,11 @@ def assign_targets(
     const int32_t[::1] partition_counts,
     const int32_t[::1] keyless, key: Binary | None, partitions: Numbers | None, int32_t[::1] targets
 ) -> int:
-    """Fill `targets` as Kafka's default partitioner does: by the row's partition, else its key, else keyless.
+    """Fill `targets` with each row's target, as Kafka's default partitioner chooses it.
 
-    topics and partitions are (validity, values, first row) of int32 columns by their addresses, or None.
-    A topic is an index into first_targets, partition_counts and keyless. Return the first row without a
-    target, or -1; the row's entry is NO_TOPIC or NO_SUCH_PARTITION.
+    A row goes to its partition, else to that of its key, else to the partition in `keyless`. A topic is an
+    index into first_targets, partition_counts and keyless. topics and partitions are int32 columns. Return
+    the first row without a target, or -1; the row's entry in `targets` is NO_TOPIC or NO_SUCH_PARTITION.
     """
     cdef BinarySource keys = _binary(key)
     cdef const uint8_t *topic_validity = NULL
@@ -173,7 +173,7 @@ def assign_targets(
 
 
 cdef class Encoder:
-    """An encoder of records for many partitions at once. Its memory is bounded by batch_bytes for each."""
+    """An encoder of records for many partitions. It buffers at most about batch_bytes for each partition."""
 
     cdef Target *targets
     cdef int32_t target_count
@@ -201,12 +201,10 @@ cdef class Encoder:
         self, const int32_t[::1] targets, key: Binary | None, value: Binary | None,
         timestamps: Numbers | None, int64_t now_ms, headers: Headers | None = None
     ) -> list[Encoded]:
-        """Encode one row for each target. Return the batches that became full, in their order.
+        """Encode each row for its target in `targets`. Return full batches in the order of filling.
 
-        key and value are (validity, offsets, data, first row) by their addresses, None for nulls. timestamps
-        are (validity, microseconds, first row) or None; now_ms replaces a null. headers are (validity,
-        offsets, first row, validity of the structs, their first row, key, value) or None. Raises ValueError
-        for a header without a key.
+        `mpbroker.records.addresses` describes the columns; None is a column of nulls. timestamps are in
+        microseconds, and now_ms replaces a null. Raises ValueError for a header without a key.
         """
         cdef int64_t rows = targets.shape[0], row, first_time = 0, ms
         cdef const uint8_t *time_validity = NULL
@@ -236,7 +234,7 @@ cdef class Encoder:
         return full
 
     def finish(self) -> list[Encoded]:
-        """Return the batches that are not full."""
+        """Return the remaining batches, which are not full."""
         return [self._taken(index) for index in range(self.target_count) if self.targets[index].count]
 
     cdef void _take_headers(self, headers):
@@ -268,7 +266,7 @@ cdef class Encoder:
         return taken
 
     cdef int64_t _header_bytes(self, int64_t start, int64_t stop) noexcept nogil:
-        """Return the bytes that a row's headers take; -1 if one has no key."""
+        """Return the encoded size of the headers [start, stop) in bytes; -1 if a header has no key."""
         cdef int64_t size = 0, key_bytes, i
         cdef const uint8_t *field = NULL
         for i in range(start, stop):
@@ -279,10 +277,7 @@ cdef class Encoder:
         return size
 
     cdef int _add(self, Target *target, int64_t row, int64_t ms) except -1 nogil:
-        """Write a record after those of its target.
-
-        Raises ValueError for a header without a key, MemoryError.
-        """
+        """Append a row's record to the target. Raises ValueError for a header without a key, MemoryError."""
         cdef const uint8_t *key = NULL
         cdef const uint8_t *value = NULL
         cdef int64_t key_bytes = _field(&self.key, row, &key)

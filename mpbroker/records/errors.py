@@ -1,6 +1,6 @@
 """Exceptions for bad record data.
 
-The codes are those of Kafka's (org.apache.kafka.common.protocol.Errors) that record data can cause.
+The constants are the error codes of Kafka (org.apache.kafka.common.protocol.Errors) for record data.
 """
 
 from enum import Enum
@@ -14,24 +14,24 @@ INVALID_RECORD: Final = 87
 
 
 class RecordError(NamedTuple):
-    """One refused record of a batch, as the produce response names it."""
+    """One refused record of a batch, as in the Produce response: its index and why it is refused."""
 
     batch_index: int
     message: str
 
 
 class RecordsError(Exception):
-    """The base class of this package's exceptions about data."""
+    """The base class of this package's exceptions about record data."""
 
 
 class CompressionError(RecordsError):
-    """Raised for a compressed stream that is malformed, cut off, or larger than its bound."""
+    """Raised for a compressed stream that is malformed, cut off, or decompresses to more than its limit."""
 
 
 class CorruptBatch(RecordsError):
     """Raised when the bytes at a position of the buffer are not a record batch.
 
-    `offsets`: those of its header; None if it cannot be read.
+    `offsets` is the range of offsets in the batch's header; None if the header cannot be read.
     """
 
     def __init__(self, position: int, reason: str, offsets: range | None = None) -> None:
@@ -54,7 +54,7 @@ class Fault(Enum):
 class InvalidRecords(RecordsError):
     """Raised when a produced batch is refused as a whole.
 
-    `code`: Kafka's error code. `faults`: the number of records with this fault.
+    `code` is Kafka's error code. `faults` is the number of records that metrics count for `fault`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""An iterator over the record batches of a buffer: a piece of a segment, or a fetch response's records.
+"""Iterates over the record batches in a buffer: a part of a segment, or the records of a Fetch response.
 
-A batch that is cut off at the end of the buffer ends the iteration silently, as in Kafka: a fetch response
-ends at its byte limit (Kafka: ByteBufferLogInputStream, DefaultRecordBatch).
+A batch that is cut off at the end of the buffer ends the iteration without an error, as in Kafka: the byte
+limit of a Fetch response may cut a batch (Kafka: ByteBufferLogInputStream, DefaultRecordBatch).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LENGTH_SHIFT_MAX: Final = 63
 
 
 class Batch:
-    """One batch in a buffer: its header, and its records on demand."""
+    """One batch in a buffer: its parsed header, and methods that decode its records."""
 
     __slots__ = ("_data", "header")
 
@@ -64,19 +64,19 @@ class Batch:
 
     @property
     def append_time(self) -> int | None:
-        """Return the timestamp of all records if the batch is of LogAppendTime, else None."""
+        """Return the timestamp (ms) of all records if the timestamp type is LogAppendTime, else None."""
         return self.header.max_timestamp if self.header.attributes & LOG_APPEND_TIME_BIT else None
 
     @property
     def delete_horizon_ms(self) -> int | None:
         """Return the time (ms) from which the batch's tombstones or marker may be removed (KIP-534).
 
-        None until the cleaner has set it.
+        Returns None until the log cleaner has set this time.
         """
         return self.header.base_timestamp if self.header.attributes & DELETE_HORIZON_BIT else None
 
     def stream(self, limit: int = DEFAULT_LIMIT_BYTES) -> Buffer:
-        """Return the records as bytes, decompressed if need be.
+        """Return the encoded records as uncompressed bytes.
 
         Raises CorruptBatch if the stream is malformed or decompresses to more than `limit` bytes.
         """
@@ -89,7 +89,7 @@ class Batch:
             raise self._corrupt(str(error)) from error
 
     def records(self, limit: int = DEFAULT_LIMIT_BYTES) -> list[Record]:
-        """Return all records of the batch, those of a control batch too. Raises CorruptBatch."""
+        """Return all records of the batch, also of a control batch. Raises CorruptBatch, as `stream` does."""
         header = self.header
         if header.record_count == 0:
             return []
@@ -108,10 +108,10 @@ class Batch:
         return CorruptBatch(self.header.position, reason, _offsets_of(self.header))
 
     def pieces(self, stream: Buffer, position: int = 0) -> Iterator[list[Record]]:
-        """Yield the records of the batch in pieces; `stream` is what `stream()` has returned.
+        """Yield the batch's records in lists of at most PIECE_RECORDS; `stream` is the result of `stream()`.
 
-        A batch of a megabyte may have millions of records, which take gigabytes as objects. Pieces before
-        offset `position` are left out, unless compaction has left gaps. Raises CorruptBatch.
+        A batch of a megabyte may have millions of records, which take gigabytes as objects. Lists of records
+        before offset `position` may be left out. Raises CorruptBatch.
         """
         header, view, at = self.header, memoryview(stream).cast("B"), 0
         has_gaps = header.record_count <= header.last_offset_delta
@@ -132,9 +132,9 @@ class Batch:
 
 
 def _end_of_records(stream: memoryview, start: int, count: int) -> int:
-    """Return where the next `count` records end, by their lengths (zigzag varints).
+    """Return the position after the next `count` records, by their lengths (zigzag varints).
 
-    If a length is wrong, return the end of the stream: `read_records` reports the fault there.
+    If a length is invalid, return the end of the stream, and `read_records` will report the fault.
     """
     at, end = start, len(stream)
     for _ in range(count):
@@ -152,7 +152,7 @@ def _end_of_records(stream: memoryview, start: int, count: int) -> int:
 
 
 def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> Iterator[Batch]:
-    """Yield the whole batches from `start` on. Raises CorruptBatch at bytes that are not a batch."""
+    """Yield the whole batches from position `start` on. Raises CorruptBatch for bytes that are no batch."""
     view = memoryview(data).cast("B")
     position = start
     while (header := _frame_at(view, position, check_crc)) is not None:
@@ -169,7 +169,7 @@ def _frame_at(view: memoryview, position: int, check_crc: bool) -> BatchFrame | 
 
 
 def _offsets_beside_crc(view: memoryview, position: int) -> range | None:
-    """Return the offsets of a batch whose CRC is wrong; None if its header is invalid, too."""
+    """Return the offsets of a batch whose CRC is wrong; None if the header is invalid, too."""
     try:
         header = frame_at(view, position, False)
     except CorruptBatch:

@@ -1,6 +1,6 @@
-"""A reader of the markers that `mpbroker.records.builder` builds (see `markers.pxd`).
+"""Reads transaction markers, which `mpbroker.records.builder` builds (see `markers.pxd`).
 
-    key      version i16 | type i16: 0 abort, 1 commit; a partition ignores others
+    key      version i16 | type i16: 0 abort, 1 commit; a partition ignores other types
     value    version i16 | coordinator epoch i32
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -22,9 +22,9 @@ cdef enum:
 
 
 cdef bint read_marker(const uint8_t *batch, int64_t length, Marker *marker) noexcept nogil:
-    """Read the marker of a batch whose header is whole.
+    """Read the marker of a batch with a whole header into `marker`, and return True.
 
-    Return False if it does not end a transaction: it is of another kind, or the cleaner emptied it.
+    Return False if the batch does not end a transaction: it is no marker, or the log cleaner emptied it.
     """
     cdef RecordView record
     cdef const uint8_t *at = batch + BATCH_HEADER_BYTES
@@ -44,7 +44,7 @@ cdef bint read_marker(const uint8_t *batch, int64_t length, Marker *marker) noex
 
 
 def marker_of(const uint8_t[::1] batch not None) -> tuple[int, int] | None:
-    """Return (ABORT or COMMIT, coordinator epoch) of one whole batch; None if it ends no transaction."""
+    """Return (ABORT or COMMIT, coordinator epoch) of a whole batch; None if the batch is no marker."""
     cdef Marker marker
     if batch.shape[0] < BATCH_HEADER_BYTES or not read_marker(&batch[0], batch.shape[0], &marker):
         return None

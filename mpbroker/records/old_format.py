@@ -1,6 +1,6 @@
-"""Recognition of messages of magic 0 and 1, which brokers before Kafka 0.11 wrote. Nothing reads them.
+"""Recognises messages of magic 0 and 1, which brokers before Kafka 0.11 wrote. mpbroker cannot read them.
 
-Such a message begins with its offset (i64), the size of the rest (i32), a CRC-32 of all that follows (u32),
+Such a message begins with its offset (i64), the size of the rest (i32), a CRC-32 of all following bytes (u32)
 and the magic (i8). (Kafka: LegacyRecord, KIP-724.)
 """
 
@@ -20,7 +20,7 @@ _SMALLEST: Final = 14
 
 
 def old_length(head: bytes | memoryview) -> int:
-    """Return the length in bytes of the old message that begins with `head`; 0 if it cannot be one."""
+    """Return the length in bytes of the old message that begins with `head`; 0 if `head` begins none."""
     if len(head) < HEAD_BYTES:
         return 0
     _, size, _, magic = _HEAD.unpack_from(head)
@@ -28,7 +28,7 @@ def old_length(head: bytes | memoryview) -> int:
 
 
 def old_magic(data: bytes | memoryview) -> int | None:
-    """Return the magic, 0 or 1, of the whole message that `data` begins with, or None."""
+    """Return the magic, 0 or 1, if `data` begins with a whole old message, else None."""
     length = old_length(data)
     if not length or length > len(data):
         return None

@@ -1,4 +1,4 @@
-"""Zstandard frames that are made a piece at a time. See `pack.h`."""
+"""Compresses data to a Zstandard frame, a piece at a time. See `pack.h`."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -19,7 +19,7 @@ cdef extern from "mpbroker/records/pack.h" nogil:
 
 
 cdef class ZstdPacking:
-    """One frame for `size` bytes. Raises CompressionError without libzstd, or without memory for it."""
+    """A frame of `size` bytes of content. Raises CompressionError without libzstd, or without memory."""
 
     cdef ZstdPacker ref
     cdef uint8_t[::1] out
@@ -42,7 +42,7 @@ cdef class ZstdPacking:
         zstd_packer_end(&self.ref)
 
     def add(self, const uint8_t[::1] data) -> None:
-        """Pack the next piece. Raises CompressionError if the pieces are more than `size` in all."""
+        """Compress the next piece. Raises CompressionError if all pieces together exceed `size` bytes."""
         cdef int64_t made = -1
         cdef int64_t n = data.shape[0]
         cdef const uint8_t *p = &data[0] if n else NULL
@@ -59,7 +59,7 @@ cdef class ZstdPacking:
 
     @property
     def size(self) -> int:
-        """Bytes of the frame so far."""
+        """Return the number of compressed bytes so far."""
         return self.made
 
     def finish(self) -> memoryview:

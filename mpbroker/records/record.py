@@ -1,4 +1,4 @@
-"""Records outside of their batches, as readers return and builders take them (Kafka: SimpleRecord)."""
+"""Records as objects, which readers of batches return and builders take (Kafka: SimpleRecord)."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ Header = tuple[str, bytes | None]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record that was read. `timestamp`: in ms, -1 for none."""
+    """A record that was read from a batch. `timestamp` is in ms since 1970, or -1 for none."""
 
     offset: int
     timestamp: int
@@ -22,7 +22,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record to be written. `timestamp`: in ms, -1 for none."""
+    """A record to be written to a batch. `timestamp` is in ms since 1970, or -1 for none."""
 
     value: bytes | None
     key: bytes | None = None

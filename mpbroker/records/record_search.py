@@ -1,4 +1,4 @@
-"""The search for a time in one batch, a piece at a time, or in its header alone.
+"""Searches for a timestamp in one batch, a piece of its records at a time, or in its header alone.
 
 (Kafka: FileRecords.searchForTimestamp, RecordBatch.offsetOfMaxTimestamp.)
 """
@@ -23,11 +23,11 @@ SEARCHED_AT_ONCE_BYTES: Final = 1 << 20
 
 
 class RecordSearch:
-    """The search for the first record at `timestamp_ms` or later, from `from_offset` on, in a batch.
+    """The search in a batch for the first record at `timestamp_ms` or later, from `from_offset` on.
 
-    `found` is its (timestamp, offset) when `step` has returned True. If all records are earlier, it is that
-    of the first one with the largest timestamp; None if no record has such an offset. Several may take steps
-    in turn: the search is done once for all of them.
+    After `step` has returned True, `found` is the record's (timestamp, offset). If all records are earlier,
+    `found` is the first record with the largest timestamp; None if no record has `from_offset` or a later
+    offset. Several callers may share one search and call `step` in turn.
     """
 
     def __init__(self, data: Buffer, timestamp_ms: int, from_offset: int) -> None:
@@ -61,7 +61,7 @@ class RecordSearch:
         return self._search is None
 
     def step(self) -> bool:
-        """Do the next piece; return True if the search has ended. Raises CorruptBatch, also later."""
+        """Search the next piece; return whether the search has ended. Raises CorruptBatch for bad records."""
         if self._error is not None:
             raise self._error
         if self._search is None:
@@ -98,7 +98,7 @@ class RecordSearch:
         return CorruptBatch(self._batch.header.position, reason)
 
     def _end(self, error: CorruptBatch | None) -> None:
-        """Keep only the result, and release all memory."""
+        """Keep only the result or error, and release the batch and other memory."""
         assert self._search is not None
         if error is None and self._search.offset >= 0:
             self.found = self._search.timestamp, self._search.offset
@@ -107,10 +107,10 @@ class RecordSearch:
 
 
 def told_by_header(header: BatchFrame, append_time: int | None, from_offset: int) -> tuple[int, int] | None:
-    """Return (timestamp, offset) of the first record from an offset on with the largest timestamp.
+    """Return (timestamp, offset) of the first record with the largest timestamp, from `from_offset` on.
 
-    The header has it if all records have the same timestamp and none was compacted away; otherwise, and if
-    the batch ends before the offset, return None.
+    Return None if the header does not determine that record, because records may have different timestamps
+    or compaction removed some. Return None also if the batch ends before `from_offset`.
     """
     is_whole = header.record_count == header.last_offset_delta + 1
     offset = max(header.base_offset, from_offset)

@@ -1,6 +1,6 @@
-"""The stream of records within a batch: walked, read into objects, written from them, renumbered.
+"""Checks, reads, writes, searches and renumbers the uncompressed records of a batch.
 
-Only batch.h knows the layout of a record: its functions read and write all fields.
+Only functions of batch.h, which defines the layout of a record, read and write its fields.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -31,7 +31,7 @@ cdef object _bytes_or_none(const uint8_t *p, int64_t size):
 
 
 cdef tuple _headers(const c.RecordView *record, const uint8_t *end):
-    """Return the headers of a record. read_record has accepted it, so every field fits."""
+    """Return the headers of a record. `read_record` has accepted the record, so every field is valid."""
     cdef const uint8_t *at = record.headers
     cdef const uint8_t *field
     cdef int64_t size, _
@@ -50,8 +50,8 @@ def read_records(
 ) -> list[Record]:
     """Return the `count` records of an uncompressed stream.
 
-    `append_time`: the timestamp (ms) of all of them, if not None. Raises CorruptBatch if one is malformed or
-    the records do not fill the data.
+    `append_time` (ms), if not None, is the timestamp of all records. Raises CorruptBatch if a record is
+    malformed or the records do not fill the data.
     """
     cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
     cdef const uint8_t *at = start
@@ -79,7 +79,7 @@ def read_records(
 
 
 cdef inline int64_t _field_bytes(object field) except -1:
-    """Return the bytes that a nullable field takes with its length."""
+    """Return the encoded size of a nullable field in bytes, with its length prefix."""
     if field is None:
         return 1
     return c.varlong_bytes(PyBytes_GET_SIZE(field)) + PyBytes_GET_SIZE(field)
@@ -98,7 +98,7 @@ def _as_bytes(field) -> bytes | None:
 
 
 cdef class RecordWriter:
-    """A writer of records, one after the other, after room for a batch header."""
+    """A writer of the records of a batch. It leaves room for the batch header before the first record."""
 
     cdef bytearray out
     cdef int64_t used
@@ -119,7 +119,7 @@ cdef class RecordWriter:
         return <uint8_t *>PyByteArray_AS_STRING(self.out) + self.used
 
     cpdef add(self, record: NewRecord, int64_t offset_delta=-1):
-        """Append a NewRecord. Its offset delta is its place in the batch, unless another one is given."""
+        """Append a record. Its offset delta is its index in the batch if `offset_delta` is negative."""
         key, value, headers = record.key, record.value, record.headers
         if key is not None and type(key) is not bytes:
             key = bytes(key)
@@ -146,7 +146,7 @@ cdef class RecordWriter:
         self.max_timestamp = max(self.max_timestamp, timestamp)
 
     def finish(self) -> bytearray:
-        """Return the records after BATCH_HEADER_BYTES zeros. The writer is empty afterwards."""
+        """Return BATCH_HEADER_BYTES zeros and the records. The writer is empty afterwards."""
         out = self.out
         PyByteArray_Resize(out, self.used)
         self.out = bytearray(4096)
@@ -157,7 +157,7 @@ cdef class RecordWriter:
 
 
 cdef class RecordWalker:
-    """A walk over `count` uncompressed records, a piece at a time. They must fill the data exactly."""
+    """Checks `count` uncompressed records, a piece at a time. The records must fill the data exactly."""
 
     cdef const uint8_t[::1] data
     cdef const uint8_t *at
@@ -177,7 +177,7 @@ cdef class RecordWalker:
         return self.walk.done < self.count or self.walk.headers_left != 0
 
     def step(self, int64_t most_bytes) -> bool:
-        """Walk over about `most_bytes` more; return True if that was all, or a record is malformed."""
+        """Check about `most_bytes` bytes more. Return True after the last record, or a malformed one."""
         cdef const uint8_t *start = self.at
         cdef c.RecordWalk *walk = &self.walk
         cdef int32_t upto
@@ -195,7 +195,7 @@ cdef class RecordWalker:
         return True
 
     def result(self) -> WalkScan:
-        """Return what the walk has found; call it when `step` has returned True."""
+        """Return the result, after `step` has returned True."""
         cdef c.RecordWalk walk = self.walk
         c.end_walk(&walk)
         return WalkScan(
@@ -205,11 +205,11 @@ cdef class RecordWalker:
 
 
 cdef class RecordRules:
-    """The rules about single records, applied to records that a walk has accepted, a piece at a time.
+    """Applies a topic's rules to records that `RecordWalker` has accepted, a piece at a time.
 
-    `keyed`: a key is wanted. A timestamp other than -1 must lie from `earliest` to `latest`; or, with
-    `refuses_all`, no record is good. Of the records that break a rule all are counted, and the first `most`
-    are kept in `refused`: index, timestamp, and whether a key is missing.
+    With `keyed` each record needs a key. A timestamp other than -1 must be in [earliest, latest]. With
+    `refuses_all` every record is refused. `refused_count` counts the refused records, and `refused` has
+    (index, timestamp, whether the key is missing) of the first `most` of them.
     """
 
     cdef const uint8_t[::1] data
@@ -232,7 +232,7 @@ cdef class RecordRules:
         self.end = self.at + data.shape[0]
 
     def step(self, int64_t most_bytes) -> bool:
-        """Check about `most_bytes` more; return True if that was all. Raises CorruptBatch."""
+        """Check about `most_bytes` bytes more; return whether that was the end. Raises CorruptBatch."""
         cdef const uint8_t *start = self.at
         cdef c.RecordView view
         cdef int64_t timestamp
@@ -254,11 +254,11 @@ cdef class RecordRules:
 
 
 cdef class TimeSearch:
-    """The search for the first record at `wanted` or later, from `from_offset` on, in `count` records.
+    """The search in `count` records, from `from_offset` on, for the first one at the time `wanted` or later.
 
-    `append_time`: the timestamp (ms) of all of them, if not None. The stream may still be unpacked: each step
-    gets its beginning, and steps over unneeded fields of a record. `timestamp` and `offset` belong to
-    the first record with the largest timestamp so far, and are -1 before it.
+    `append_time` (ms), if not None, is the timestamp of all records. The caller may decompress the stream
+    between steps, and pass the bytes decompressed so far. `timestamp` and `offset` belong to the first record
+    with the largest timestamp so far, and are -1 before any record.
     """
 
     cdef int64_t base_offset, base_timestamp, wanted, from_offset, stamp, at
@@ -277,10 +277,10 @@ cdef class TimeSearch:
         self.timestamp = self.offset = -1
 
     def step(self, const uint8_t[::1] data, int64_t most_bytes, bint is_whole) -> bool:
-        """Search about `most_bytes` more; return True if the record is found, or that was all.
+        """Search about `most_bytes` bytes more. Return True if the record is found, or after the last record.
 
-        `data` is the beginning of the stream; `is_whole`: all of it. Raises CorruptBatch if a record is
-        malformed or the records do not fill the data.
+        `data` is the beginning of the stream, or with `is_whole` the whole stream. Raises CorruptBatch if a
+        record is malformed or the records do not fill the stream.
         """
         cdef int64_t upto = self.at + most_bytes
         cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
@@ -297,7 +297,7 @@ cdef class TimeSearch:
         return found or self.done == self.count
 
     cdef bint look(self, const uint8_t *start, int64_t size, bint is_whole, bint *found) noexcept nogil:
-        """Compare the next record, and step over it. Return False if it is malformed."""
+        """Compare the next record's timestamp, and skip the record. Return False if it is malformed."""
         cdef const uint8_t *p = start + self.at
         cdef const uint8_t *end = start + size
         cdef int64_t length, timestamp, offset
@@ -324,7 +324,7 @@ cdef class TimeSearch:
 
 
 cdef class Renumbering:
-    """Records with the offset deltas 0, 1, 2, …, a piece at a time; all other fields stay as they are."""
+    """Rewrites records with the offset deltas 0, 1, 2, …, a piece at a time; other fields are copied."""
 
     cdef const uint8_t[::1] data
     cdef const uint8_t *at
@@ -337,7 +337,7 @@ cdef class Renumbering:
         self.end = self.at + data.shape[0]
 
     def take(self, int64_t most_bytes) -> bytearray:
-        """Return about `most_bytes` more of the records, whole ones, and nothing after the last one.
+        """Return the next rewritten records, whole, about `most_bytes` bytes; b"" after the last record.
 
         Raises CorruptBatch if a record is malformed.
         """
@@ -374,7 +374,7 @@ def seal(
     int32_t last_offset_delta, int64_t base_timestamp, int64_t max_timestamp, int64_t producer_id,
     int16_t producer_epoch, int32_t base_sequence, int32_t count
 ) -> None:
-    """Write the header over the first BATCH_HEADER_BYTES of a batch whose records are in place."""
+    """Write the header and CRC of a batch to its first BATCH_HEADER_BYTES, after its records were written."""
     cdef c.BatchInfo info
     if batch.shape[0] < c.BATCH_HEADER_BYTES:
         raise ValueError("no room for the header")

@@ -1,4 +1,4 @@
-"""Compressed batches: their validation for the produce turn, and their streams a piece at a time.
+"""Validates compressed batches for the native produce path, and decompresses streams a piece at a time.
 
 See `unpack.h`.
 """
@@ -18,14 +18,14 @@ _CODEC_NAMES = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 cdef class Libraries:
-    """The libraries that were found. `names`: file names by number of codec."""
+    """The compression libraries. `names` has each library's file name, by the codec's number."""
 
     def __init__(self, names: dict[int, str] = LIBRARY_NAMES):
         cdef bytes zlib = names[1].encode(), lz4 = names[3].encode(), zstd = names[4].encode()
         self.found = load_codecs(&self.codecs, zlib, lz4, zstd)
 
     def has(self, int codec) -> bool:
-        """Return True if the streams of the codec can be unpacked."""
+        """Return whether streams of the codec can be decompressed."""
         return bool(self.found >> codec & 1)
 
     def missing(self) -> list[str]:
@@ -37,7 +37,7 @@ LIBRARIES = Libraries()  # type: Libraries
 
 
 cdef class BatchUnpacker:
-    """A buffer and the contexts of the codecs, for one thread."""
+    """Checks compressed batches with a buffer and codec contexts of its own, for one thread."""
 
     def __init__(self, Libraries libraries=LIBRARIES):
         unpacker_end(&self.ref)
@@ -52,9 +52,10 @@ cdef class BatchUnpacker:
     def scan(
         self, const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff, *, bint begins_request=True
     ) -> BatchScan:
-        """Check the record data of one partition like `scan_batch`, and walk compressed records, too.
+        """Check the record data of one partition like `scan_batch`, and check compressed records, too.
 
-        `begins_request` False: the data belongs to the request of the last call, and shares its room.
+        If `begins_request` is False, the data belongs to the same request as the data of the last call, and
+        both share the buffer's UNPACK_ROOM_BYTES.
         """
         cdef BatchInfo info
         cdef int verdict
@@ -76,10 +77,10 @@ cdef class BatchUnpacker:
 
 
 cdef class Unpacking:
-    """A compressed stream that is unpacked a piece at a time, to a mapping of its own.
+    """A compressed stream that is decompressed a piece at a time, to a mapping of its own.
 
-    Only pages that were written take memory. `limit`: the most bytes that it may unpack to. Raises
-    CompressionError at once without a library for the codec, which `Libraries.has` reports beforehand.
+    Only written pages of the mapping take memory. `limit` is the largest decompressed size in bytes. `step`
+    raises CompressionError if the codec's library is missing (see `Libraries.has`).
     """
 
     cdef Unpacker ref
@@ -106,9 +107,9 @@ cdef class Unpacking:
         unpacker_end(&self.ref)
 
     def step(self, int64_t most_bytes) -> bool:
-        """Unpack about `most_bytes` more; return True if that was all.
+        """Decompress about `most_bytes` bytes more. Return True at the end of the stream.
 
-        Raises CompressionError if the stream is malformed or unpacks to more than the limit.
+        Raises CompressionError if the stream is malformed or decompresses to more than the limit.
         """
         if self.result == UNPACK_MORE:
             with nogil:
@@ -128,5 +129,5 @@ cdef class Unpacking:
 
     @property
     def stream(self) -> memoryview:
-        """Return the bytes unpacked so far."""
+        """Return the bytes decompressed so far."""
         return memoryview(self.map)[: self.ref.at]

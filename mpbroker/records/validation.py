@@ -1,7 +1,7 @@
-"""Validation of a produced batch against its topic: the slow path, and the reference for the produce turn.
+"""Validates produced batches in Python. The native produce path handles common batches by the same rules.
 
-The native check of batch.h comes first. The checks here depend on the topic's configuration or need the
-records decompressed (Kafka: LogValidator, UnifiedLog.analyzeAndValidateRecords).
+The native check of batch.h comes first. The checks in this module depend on the topic's configuration or need
+decompressed records (Kafka: LogValidator, UnifiedLog.analyzeAndValidateRecords).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Pieces: TypeAlias = Generator[None, None, T]
-"""Work that may take long: others may be served at each `yield`. It returns a T."""
+"""A generator of long work: it yields after each piece, for its caller to do other work, and returns a T."""
 
 # Bytes of records in a piece: a few milliseconds with the slowest codec and level that is common.
 UNPACKED_AT_ONCE_BYTES: Final = 1 << 20
@@ -63,7 +63,7 @@ DEFAULT_AFTER_MAX_MS: Final = 3_600_000
 
 
 class TopicPolicy(msgspec.Struct, frozen=True):
-    """A topic's configuration for batches written to it. The defaults are Kafka's."""
+    """The settings of a topic against which produced batches are validated. The defaults are Kafka's."""
 
     compact: bool = False
     timestamp_type: int = CREATE_TIME
@@ -71,13 +71,13 @@ class TopicPolicy(msgspec.Struct, frozen=True):
     timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     compression: Codec | None = None
-    """compression.type; None is `producer`: keep the codec of the batch."""
+    """The codec of compression.type; None means `producer`, to keep the batch's codec."""
     compression_level: int | None = None
     max_decompressed_bytes: int = DEFAULT_LIMIT_BYTES
 
 
 class ValidatedBatch(msgspec.Struct, frozen=True):
-    """A batch that may be appended. On a topic of LogAppendTime the log stamps it when it appends it."""
+    """A batch that may be appended. With LogAppendTime the log sets the batch's timestamp when it appends."""
 
     data: memoryview
     record_count: int
@@ -88,11 +88,11 @@ class ValidatedBatch(msgspec.Struct, frozen=True):
     attributes: int
     rebuilt: bool
     decompressed_bytes: int = 0
-    """Bytes of memory that the decompressed records took besides the request."""
+    """The size of the decompressed records; 0 if they were not copied from the request."""
 
 
 def at_once(pieces: Pieces[T]) -> T:
-    """Do all pieces, and return their result."""
+    """Run the generator to its end, and return its result."""
     while True:
         try:
             next(pieces)
@@ -102,19 +102,19 @@ def at_once(pieces: Pieces[T]) -> T:
 
 
 def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True) -> ValidatedBatch:
-    """Do at once what `validate_in_pieces` does."""
+    """Run `validate_in_pieces` to its end, and return its result."""
     return at_once(validate_in_pieces(data, policy, now_ms=now_ms, zstd_allowed=zstd_allowed))
 
 
 def validate_in_pieces(
     data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True
 ) -> Pieces[ValidatedBatch]:
-    """Return the batch to append for the record data of one partition of a produce request.
+    """Return the batch to append for the record data of one partition of a Produce request.
 
-    The batch is a view of the data unless it had to be changed. A wrong maximum timestamp is corrected, in
-    place if the data is writable. A batch with another codec or offsets than wanted is rebuilt. A piece of
-    a second batch is cut off. Memory: what the batch unpacks to, three times at the most while it is rebuilt.
-    Raises InvalidRecords if the batch is refused.
+    The result is a view of the data if possible. A wrong largest timestamp is corrected, in place if the data
+    is writable. A batch with another codec than the topic's, or with wrong offset deltas, is rebuilt. An
+    incomplete second batch is cut off. Rebuilding takes up to three times as much memory as the
+    decompressed records. Raises InvalidRecords if the batch is refused.
     """
     view = memoryview(data).cast("B")
     scan = scan_batch(view, policy.max_message_bytes)
@@ -184,9 +184,9 @@ def _walk(stream: Buffer, scan: BatchScan) -> Pieces[WalkScan]:
 def _check_records(
     stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int
 ) -> Pieces[None]:
-    """Check the rules about single records, which are read only if the walk shows that one breaks a rule.
+    """Check each record's key and timestamp, if the `walk` shows that a record may break a rule.
 
-    Raises InvalidRecords with an error for each such record, but for no more than RECORD_ERRORS_MAX.
+    Raises InvalidRecords with an error for each such record, up to RECORD_ERRORS_MAX.
     """
     stamped = bool(scan.attributes & LOG_APPEND_TIME_BIT)
     ranged = policy.timestamp_type == CREATE_TIME
@@ -243,7 +243,8 @@ def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:
 def _timestamp_problem(timestamp: int, stamped: bool, policy: TopicPolicy, now_ms: int) -> str | None:
     """Return the problem with a record's timestamp, or None.
 
-    On a topic of CreateTime a timestamp other than -1 must be in range, whatever type the batch claims.
+    If the topic's type is CreateTime, a timestamp other than -1 must be in range, and nothing else is
+    checked. In all other cases, the client must not have given the batch the type LogAppendTime (`stamped`).
     """
     if policy.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
         if _in_range(timestamp, policy, now_ms):

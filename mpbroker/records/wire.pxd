@@ -1,4 +1,4 @@
-"""Loads and stores of big-endian numbers, from batch.h."""
+"""Declares functions of batch.h that load and store big-endian numbers."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 

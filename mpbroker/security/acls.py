@@ -1,4 +1,4 @@
-"""Access control lists: entries, filters that find them, and the principals and hosts that they may name.
+"""Access control lists: the entries, filters that find entries, and checks of both.
 
 Numbers and names are Kafka's. (Kafka: StandardAcl, AclBinding, AclBindingFilter, ResourcePatternFilter,
 AccessControlEntryFilter; KIP-11, KIP-290.)
@@ -31,7 +31,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an entry's resource name matches resources. ANY and MATCH are for filters alone."""
+    """How the resource name of an entry matches resources. ANY and MATCH occur in filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -87,7 +87,7 @@ OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 
 
 class Acl(NamedTuple):
-    """One entry. `principal` is `Type:name`, `host` a textual address; both may be wildcards."""
+    """An access control entry. `principal` is `Type:name` or a wildcard, `host` an address or a wildcard."""
 
     resource_type: int
     resource_name: str
@@ -111,7 +111,7 @@ class BadAcl(ValueError):
 
 
 class AclFilter(NamedTuple):
-    """A filter of entries. None and ANY, for patterns also MATCH, leave a field open."""
+    """A filter of entries. None and ANY accept every value; MATCH accepts patterns that cover the name."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
@@ -122,7 +122,7 @@ class AclFilter(NamedTuple):
     permission: int = Permission.ANY
 
     def check(self) -> None:
-        """Check that all numbers are known. Raises BadAcl. (Kafka: AclControlManager.validateFilter.)"""
+        """Raise BadAcl if a number is not one of Kafka's. (Kafka: AclControlManager.validateFilter.)"""
         if not (_is_known(ResourceType, self.resource_type) and _is_known(PatternType, self.pattern_type)):
             raise BadAcl("Unknown patternFilter.")
         if not (_is_known(Operation, self.operation) and _is_known(Permission, self.permission)):
@@ -130,7 +130,7 @@ class AclFilter(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """True if the filter leaves no field open, so that it matches one entry at most."""
+        """Return whether each field accepts one value only, so that at most one entry matches."""
         return (
             self.resource_type > ResourceType.ANY
             and None not in (self.resource_name, self.principal, self.host)
@@ -140,7 +140,7 @@ class AclFilter(NamedTuple):
         )
 
     def matches(self, acl: Acl) -> bool:
-        """Return True if the filter matches the entry."""
+        """Return whether the filter matches the entry."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._matches_name(acl)
@@ -163,7 +163,7 @@ class AclFilter(NamedTuple):
 
 
 def check_new(acl: Acl) -> None:
-    """Check an entry that is to be added. Raises BadAcl.
+    """Raise BadAcl if an entry is not valid, before it is added.
 
     (Kafka: AclApis.handleCreateAcls, AclControlManager.validateNewAcl, SecurityUtils.parseKafkaPrincipal.)
     """
@@ -183,13 +183,13 @@ def check_new(acl: Acl) -> None:
 
 
 def check_principal(principal: str) -> None:
-    """Check that the text has the form `Type:name`. Raises BadAcl."""
+    """Raise BadAcl if the text does not have the form `Type:name`."""
     if ":" not in principal:
         raise BadAcl(f"expected a string in format principalType:principalName but got {principal}")
 
 
 def kafka_word(number: IntEnum) -> str:
-    """Return the name of a number as Kafka's tools write it: `DescribeConfigs`."""
+    """Return the name of an enumeration's member as Kafka's tools write it, such as `DescribeConfigs`."""
     return "".join(part.capitalize() for part in number.name.split("_"))
 
 
@@ -198,5 +198,5 @@ def _named(numbers: type[IntEnum], number: int) -> str:
 
 
 def _is_known(numbers: type[IntEnum], number: int) -> bool:
-    """Return True if `number` has a name other than UNKNOWN."""
+    """Return whether `number` is a member of the enumeration other than UNKNOWN (0)."""
     return number != 0 and number in {*map(int, numbers)}

@@ -1,10 +1,10 @@
-"""The audit log: one line for each event, with principal, act, address, listener and result.
+"""The audit log: one line for each event, with principal, action, address, listener and result.
 
-It has logins, administrative acts, and refusals of both. Lines quote only names from requests. Each process
-limits the lines per kind and minute: for each principal, for each address that failed to log in, and in
-total. Further events, and lines that could not be written, are counted. (Kafka: `kafka.authorizer.logger` has
-a line for each refusal of each name, without a limit. It has no logins and no results of acts, only
-permissions.)
+Events are logins, refused logins, administrative requests, and requests refused for lack of permission. Of a
+request's content a line shows only names, such as topics. Each process limits the lines per kind and minute:
+for each principal, for each address that failed to log in, and in total. It counts further events, and lines
+that could not be written. (Kafka: `kafka.authorizer.logger` has a line for each refusal of each name, without
+a limit, and no logins and no results of requests.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_ANSWER: Final = "no answer"
 
 
 class Kind(Enum):
-    """The kinds of lines. The value of a kind is the field `event` in JSON."""
+    """The kinds of events. The value of a kind is the field `event` of the JSON form."""
 
     LOGIN = "login"
     REFUSED_LOGIN = "refused login"
@@ -68,14 +68,14 @@ _MANY: Final = {
 
 
 class Names(NamedTuple):
-    """Names that clients have chosen: the first ones, shortened, and the number of the others."""
+    """Names from a request: the first NAMES_MAX of them, cut if long, and the number of further names."""
 
     shown: tuple[str, ...] = ()
     more: int = 0
 
     @classmethod
     def of(cls, names: Iterable[Iterable[object]]) -> Names:
-        """Return the names, each given in parts. Parts are joined only for the names that are shown."""
+        """Return the Names for an iterable of names. Each name is an iterable of parts, to be joined."""
         rest = iter(names)
         first = itertools.islice(rest, NAMES_MAX)
         return cls(tuple(cut(" ".join(map(str, one))) for one in first), sum(1 for _ in rest))
@@ -86,7 +86,7 @@ class Names(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event, written as one line of the audit log. Fields without a value are omitted."""
+    """An event, which becomes one line of the audit log. Empty fields are omitted from the line."""
 
     kind: Kind
     principal: str  # "" without a login
@@ -105,7 +105,7 @@ class Event(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """The number of events of one principal that got no lines of their own in a minute."""
+    """How many events of one principal, or address, the limits kept out of the log in one minute."""
 
     kind: Kind
     whose: str
@@ -113,7 +113,7 @@ class LeftOut(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Lines of a process that could not be written to the audit log, and are in the broker's log."""
+    """The number of lines that went to the broker's log because the audit log failed, and the reason."""
 
     lines: int
     why: str
@@ -127,12 +127,12 @@ def cut(name: str, most: int = NAME_SHOWN_MAX) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name in one line, unprintable characters escaped."""
+    """Return a name, cut if long, in quotes and with unprintable characters escaped."""
     return repr(cut(name))
 
 
 def result_of(errors: dict[int, int] | None) -> str:
-    """Return a text with the error codes and their counts; None means that there was no response."""
+    """Return a text for the error codes of a response ({code: count}); None means no response."""
     if errors is None:
         return NO_ANSWER
     if not errors.keys() - {ErrorCode.NONE}:
@@ -151,7 +151,7 @@ def _word(code: int) -> str:
 
 
 def as_text(entry: Entry) -> str:
-    """Return an event as one printable line."""
+    """Return an entry of the audit log as one printable line."""
     if isinstance(entry, Gap):
         return printable(
             f"{entry.lines} line(s) of a process are missing here and are in the broker's log: {entry.why}"
@@ -181,7 +181,7 @@ def as_text(entry: Entry) -> str:
 
 
 def as_json(entry: Entry) -> str:
-    """Return an event as a JSON object in ASCII, so that no name can send escapes to a terminal."""
+    """Return an entry as a JSON object in ASCII, so that names cannot send escape codes to a terminal."""
     if isinstance(entry, Gap):
         return json.dumps({"event": "missing lines", "left_out": entry.lines, "why": entry.why})
     found: dict[str, Any] = {"event": entry.kind.value}
@@ -203,7 +203,7 @@ def as_json(entry: Entry) -> str:
 
 
 def line(entry: Entry, form: str, wall_ms: int) -> str:
-    """Return a line of an audit file, with its time (UTC) and without a line break."""
+    """Return an entry as a line of the audit file, with the time (UTC) and without a line break."""
     time = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
     time = time.replace("+00:00", "Z")
     if form == "json":
@@ -230,7 +230,7 @@ class _Counts:
         self._each: dict[str, _Count] = {}
 
     def takes(self, now_ms: int, whose: str) -> bool:
-        """Return True if a line may be written; otherwise count it as suppressed."""
+        """Return whether a line of `whose` may be written now. Count the line either way."""
         if now_ms >= self._all.since_ms + EVERY_MS:
             self._all = _Count(now_ms)
         if whose not in self._each and len(self._each) >= PRINCIPALS_MAX:
@@ -244,14 +244,14 @@ class _Counts:
         return True
 
     def ended(self, now_ms: int | None) -> list[LeftOut]:
-        """Drop the minutes that are over, or all if `now_ms` is None; return the suppressed events."""
+        """Drop ended minutes' counts (all if `now_ms` is None). Return how many events were suppressed."""
         ended = [w for w, one in self._each.items() if now_ms is None or now_ms >= one.since_ms + EVERY_MS]
         sums = ((whose, self._each.pop(whose).more) for whose in ended)
         return [LeftOut(self._kind, whose, more) for whose, more in sums if more]
 
 
 class Audit:
-    """The audit of one process. `write` gets the entries; `config` returns the current settings."""
+    """The audit of one process. `write` gets the entries to log; `config` returns the current settings."""
 
     def __init__(self, config: Callable[[], BrokerConfig], write: Callable[[Entry], None]) -> None:
         self._config = config
@@ -259,7 +259,7 @@ class Audit:
         self._counts = {kind: _Counts(kind) for kind in Kind}
 
     def tell(self, now_ms: int, event: Event) -> None:
-        """Write an event, or only count it if its limit for this minute is reached."""
+        """Write an event, or only count it if the limit of lines for this minute is reached."""
         level = self._config().audit_log_level
         if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
             return
@@ -267,11 +267,11 @@ class Audit:
             self._write(event)
 
     def follow(self, now_ms: int) -> None:
-        """Write a summary of each minute that is over. Call it regularly."""
+        """Write how many events were suppressed in the minutes that have ended. Call it regularly."""
         self._sum_up(now_ms)
 
     def close(self) -> None:
-        """Write a summary of the minutes that are not over, before the process ends."""
+        """Write how many events were suppressed so far. Call it before the process ends."""
         self._sum_up(None)
 
     def _sum_up(self, now_ms: int | None) -> None:

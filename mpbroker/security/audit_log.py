@@ -1,10 +1,10 @@
-"""Writes the lines of the audit log to a file of their own, journald, or the broker's log.
+"""The writer of the audit log: to a file, to journald, or to the broker's log.
 
-Several processes append to the file, each line with one write(2) to a descriptor with O_APPEND, so that no
-line is torn. The path is checked before each line, so a rotation by renaming loses nothing and needs no
-signal. Where the path is a socket, each line is a datagram in journald's native protocol
-(https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written goes to the broker's log instead;
-before the next written line, a line reports the number of missing lines.
+Several processes append to the file. Each line is one write(2) to a descriptor with O_APPEND, so that lines
+do not mix. The path is checked before each line, so a rotation by renaming loses nothing and needs no signal.
+If the path is a socket, each line is a datagram in journald's native protocol
+(https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written goes to the broker's log instead.
+When the file can be written again, a first line there reports the number of missing lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INFO, _WARNING = 6, 4  # journald's priorities, syslog's
 
 
 class AppendedFile:
-    """A file that several processes append lines to."""
+    """A file to which several processes append lines."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class AppendedFile:
         self._file = (0, 0)  # device and inode
 
     def append(self, text: str) -> None:
-        """Append a line. Raises OSError if not all of it was written."""
+        """Append a line. Raises OSError if the line was not written completely."""
         self.follow()
         data = text.encode("utf-8", "replace") + b"\n"
         if self._ends_within_a_line():
@@ -53,9 +53,9 @@ class AppendedFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _ends_within_a_line(self) -> bool:
-        """Return whether the last line is incomplete, as after a full disk: the next needs a line break.
+        """Return whether the file's last line is incomplete, as after a full disk, and needs a line break.
 
-        It may be a line that another process is writing; this costs an empty line.
+        True is possible also while another process writes a line. The line break is then an empty line.
         """
         size = -1
         while size != (now := os.fstat(self._fd).st_size):
@@ -65,7 +65,7 @@ class AppendedFile:
         return True
 
     def follow(self) -> None:
-        """Open the file that the path names now, unless it is open. Raises OSError."""
+        """Open the file that is at the path now, unless it is open already. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             found = Path(self.path).stat()
             if self._fd >= 0 and (found.st_dev, found.st_ino) == self._file:
@@ -97,7 +97,7 @@ class AppendedFile:
 
 
 class Journal:
-    """The socket of journald, which marks each message with the process and the unit that sent it."""
+    """The socket of journald. The journal adds the sending process and unit to each message."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -106,12 +106,12 @@ class Journal:
         self._socket.setblocking(False)
 
     def append(self, text: str, priority: int) -> None:
-        """Send a printable line. Raises OSError if the socket cannot take it at once."""
+        """Send a printable line with a syslog priority. Raises OSError if it cannot be sent at once."""
         fields = f"SYSLOG_IDENTIFIER={JOURNAL_IDENTIFIER}\nPRIORITY={priority}\nMESSAGE={text}\n"
         self._socket.sendto(fields.encode(), self.path)
 
     def follow(self) -> None:
-        """Raise OSError if the socket has no reader."""
+        """Check that a process reads from the socket. Raises OSError."""
         self._socket.connect(self.path)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ def _open(path: str) -> AppendedFile | Journal:
 
 
 class AuditLog:
-    """A writer of one process's lines, to the file and in the form that `config` names now."""
+    """The audit log of one process. `config()` returns the settings, with the file and the form of lines."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class AuditLog:
         self._complain_at_ns = 0
 
     def write(self, entry: Entry) -> None:
-        """Write a line. Log a failure once; raise nothing."""
+        """Write a line, to the broker's log if need be. A failure is logged once and raises nothing."""
         if not self._into_file(entry):
             log.info("audit: %s", self._body(entry))
 
@@ -201,12 +201,12 @@ class AuditLog:
 
 
 def audit_of(config: BrokerConfig) -> Audit:
-    """Return the audit of a process that keeps this configuration."""
+    """Return the audit of a process whose configuration is this object until the process ends."""
     return Audit(lambda: config, AuditLog(lambda: config).write)
 
 
 def problem(config: BrokerConfig) -> str | None:
-    """Return why the audit log cannot be written, None if it can. Creates the file."""
+    """Return why the audit log cannot be written, None if it can. Creates the file if it is missing."""
     if not config.audit_log_file or config.audit_log_level == "OFF":
         return None
     try:

@@ -1,8 +1,8 @@
-"""The decision whether a principal may do something, by access control lists.
+"""Authorization: decides by access control lists whether a client may do an operation.
 
-The rules are those of Kafka's StandardAuthorizer (KIP-801): a super user may do everything. An entry that
-denies wins over all that allow. A resource without entries is open to all or to none, by
-allow.everyone.if.no.acl.found; others are open only to those whom an entry allows.
+The rules are those of Kafka's StandardAuthorizer (KIP-801). A super user may do everything. An entry that
+denies takes precedence over all entries that allow. If a resource has no entries, the setting
+allow.everyone.if.no.acl.found decides. For other resources a client needs an entry that allows.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _MADE_UP_NAME: Final = "hardcode"
 
 
 def super_users_in(text: str) -> list[str]:
-    """Return the principals of the setting super.users, separated by semicolons."""
+    """Return the principals in the text of super.users, where semicolons separate them."""
     return [one.strip() for one in text.split(";") if one.strip()]
 
 
 class Client(NamedTuple):
-    """The author of a request: `principal` as `Type:name`, `host` as a textual address."""
+    """The sender of a request: `principal` is written `Type:name`, `host` is an address as text."""
 
     principal: str
     host: str
 
 
 class Reason(Enum):
-    """The reason of a decision that does not come from a single entry."""
+    """The reason for a decision that no single entry explains."""
 
     SUPER_USER = "super user"
     NO_ENTRY = "no entry is about the resource"
@@ -59,17 +59,17 @@ class Reason(Enum):
 
 
 class Verdict(NamedTuple):
-    """A decision, and its entry or reason."""
+    """A decision, and the entry or the reason that led to it."""
 
     is_allowed: bool
     rule: Acl | Reason
 
 
 class Authorizer:
-    """All entries, indexed by resource, so that a decision does not iterate over all of them.
+    """All access control entries, indexed by resource, so that a decision reads only a few of them.
 
-    A decision reads the entries of the resource's name, of the wildcard, and of each of its prefixes that is
-    as long as some prefixed entry's name.
+    It reads the entries for the resource's name, for the wildcard, and for prefixes of the name. A prefix is
+    looked up only if there is a prefixed entry of the same length.
     """
 
     def __init__(self, super_users: Iterable[str] = (), *, allow_if_no_acl: bool = False) -> None:
@@ -92,7 +92,7 @@ class Authorizer:
         self._prefix_lengths.clear()
 
     def put(self, acl: Acl) -> None:
-        """Add an entry unless it exists."""
+        """Add an entry if it does not exist yet."""
         if acl in self._entries:
             return
         self._entries[acl] = None
@@ -120,11 +120,11 @@ class Authorizer:
                 del lengths[len(acl.resource_name)]
 
     def find(self, question: AclFilter) -> list[Acl]:
-        """Return the entries that a filter matches."""
+        """Return the entries that the filter `question` matches."""
         return [acl for acl in self._entries if question.matches(acl)]
 
     def authorize(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> Verdict:
-        """Decide whether the client may do `operation` to the resource of this type and name."""
+        """Return whether the client may do `operation` to the resource of this type and name, and why."""
         if client.principal in self._super_users:
             return Verdict(True, Reason.SUPER_USER)
         allowing: Acl | None = None
@@ -141,7 +141,7 @@ class Authorizer:
         return Verdict(False, Reason.NO_ALLOWING_ENTRY) if is_about else self._no_entry
 
     def _about(self, kind: int, name: str) -> Iterator[Acl]:
-        """Yield the entries about a resource, for all principals."""
+        """Yield the entries that match a resource, whatever their principals are."""
         literal = self._by_name.get((kind, PatternType.LITERAL, name))
         if literal:
             yield from literal
@@ -152,9 +152,9 @@ class Authorizer:
                 yield from self._by_name.get((kind, PatternType.PREFIXED, name[:length]), ())
 
     def authorize_any(self, client: Client, operation: Operation, kind: ResourceType) -> bool:
-        """Return True if the client may do `operation` to at least one resource of the type.
+        """Return whether the client may do `operation` to at least one resource of the type.
 
-        Operations do not imply each other here. (Kafka: Authorizer.authorizeByResourceType.)
+        An entry for another operation, except ALL, does not count. (Kafka: authorizeByResourceType.)
         """
         if self.authorize(client, operation, kind, _MADE_UP_NAME).is_allowed:
             return True
@@ -174,7 +174,7 @@ class Authorizer:
         return any(not _is_dominated(acl, denied) for acl in allowed)
 
     def operations(self, client: Client, kind: ResourceType, name: str) -> int:
-        """Return the operations that the client may do to a resource, as a bit field (KIP-430)."""
+        """Return the operations that the client may do to a resource, as a bit mask by number (KIP-430)."""
         if client.principal in self._super_users:
             return sum(1 << operation for operation in OPERATIONS[kind])
         about = list(self._about(kind, name))
@@ -190,13 +190,13 @@ def _is_of(acl: Acl, client: Client) -> bool:
 
 
 def _is_allowed(acls: list[Acl], operation: Operation) -> bool:
-    """Return True if entries about one client and resource allow an operation."""
+    """Return whether these entries, which all match a client and a resource, allow an operation."""
     permissions = {acl.permission for acl in acls if _applies(acl, operation)}
     return permissions == {Permission.ALLOW}
 
 
 def _applies(acl: Acl, operation: Operation) -> bool:
-    """Return True if the entry covers the operation. (Kafka: findResult.)"""
+    """Return whether the entry covers the operation, directly or by implication. (Kafka: findResult.)"""
     if acl.permission == Permission.ALLOW:
         if operation == Operation.DESCRIBE:
             return acl.operation in _DESCRIBING
@@ -206,7 +206,7 @@ def _applies(acl: Acl, operation: Operation) -> bool:
 
 
 def _is_dominated(acl: Acl, denied: dict[int, set[str]]) -> bool:
-    """Return True if all that the entry allows is denied: by a prefix, or literally by the same name."""
+    """Return whether `denied`, names by pattern type, denies everything that the entry `acl` allows."""
     name = acl.resource_name
     if acl.pattern_type == PatternType.LITERAL:
         if name == WILDCARD:

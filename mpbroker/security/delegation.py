@@ -1,7 +1,7 @@
-"""Delegation tokens: their HMACs, and logins with them (KIP-48).
+"""Delegation tokens (KIP-48): their HMACs, and the credentials for logins with tokens.
 
-A client that knows a token's HMAC can log in as its owner with SCRAM: the user is the token's id, the
-password the HMAC in base64. The HMAC follows from the id and the broker's secret, so it is stored nowhere.
+A client that knows a token's HMAC can log in as the token's owner with SCRAM: the user is the token's id, the
+password is the HMAC in base64. The HMAC is computed from the id and the broker's secret; it is not stored.
 (Kafka: DelegationTokenManager, DelegationTokenCache.)
 """
 
@@ -38,7 +38,7 @@ STALE_MAX: Final = 1000
 class Token:
     """A delegation token. Principals are written `User:name`, times are of the wall clock.
 
-    `requester` is the creator. `max_ms` is the latest time to which it can be renewed.
+    `requester` has created the token. `max_ms` is the latest time to which the token can be renewed.
     """
 
     token_id: str
@@ -51,7 +51,7 @@ class Token:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Return an upper bound of the token's bytes, in memory and in the processors' bulletin."""
+        """Return the most bytes that the token takes in memory and in messages to the processors."""
         names = (self.owner, self.requester, *self.renewers)
         return TOKEN_BYTES + sum(NAME_BYTES + len(name.encode()) for name in names)
 
@@ -67,12 +67,12 @@ class Token:
         return principal == self.owner or principal in self.renewers
 
     def concerns_any_of(self, principals: AbstractSet[str]) -> bool:
-        """Return whether one of these principals owns, has requested or may renew the token."""
+        """Return whether one of these principals is the token's owner, requester or a renewer."""
         return not principals.isdisjoint((self.owner, self.requester, *self.renewers))
 
 
 class TokenMacs:
-    """Computes the HMACs of tokens with one secret."""
+    """Computes the HMACs of tokens with a secret, and finds tokens by their HMACs."""
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret.text.encode()
@@ -94,12 +94,12 @@ class TokenMacs:
 
 
 def token_macs(secret: Secret | None) -> TokenMacs | None:
-    """Return the HMACs by `delegation.token.secret.key`; None if that is not set, which disables tokens."""
+    """Return the TokenMacs for delegation.token.secret.key; None if it is not set, which disables tokens."""
     return TokenMacs(secret) if secret is not None and secret.text else None
 
 
 def credential_of_token(kind: ScramType, mac: bytes) -> ScramCredential:
-    """Derive a token's credential for a mechanism. Takes some milliseconds."""
+    """Return the SCRAM credential of the token with this HMAC. The derivation takes some milliseconds."""
     salt = secrets.token_bytes(SALT_BYTES)
     password = base64.b64encode(mac).decode()
     return credential_of(kind, salted_password(kind, password, salt, ITERATIONS_MIN), salt, ITERATIONS_MIN)

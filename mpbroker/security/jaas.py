@@ -1,7 +1,7 @@
-"""The one JAAS entry of `sasl.jaas.config`: `LoginModule flag key="value" key=value;` (JaasConfig, KIP-85).
+"""Parser of `sasl.jaas.config`: one JAAS entry `LoginModule flag key="value" key=value;` (KIP-85).
 
-Java reads it with a StreamTokenizer: words may be quoted, a backslash in quotes escapes, `//` and `#` do not
-occur. The options are secrets: errors name keys and places, never values.
+As in Java's JaasConfig, words may be quoted, and in quotes a backslash escapes the next character. Comments
+are not supported. Options may be secrets, so errors name keys and positions, never values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 class JaasError(ValueError):
-    """The text is not a JAAS entry. The message names the place, and shows no value."""
+    """The text is not a JAAS entry. The message names the position, and shows no value."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class JaasEntry:
 
 
 def parse_jaas(config: Secret) -> JaasEntry:
-    """Parse the entry. Raises JaasError."""
+    """Parse the text of `sasl.jaas.config`. Raises JaasError."""
     tokens = _tokens(config.text)
     if len(tokens) < 2 or tokens[1][1].lower() not in FLAGS:
         raise JaasError(f"it must begin with a login module and one of {', '.join(FLAGS)}")
@@ -50,7 +50,7 @@ def parse_jaas(config: Secret) -> JaasEntry:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Split the text into (kind, text): kind is "=" for the two signs, "w" for words."""
+    """Return the (kind, text) of each token: kind is "=" for the signs `=` and `;`, "w" for a word."""
     found: list[tuple[str, str]] = []
     at, text = 0, text.rstrip()
     while at < len(text):
@@ -70,7 +70,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class PlainUsers:
-    """Users and passwords of PLAIN, from options `user_<name>="<password>"` (PlainServerCallbackHandler)."""
+    """Users of PLAIN, from the options `user_<name>="<password>"`. (Kafka: PlainServerCallbackHandler.)"""
 
     passwords: dict[str, bytes] = field(repr=False)
 
@@ -84,9 +84,9 @@ class PlainUsers:
         return cls(users)
 
     def check(self, user: str, password: str) -> bool:
-        """Check a password.
+        """Return whether the user exists and has this password.
 
-        The time does not depend on where two passwords differ, nor on whether the user exists.
+        The time that it takes does not show where two passwords differ or whether the user exists.
         """
         expected = self.passwords.get(user)
         same = hmac.compare_digest(password.encode(), expected if expected is not None else b"\0")

@@ -1,7 +1,7 @@
-"""Signed tokens: a JSON Web Key Set (RFC 7517) whose keys verify signatures (RFC 7518), by PyJWT.
+"""Verification of signed tokens with the keys of a JSON Web Key Set (RFC 7517, RFC 7518), by PyJWT.
 
-Its file is read again when it has changed, so that keys can be exchanged while the broker runs. The extra
-`security` installs PyJWT.
+A file with a key set is read again when it has changed, so that keys can be exchanged while the broker runs.
+The extra `security` of the package installs PyJWT.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("mpbroker.security")
 
 
 class KeySetError(ValueError):
-    """The file is not a key set, or signatures cannot be checked at all."""
+    """There is no usable key set, or PyJWT, which checks signatures, is not installed."""
 
 
 def path_of(url: str) -> Path:
@@ -39,7 +39,7 @@ def path_of(url: str) -> Path:
 
 
 def keys_in(text: bytes, source: object) -> list[dict[str, Any]]:
-    """Return the keys of a key set. Raises KeySetError, which names the source."""
+    """Return the keys in the text of a key set. Raises KeySetError, which names `source`."""
     try:
         return [key for key in json.loads(text)["keys"] if isinstance(key, dict)]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -47,16 +47,16 @@ def keys_in(text: bytes, source: object) -> list[dict[str, Any]]:
 
 
 class Keys:
-    """Keys by key id; subclasses define their source."""
+    """A set of keys. A subclass defines where the keys come from."""
 
     _keys: list[dict[str, Any]]
 
     def follow(self) -> None:
-        """Update the keys if they have changed. Called before each token is checked."""
+        """Update the keys if their source has changed. It is called before each check of a token."""
         raise NotImplementedError
 
     def find(self, header: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Find the algorithm and the key for a token's header. Raises InvalidToken."""
+        """Return (algorithm, key) for a token with this header. Raises InvalidToken."""
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in KEY_TYPES:
             raise InvalidToken("its algorithm is not one of " + ", ".join(KEY_TYPES))
@@ -75,7 +75,7 @@ class Keys:
 
 
 class KeySet(Keys):
-    """The keys of a file. Raises KeySetError when it is first read."""
+    """The keys of a file. The constructor raises KeySetError if the file is unusable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,7 +85,7 @@ class KeySet(Keys):
         self.refresh()
 
     def refresh(self) -> bool:
-        """Read the file if it has changed; return whether it has. Raises KeySetError."""
+        """Read the file if it has changed; return whether it was read. Raises KeySetError."""
         try:
             status = self._path.stat()
             seen = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
@@ -98,7 +98,7 @@ class KeySet(Keys):
         return True
 
     def follow(self) -> None:
-        """Read the file if it has changed. If it is unusable, keep the last keys and log the reason once."""
+        """Read the file if it has changed. If the file is unusable, keep the keys and log the reason once."""
         try:
             if self.refresh() and self._told:
                 self._told = ""
@@ -112,7 +112,7 @@ class KeySet(Keys):
 
 
 def signed_validator(keys: Keys, rules: ClaimRules) -> Validator:
-    """Return a validator of tokens signed by a key of the set. Raises KeySetError without PyJWT."""
+    """Return a validator of tokens that one of the keys has signed. Raises KeySetError without PyJWT."""
     try:
         # Import before the fork: it takes a tenth of a second, and processors inherit it.
         import cryptography  # noqa: F401

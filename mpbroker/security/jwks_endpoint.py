@@ -1,10 +1,10 @@
-"""A key set that is fetched by HTTPS, in a thread: the check of a token never waits for another host.
+"""A key set that is fetched by HTTPS in a thread, so that the check of a token never waits for another host.
 
-(Kafka: RefreshingHttpsJwks.) The supervisor fetches the keys once, before the first fork. Every processor has
-a thread that fetches them again: at its start, every sasl.oauthbearer.jwks.endpoint.refresh.ms, after
-failures with growing pauses, and early for a token with an unknown key. Keys stay in use until new ones
-arrive. Only https is spoken, redirects are not followed, and certificates are checked against the system's
-authorities (or SSL_CERT_FILE).
+The supervisor fetches the keys once, before the first fork. Every processor has a thread that fetches them
+again: at its start, every sasl.oauthbearer.jwks.endpoint.refresh.ms, after failures with growing pauses, and
+early for a token with an unknown key. The last keys stay in use until new keys arrive. The URL must be https,
+redirects are not followed, and the server's certificate is checked with the system's authorities (or
+SSL_CERT_FILE). (Kafka: RefreshingHttpsJwks.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger("mpbroker.security")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The URL of the keys, and the times of fetching."""
+    """The URL of a key set, the interval of fetching it, and the pauses after failures."""
 
     url: str
     refresh_ms: int
@@ -49,7 +49,7 @@ class Endpoint:
 
 
 class FetchedKeySet(Keys):
-    """The keys of an endpoint. `fetch` returns its document, or raises KeySetError."""
+    """The keys of an endpoint. `fetch(url)` returns the document with the keys or raises KeySetError."""
 
     def __init__(self, endpoint: Endpoint, fetch: Callable[[str], bytes] | None = None) -> None:
         self.endpoint = endpoint
@@ -61,7 +61,7 @@ class FetchedKeySet(Keys):
         self._failures = 0
 
     def follow(self) -> None:
-        """Start the fetching thread of this process, if none runs: a fork does not copy threads."""
+        """Start the thread that fetches keys, unless this process has it: a fork does not copy threads."""
         if self._thread_of != os.getpid():
             self._thread_of = os.getpid()
             if (time.monotonic() - self._fetched_at) * 1000 > OLD_AFTER * self.endpoint.refresh_ms:
@@ -85,7 +85,7 @@ class FetchedKeySet(Keys):
             raise
 
     def fetch_now(self) -> float:
-        """Fetch the keys; return the seconds until the next fetch. A failure is logged."""
+        """Fetch the keys; return the seconds until the next fetch. A failure is logged and not raised."""
         url = self.endpoint.url
         try:
             self._keys = keys_in(self._fetch(url), url)
@@ -110,7 +110,7 @@ class FetchedKeySet(Keys):
 
 
 def _keep_fetching(owner: weakref.ref[FetchedKeySet], wish: threading.Event) -> None:
-    """Fetch for as long as the key set is in use: a listener with changed settings has another one."""
+    """Fetch keys until the key set is out of use, for example because the listener's settings changed."""
     while (keys := owner()) is not None:
         pause_s = keys.fetch_now()
         del keys
@@ -119,7 +119,7 @@ def _keep_fetching(owner: weakref.ref[FetchedKeySet], wish: threading.Event) -> 
 
 
 def fetched(url: str) -> bytes:
-    """Return the document at an https URL. Raises KeySetError."""
+    """Return the body of the document at an https URL. Raises KeySetError."""
     # Imported here: no other process of a broker needs it.
     import http.client
 

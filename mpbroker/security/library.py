@@ -1,4 +1,4 @@
-"""A log line about the OpenSSL in use: its version, and whether a newer one is faster here."""
+"""A log line about the OpenSSL in use: its version, and whether a newer version is faster on this CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def describe(name: str, version: tuple[int, int], cpu_info: str) -> str:
-    """Describe an OpenSSL from its own `name` and `version`, and /proc/cpuinfo in `cpu_info`."""
+    """Return the log line for an OpenSSL; `cpu_info` is the content of /proc/cpuinfo."""
     flags = next((line.split() for line in cpu_info.splitlines() if line.startswith("flags")), [])
     if version >= VECTOR_AES_SINCE or not VECTOR_AES_FLAGS.issubset(flags):
         return f"TLS by {name}"
@@ -24,5 +24,5 @@ def describe(name: str, version: tuple[int, int], cpu_info: str) -> str:
 
 
 def description() -> str:
-    """Describe this process's OpenSSL on this machine."""
+    """Return the log line for the OpenSSL of this process on this machine."""
     return describe(openssl.VERSION, openssl.VERSION_INFO, CPU_INFO.read_text())

@@ -1,7 +1,7 @@
-"""The security of a listener: TLS context, mapping rules, mechanisms with their users and keys.
+"""The security of a listener: TLS context, principal mapping rules, SASL mechanisms with users and keys.
 
-They are made and checked once, before the first fork, so that unusable settings refuse the start. Every
-processor inherits them, including the keys of TLS sessions.
+The supervisor makes these objects before the first fork, so that unusable settings prevent the start. Every
+processor inherits them, including the keys of TLS session tickets.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REQUIRED_SCOPE, SKEW_MS = "unsecuredValidatorRequiredScope", "unsecuredValidator
 
 
 class SecurityError(ValueError):
-    """A listener cannot be served. The message names it and the problem."""
+    """A listener cannot be served. The message names the listener and the problem."""
 
 
 class ListenerSecurity:
-    """The security of one listener that is not PLAINTEXT. Raises SecurityError."""
+    """The security of one listener that is not PLAINTEXT. The constructor raises SecurityError."""
 
     def __init__(self, name: str, protocol: str, config: BrokerConfig) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class ListenerSecurity:
             self._validator = _validator(settings, options, self._keys)
 
     def fetch_keys(self) -> None:
-        """Fetch token keys from another host, once. It may take some seconds."""
+        """Fetch the keys for tokens once, if they come from another host. It may take some seconds."""
         if isinstance(self._keys, FetchedKeySet):
             self._keys.fetch_now()
 
@@ -156,7 +156,7 @@ def _keys(settings: SecuritySettings) -> Keys:
 def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecuritySettings]:
     """Return the security settings of a listener and of its mechanisms, by `NAME` and `NAME/MECHANISM`.
 
-    These are the general settings if the configuration does not name the listener.
+    If the configuration does not name the listener, use the settings without a listener's prefix.
     """
     name, known = listener.name, config.listener_security
     if name not in known:
@@ -167,7 +167,7 @@ def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecurityS
 def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecurity:
     """Return the security of a listener that is added to a running broker. Raises SecurityError.
 
-    It uses the settings for the listener's name in the configuration, or the general ones.
+    The settings are those of `settings_of`.
     """
     name, protocol = listener.name, listener.protocol
     known = {**config.listener_security, **settings_of(listener, config)}
@@ -178,7 +178,7 @@ def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecur
 
 
 def secure_listeners(config: BrokerConfig) -> dict[int, ListenerSecurity]:
-    """Return the security of all listeners by number, except PLAINTEXT ones. Raises SecurityError."""
+    """Return the security of all listeners that are not PLAINTEXT, by number. Raises SecurityError."""
     return {
         number: ListenerSecurity(listener.name, listener.protocol, config)
         for number, listener in enumerate(config.listeners)

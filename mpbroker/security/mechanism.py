@@ -1,4 +1,4 @@
-"""The interface of a SASL mechanism: it takes and returns tokens, and ends with a principal."""
+"""The interface of a SASL mechanism: it exchanges tokens with a client until it knows the principal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mpbroker.security.principals import Principal
 
 
 class SaslFailed(Exception):
-    """Authentication fails.
+    """The authentication has failed.
 
-    `shown` is the text for the client, which reveals nothing about users; by default it is Kafka's general
-    text. The exception's own text is for the log, and has no secrets.
+    `shown` is the text for the client, which must not reveal anything about users; None means Kafka's general
+    text. The text of the exception is for the log, and must not have secrets.
     """
 
     def __init__(self, reason: str, shown: str | None = None) -> None:
@@ -23,9 +23,9 @@ class SaslFailed(Exception):
 class Mechanism(ABC):
     """A SASL exchange with one client.
 
-    `principal` is set when it is complete; `expires_ms` (wall clock) if the authentication expires.
-    `claimed` is the user name that the client has sent, which need not be its own. `is_by_token`: the client
-    shows a delegation token.
+    `principal` is set when the exchange is complete, `expires_ms` (wall clock) if the authentication expires.
+    `claimed` is the user name that the client has sent and may not have proved. `is_by_token` is true if the
+    client uses a delegation token.
     """
 
     name: ClassVar[str]
@@ -42,4 +42,4 @@ class Mechanism(ABC):
 
     @abstractmethod
     def step(self, token: bytes) -> bytes:
-        """Return the answer to the client's token. Raises SaslFailed."""
+        """Return the server's token that answers the client's `token`. Raises SaslFailed."""

@@ -1,7 +1,7 @@
 """The subject of a certificate as Java writes it (X500Principal.getName(), RFC 2253).
 
-Principal mapping rules of existing clusters expect that text. OpenSSL's own RFC 2253 form differs in short
-names and escapes, so OpenSSL dumps types and values, and this module formats them.
+Principal mapping rules of existing clusters expect Java's text. OpenSSL's text differs in short names and
+escapes, so OpenSSL only dumps the types and values, and this module formats them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _OUTER_SPACES = re.compile(r"\A +| +\Z")
 
 
 def subject_of(certificate: bytes) -> str:
-    """Return the subject of a DER certificate. Raises ValueError."""
+    """Return the subject of a DER certificate as Java writes it. Raises ValueError."""
     dumped = openssl.dump_subject(certificate)
     sets = ["+".join(map(_attribute, one.split("+"))) for one in dumped.split(",")] if dumped else []
     return ",".join(reversed(sets))
 
 
 def _attribute(dumped: str) -> str:
-    """Return one attribute as text, from `OID=#VALUE` with DER in hexadecimal. Raises ValueError."""
+    """Return an attribute as Java writes it, from `OID=#VALUE` (DER in hexadecimal). Raises ValueError."""
     kind, _, value = dumped.partition("=#")
     der = bytes.fromhex(value)
     short, encoding = SHORT_NAMES.get(kind), ENCODINGS.get(der[0])
@@ -51,6 +51,6 @@ def _attribute(dumped: str) -> str:
 
 
 def escape(value: str) -> str:
-    """Escape a value as Java's AVA.toRFC2253String does: more characters than RFC 2253 requires."""
+    """Escape a value as Java's AVA.toRFC2253String does, which is more than RFC 2253 requires."""
     value = _ESCAPED.sub(r"\\\g<0>", value).replace("\0", r"\00")
     return _OUTER_SPACES.sub(lambda spaces: r"\ " * len(spaces[0]), value)

@@ -1,7 +1,7 @@
-"""SASL OAUTHBEARER (RFC 7628; KIP-255, KIP-768): bearer tokens, unsecured or signed by a key of a set.
+"""SASL OAUTHBEARER (RFC 7628; KIP-255, KIP-768): bearer tokens, either unsecured or signed.
 
-An invalid token is answered with a JSON text in a *successful* SaslAuthenticate. The client answers 0x01, and
-only then the authentication fails. `jwks` checks signatures.
+An invalid token is answered with a JSON text in a *successful* SaslAuthenticate response. The client then
+sends 0x01, and this is answered with the failure. `jwks` checks signatures.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class InvalidToken(ValueError):
 
 
 class Token(NamedTuple):
-    """The facts taken from a checked token."""
+    """The parts of a valid token that the broker uses: the user name and the time of expiry (wall clock)."""
 
     subject: str
     expires_ms: int
 
 
 Validator: TypeAlias = Callable[[str, int], Token]
-"""Checks a token at a time in ms. Raises InvalidToken."""
+"""Checks a token's text at a time (wall clock, ms). Raises InvalidToken."""
 
 
 @dataclass(frozen=True)
 class ClaimRules:
-    """Requirements on the claims. Times may be off by `skew_ms`."""
+    """Requirements on a token's claims. The clocks of issuer and broker may differ by `skew_ms`."""
 
     subject_claim: str = "sub"
     scope_claim: str = "scope"
@@ -50,7 +50,7 @@ class ClaimRules:
     skew_ms: int = 0
 
     def check(self, claims: dict[str, Any], now_ms: int) -> Token:
-        """Check the claims and return their facts. Raises InvalidToken."""
+        """Check the claims; return the user name and the expiry. Raises InvalidToken."""
         expires_ms = _time_ms(claims, "exp")
         if expires_ms is None:
             raise InvalidToken("it has no expiry (exp)")
@@ -84,7 +84,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
 
 
 def _words(value: object, separator: str | None = None) -> frozenset[str]:
-    """Return the strings of a claim, which is one string or a list of strings."""
+    """Return the strings of a claim, which is a list or one string, split at `separator` if given."""
     if isinstance(value, str):
         return frozenset(value.split(separator)) if separator else frozenset([value])
     if isinstance(value, list):
@@ -93,13 +93,13 @@ def _words(value: object, separator: str | None = None) -> frozenset[str]:
 
 
 def check_size(token: str) -> None:
-    """Refuse a token that is longer than any legitimate one. Raises InvalidToken."""
+    """Raise InvalidToken if a token is longer than any legitimate token."""
     if len(token) > TOKEN_CHARACTERS_MAX:
         raise InvalidToken(f"it has more than {TOKEN_CHARACTERS_MAX} characters")
 
 
 def object_of(text: bytes) -> dict[str, Any]:
-    """Parse a JSON object. Raises InvalidToken."""
+    """Parse the text of a JSON object. Raises InvalidToken."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -110,13 +110,13 @@ def object_of(text: bytes) -> dict[str, Any]:
 
 
 def refuse_critical(header: dict[str, Any]) -> None:
-    """Refuse a token with critical extensions: none is supported (RFC 7515, 4.1.11). Raises InvalidToken."""
+    """Raise InvalidToken if a header has critical extensions, since none is supported (RFC 7515, 4.1.11)."""
     if "crit" in header:
         raise InvalidToken("it has extensions that are not understood (crit)")
 
 
 def unsecured_validator(rules: ClaimRules) -> Validator:
-    """Return a validator of unsigned tokens (alg none), for tests, as in Kafka."""
+    """Return a validator of unsigned tokens (`alg` is none). As in Kafka, it is meant for tests."""
 
     def validate(token: str, now_ms: int) -> Token:
         check_size(token)

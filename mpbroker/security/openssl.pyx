@@ -1,10 +1,10 @@
 # distutils: libraries = ssl crypto
-"""A TLS server's SSL_CTX, made from PEM in memory (OpenSSL).
+"""A TLS server's context (OpenSSL's SSL_CTX), made from PEM in memory.
 
-Python's ssl module gives no access to its SSL_CTX, and its connections copy each record twice more than they
-must. So this module binds what a *server* needs, and `network.processor.tls_pipe` moves the bytes. Clients
-stay with Python's module. Errors are Python's: ssl.SSLError, with OpenSSL's reason, which names no byte of a
-key.
+Python's ssl module gives no access to its SSL_CTX, and its connections copy each record two times more than
+necessary. So this module binds the functions that a *server* needs, and `network.processor.tls_pipe` moves
+the bytes. Clients use Python's module. Errors are ssl.SSLError with OpenSSL's reason, which does not contain
+any bytes of a key.
 """
 
 import ssl
@@ -31,7 +31,7 @@ VERIFY_REQUESTED = SSL_VERIFY_PEER
 VERIFY_REQUIRED = SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
 
 cdef object failure(object kind, str what):
-    """Return an exception with OpenSSL's first reason, which is nearest to the cause."""
+    """Return an exception of type `kind` with OpenSSL's first reason, or with `what` if there is none."""
     cdef unsigned long code = ERR_peek_error()
     cdef const char *text = ERR_reason_error_string(code) if code else NULL
     reason = text.decode("ascii", "replace") if text != NULL else what
@@ -41,7 +41,7 @@ cdef object failure(object kind, str what):
     return error
 
 cdef int tell_password(char *into, int room, int writing, void *known) noexcept nogil:
-    """Copy the password for OpenSSL, which would otherwise ask the terminal. Return its length."""
+    """Copy the password to OpenSSL, which would otherwise ask the terminal. Return its length, or -1."""
     cdef Password *password = <Password *>known
     if password.length > room:
         return -1
@@ -49,7 +49,7 @@ cdef int tell_password(char *into, int room, int writing, void *known) noexcept 
     return password.length
 
 cdef bint at_end() noexcept nogil:
-    """Return whether the reading of PEM ended after its last block."""
+    """Return whether the last read of a PEM block failed only because no block was left."""
     if ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE:
         return False
     ERR_clear_error()
@@ -57,7 +57,7 @@ cdef bint at_end() noexcept nogil:
 
 
 cdef class ServerContext:
-    """A TLS server's context. It supports the protocol versions from `lowest` to `highest`.
+    """A TLS server's context, for the protocol versions from `lowest` to `highest` (inclusive).
 
     All methods raise ssl.SSLError.
     """
@@ -100,15 +100,15 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "no cipher")
 
     def set_suites(self, str names) -> None:
-        """Set the suites of TLS 1.3, with colons between them."""
+        """Set the suites of TLS 1.3, separated by colons."""
         ERR_clear_error()
         if not SSL_CTX_set_ciphersuites(self.context, names.encode("ascii")):
             raise failure(ssl.SSLError, "no suite")
 
     def load_chain(self, bytes pem, str password) -> None:
-        """Load the private key and the server's certificate chain.
+        """Load the private key and the server's certificate chain from `pem`.
 
-        Never asks the terminal for a password.
+        `password` opens the private key. OpenSSL never asks the terminal for a password.
         """
         ERR_clear_error()
         self._use_key(pem, password.encode())
@@ -117,11 +117,11 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "the key is another's")
 
     def verify_clients(self, int mode) -> None:
-        """Set whether clients send certificates: VERIFY_NONE, VERIFY_REQUESTED or VERIFY_REQUIRED."""
+        """Set whether clients are to send certificates: VERIFY_NONE, VERIFY_REQUESTED or VERIFY_REQUIRED."""
         SSL_CTX_set_verify(self.context, mode, NULL)
 
     def trust(self, bytes pem) -> None:
-        """Trust the authorities that sign clients' certificates."""
+        """Trust the certificates in `pem` as authorities that sign clients' certificates."""
         cdef X509 *one
         cdef X509_STORE *store = SSL_CTX_get_cert_store(self.context)
         cdef BIO *source = read_only(pem)
@@ -140,9 +140,9 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "no certificate")
 
     def revoke(self, bytes pem) -> None:
-        """Refuse clients' certificates that are in the revocation lists in `pem`.
+        """Refuse clients' certificates that the revocation lists in `pem` name.
 
-        Each authority between the client and the trusted one needs a list that has not expired.
+        Every authority in a client's chain needs a list that has not expired.
         """
         cdef X509_CRL *one
         cdef X509_STORE *store = SSL_CTX_get_cert_store(self.context)
@@ -178,7 +178,7 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "the private key cannot be used")
 
     cdef _use_certificates(self, bytes pem):
-        """Use the certificates in `pem`; the first is the server's."""
+        """Use the certificates in `pem`: the server's certificate, then the rest of its chain."""
         cdef X509 *one
         cdef BIO *source = read_only(pem)
         cdef int count = 0
@@ -208,9 +208,9 @@ cdef BIO *read_only(bytes data) except NULL:
 
 
 def dump_subject(bytes certificate) -> str:
-    """Return the subject of a DER certificate as `OID=#VALUE+…,…`. Values are DER in hexadecimal.
+    """Return the subject of a DER certificate as `OID=#VALUE+…,…`. Raises ValueError.
 
-    Relative distinguished names are in the certificate's order. Raises ValueError.
+    Values are DER in hexadecimal. Relative distinguished names are in the order of the certificate.
     """
     cdef const unsigned char *at = certificate
     cdef char *printed

@@ -1,4 +1,4 @@
-"""SASL PLAIN (RFC 4616; Kafka's PlainSaslServer): one message, checked against the listener's users."""
+"""SASL PLAIN (RFC 4616; Kafka's PlainSaslServer): the client sends one message with user and password."""
 
 from __future__ import annotations
 

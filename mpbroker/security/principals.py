@@ -1,8 +1,8 @@
-"""Principals, and the rules that map a certificate's subject to one (KIP-371, SslPrincipalMapper).
+"""Principals, and the rules that map a certificate's subject to a principal (KIP-371, SslPrincipalMapper).
 
-A rule is `RULE:pattern/replacement/[LU]` or `DEFAULT` (the subject as it is); the first rule whose pattern
-matches the whole subject applies. Patterns are Java's: Python's `re` reads them the same except for
-possessive and named groups. `$1` in replacements is read as Java does.
+A rule is `RULE:pattern/replacement/[LU]` or `DEFAULT` (the unchanged subject). The first rule whose pattern
+matches the whole subject applies. Patterns are regular expressions of Java; Python's `re` reads them the same
+except for named groups and possessive quantifiers. In a replacement `$1` is a group, as in Java.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ USER = "User"
 
 
 class Principal(NamedTuple):
-    """Kafka's KafkaPrincipal: a type, which is always `User` here, and a name."""
+    """A principal (Kafka: KafkaPrincipal). The type is always `User` in this broker."""
 
     name: str
     type: str = USER
@@ -25,9 +25,9 @@ class Principal(NamedTuple):
 
 
 def why_nobody(name: str) -> str | None:
-    """Return why the name cannot be the name of a principal, or None if it can.
+    """Return why a principal cannot have this name, or None if it can.
 
-    Sessions store names as UTF-8 with a terminating zero.
+    Sessions store names as UTF-8 with a terminating zero byte.
     """
     if not name:
         return "its name is empty"
@@ -46,16 +46,16 @@ _REFERENCE = re.compile(r"\\(.)|\$(\d)", re.DOTALL)
 
 
 class RuleError(ValueError):
-    """ssl.principal.mapping.rules cannot be understood."""
+    """The text of ssl.principal.mapping.rules is not valid."""
 
 
 class NoRuleMatches(ValueError):
-    """No rule covers a certificate's subject: its owner is refused."""
+    """No rule gives a certificate's subject a principal, so the client is refused."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A mapping rule. `pattern` None means DEFAULT; `case` is L, U or ""."""
+    """A mapping rule. `pattern` None means DEFAULT. `case` is "L" (lower), "U" (upper) or "" (unchanged)."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
@@ -72,12 +72,12 @@ class Rule:
 
 
 def expand(replacement: str, match: re.Match[str]) -> str:
-    """Return the expansion by Java's rules: `$n` is a group, a backslash makes the next character literal."""
+    """Return a replacement with `$n` expanded to group n. A backslash makes the next character literal."""
     return _REFERENCE.sub(lambda found: found[1] or match[int(found[2])] or "", replacement)
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Parse the setting. Raises RuleError with the place."""
+    """Parse ssl.principal.mapping.rules. Raises RuleError, which shows the wrong rule."""
     rules: list[Rule] = []
     at, text = 0, text.strip() or "DEFAULT"
     while at < len(text):
@@ -117,6 +117,6 @@ def map_subject(rules: tuple[Rule, ...], subject: str) -> Principal:
 
 
 def principal_of(text: str) -> Principal:
-    """Return the principal from its text `User:name`."""
+    """Return the principal that is written `User:name`."""
     kind, _, name = text.partition(":")
     return Principal(name, kind)

@@ -1,13 +1,15 @@
-"""The server's side of SASL on a connection: Kafka's SaslServerAuthenticator without its sockets.
+"""The server's side of SASL on a connection, without I/O (Kafka: SaslServerAuthenticator).
 
-    HANDSHAKE_OR_VERSIONS   ApiVersions (answered; if it succeeds HANDSHAKE follows) or SaslHandshake
-    HANDSHAKE               SaslHandshake only
-    AUTHENTICATE            tokens: in SaslAuthenticate, or bare after a handshake of version 0
-    COMPLETE, FAILED        nothing more
+The requests that each state accepts:
 
-Frames go in without their size field; whole frames with it come out. The caller sends the answer of a failure
-after connection.failed.authentication.delay.ms, and closes the connection. A re-authentication (KIP-368) is a
-server that begins at HANDSHAKE and knows the earlier session.
+    HANDSHAKE_OR_VERSIONS   ApiVersions (HANDSHAKE follows if it succeeds) or SaslHandshake
+    HANDSHAKE               SaslHandshake
+    AUTHENTICATE            SaslAuthenticate with a token, or a bare token after a SaslHandshake of version 0
+    COMPLETE, FAILED        none
+
+Received frames are passed without their size field; returned frames have it. The caller sends the answer of a
+failure after connection.failed.authentication.delay.ms and closes the connection. A re-authentication
+(KIP-368) uses a new server, which begins at HANDSHAKE and knows the earlier session.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class State(Enum):
 
 
 class Session(NamedTuple):
-    """The result of an authentication. `expires_ms` is a wall-clock time, or None for no expiry."""
+    """The result of an authentication. `expires_ms` is a time of the wall clock, or None for no expiry."""
 
     principal: Principal
     mechanism: str
@@ -59,7 +61,7 @@ class Session(NamedTuple):
 
 
 class Failure(Exception):
-    """The authentication ends. `answer` goes to the client, after the delay; the text to the log."""
+    """The authentication has failed. `answer` is the delayed response to the client; the text is for logs."""
 
     def __init__(self, reason: str, answer: bytes = b"") -> None:
         super().__init__(reason)
@@ -68,9 +70,9 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Offer:
-    """The mechanisms that a listener offers.
+    """The mechanisms that a listener offers. `make` makes a Mechanism from the mechanism's name.
 
-    `max_reauth_ms` is by mechanism; 0 means that sessions do not expire.
+    `max_reauth_ms` is connections.max.reauth.ms by mechanism; 0 means that sessions do not expire.
     """
 
     mechanisms: tuple[str, ...]
@@ -81,7 +83,7 @@ class Offer:
 
 
 class SaslServer:
-    """An authentication of a connection. `again` is the session that it renews, or None."""
+    """One authentication of a connection. For a re-authentication `again` is the earlier session."""
 
     def __init__(self, offer: Offer, again: Session | None = None) -> None:
         self._offer = offer
@@ -97,7 +99,7 @@ class SaslServer:
 
     @property
     def has_chosen(self) -> bool:
-        """Return whether the client has chosen a mechanism. After that a failure may be a wrong password."""
+        """Return whether the client has chosen a mechanism. If not, a failure cannot be a wrong password."""
         return self._mechanism is not None
 
     @property
@@ -106,11 +108,11 @@ class SaslServer:
 
     @property
     def claimed(self) -> str:
-        """Return the user name that the client has sent, or ""."""
+        """Return the user name that the client has sent and may not have proved, or ""."""
         return "" if self._mechanism is None else self._mechanism.claimed
 
     def receive(self, frame: bytes) -> bytes:
-        """Return the bytes to send now. Raises Failure, whose answer is sent later and is the last."""
+        """Handle a frame of the client; return the bytes to send at once. Raises Failure."""
         try:
             if self.state is State.AUTHENTICATE and self._bare:
                 return self._bare_token(frame)
@@ -135,9 +137,9 @@ class SaslServer:
                 raise Failure(f"{_name(header)} instead of SaslHandshake")
 
     def _parse(self, frame: bytes) -> tuple[RequestHeader, Any]:
-        """Parse the header and, for requests of the authentication, the body.
+        """Return (header, body) of a request. Raises Failure.
 
-        ApiVersions of an unknown version has no body.
+        The body is None if the API is not used for authentication, or for an unknown version of ApiVersions.
         """
         try:
             header, at = decode_request_header(frame)
@@ -200,7 +202,7 @@ class SaslServer:
         return _frame(header, SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime_ms))
 
     def _step(self, token: bytes) -> tuple[bytes, int]:
-        """Return (answer, session lifetime or 0 for none). Raises SaslFailed."""
+        """Return (answer, lifetime of the session in ms or 0) for a token. Raises SaslFailed."""
         if self._wrong_mechanism:
             raise SaslFailed("re-authentication with another mechanism", self._wrong_mechanism)
         assert self._mechanism is not None
@@ -241,7 +243,7 @@ def _frame(header: RequestHeader, body: Message, version: int | None = None) -> 
 
 
 def _illegal_state(header: RequestHeader) -> bytes:
-    """Return the API's own response with the error; b"" if it has no single place for it or is not served."""
+    """Return the API's response with ILLEGAL_SASL_STATE; b"" if its response has no top-level error_code."""
     response: Any = RESPONSES.get(header.api_key)
     if not hasattr(response, "error_code"):
         return b""
@@ -256,6 +258,6 @@ def _name(header: RequestHeader) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a client's text as one short line for the log."""
+    """Return a client's text for the log, escaped and cut to MECHANISM_LETTERS_MAX."""
     shown = name[:MECHANISM_LETTERS_MAX].encode("unicode_escape").decode()
     return shown[:MECHANISM_LETTERS_MAX] + ("…" if max(len(name), len(shown)) > MECHANISM_LETTERS_MAX else "")

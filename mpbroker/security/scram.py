@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): credentials, server and client, no I/O.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): credentials, server and client, without I/O.
 
 As in Kafka, there is no channel binding, names are not prepared with SASLprep, and a credential is for one
-mechanism. An unknown user fails at the first message.
+mechanism. The first message of an unknown user is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CLIENT_FINAL = re.compile(
 
 
 class ScramType(IntEnum):
-    """Kafka's ScramMechanism, as requests and records number it."""
+    """A SCRAM mechanism, as numbered in requests and records. (Kafka: ScramMechanism.)"""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -60,7 +60,7 @@ TYPES = {kind.mechanism: kind for kind in (ScramType.SCRAM_SHA_256, ScramType.SC
 
 @dataclass(frozen=True)
 class ScramCredential:
-    """The stored form of a password; it cannot be used to log in elsewhere."""
+    """The stored form of a password. It cannot be used to log in."""
 
     iterations: int
     salt: bytes = field(repr=False)
@@ -77,7 +77,7 @@ def salted_password(kind: ScramType, password: str, salt: bytes, iterations: int
 
 
 def credential_of(kind: ScramType, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Derive a credential from the fields of AlterUserScramCredentials."""
+    """Return the credential for the salted password, salt and iterations of AlterUserScramCredentials."""
     client_key = _mac(kind.hash_name, salted, b"Client Key")
     stored_key = hashlib.new(kind.hash_name, client_key).digest()
     return ScramCredential(iterations, salt, stored_key, _mac(kind.hash_name, salted, b"Server Key"))
@@ -108,7 +108,7 @@ def _text(token: bytes) -> str:
 
 @dataclass(frozen=True)
 class TokenLogin:
-    """The data of a delegation token for a login: owner, expiry (wall clock) and credential."""
+    """The data of a delegation token that a login needs. `expires_ms` is a time of the wall clock."""
 
     owner: Principal
     expires_ms: int
@@ -119,14 +119,14 @@ TokenLookUp: TypeAlias = Callable[[ScramType, str], TokenLogin | None]
 
 
 def no_tokens(_kind: ScramType, _token_id: str) -> TokenLogin | None:
-    """Return None: there are no tokens."""
+    """Return None, as a TokenLookUp for a listener without delegation tokens."""
     return None
 
 
 class ScramServer(Mechanism):
-    """The server's side. `look_up` finds a user's credential for this mechanism, `look_up_token` a token's.
+    """The server's side of SCRAM. `look_up` finds a user's credential, `look_up_token` a delegation token.
 
-    A client that logs in with a token sends its id as the user (extension tokenauth, KIP-48).
+    A client that logs in with a token sends the token's id as the user name (extension tokenauth, KIP-48).
     """
 
     name: ClassVar[str] = "SCRAM"
@@ -179,7 +179,7 @@ class ScramServer(Mechanism):
         return answer.encode()
 
     def _find(self, user: str, extensions: str) -> ScramCredential:
-        """Return the credential of a user or a token. Raises SaslFailed."""
+        """Return the credential of a user or of a delegation token. Raises SaslFailed."""
         self.is_by_token = any(_TOKEN_AUTH.fullmatch(one) for one in extensions.split(","))
         if not self.is_by_token:
             self._owner = Principal(user)
@@ -191,7 +191,7 @@ class ScramServer(Mechanism):
         return self._find_token().credential
 
     def _find_token(self) -> TokenLogin:
-        """Return the current state of the token. Raises SaslFailed if it was deleted or has expired."""
+        """Look up the client's token now. Raises SaslFailed if the token does not exist or has expired."""
         token = self._look_up_token(self._kind, self._token_id)
         if token is None:
             raise SaslFailed("no such delegation token")
@@ -230,12 +230,12 @@ class ScramServer(Mechanism):
 
 
 class ScramClient:
-    """The client's side: `first()`, then `final(server's first)`, then `verify(server's final)`."""
+    """The client's side of SCRAM. Call `first`, `final` and `verify` in this order."""
 
     def __init__(
         self, kind: ScramType, user: str, password: str, nonce: str | None = None, *, by_token: bool = False
     ) -> None:
-        """`by_token`: `user` is the id of a delegation token, `password` its HMAC in base64."""
+        """If `by_token`, `user` is the id of a delegation token and `password` the token's HMAC in base64."""
         self._kind = kind
         self._password = password
         self._nonce = nonce or new_nonce()
@@ -247,7 +247,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Return the client's final message. Raises SaslFailed if the server breaks the protocol."""
+        """Return the client's final message. Raises SaslFailed if `server_first` is malformed."""
         match = re.fullmatch(r"r=([^,]+),s=([A-Za-z0-9+/=]+),i=(\d{1,9})", _text(server_first))
         if match is None or not match[1].startswith(self._nonce):
             raise SaslFailed("the server's first message is malformed")

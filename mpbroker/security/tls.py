@@ -1,8 +1,8 @@
-"""TLS contexts from Kafka's `ssl.` settings, by `openssl` for servers and Python's ssl for clients.
+"""TLS contexts from Kafka's `ssl.` settings: for servers by `security.openssl`, for clients by Python's ssl.
 
-Keys and certificates are PEM, in files or inline; PKCS12 is converted in memory if the `cryptography` package
-is installed; JKS is refused with the commands that convert it. `Keystore` notices changed files: new
-connections get the new certificate, open ones keep theirs.
+Keys and certificates are PEM, in files or in the settings. PKCS12 is converted in memory if the package
+`cryptography` is installed. JKS is refused; the error has the commands that convert it. `Keystore` notices
+changed files: new connections use the new certificate, open connections keep the old one.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ JKS_MAGIC = b"\xfe\xed\xfe\xed"
 
 
 class TlsError(ValueError):
-    """A key store, trust store or setting cannot be used. The message names it and the remedy."""
+    """A key store, a trust store or a setting cannot be used. The message names the cause and the remedy."""
 
 
 class Unreadable(TlsError):
-    """A file cannot be read now: it is missing, permission is denied, or no descriptor is free."""
+    """A file cannot be read now: it is missing, permission is denied, or there are too many open files."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """Key and certificates as PEM bytes. `key_password` opens the private key."""
+    """PEM bytes: private key and certificates (`chain`), trusted certificates, and revocation lists."""
 
     chain: bytes
     trusted: bytes
@@ -69,7 +69,7 @@ class Material:
 
 
 def load_context(settings: SecuritySettings) -> ServerContext:
-    """Make a server's context. Raises TlsError."""
+    """Make the TLS context of a server. Raises TlsError."""
     material = read_material(settings)
     versions = _versions(settings)
     context = ServerContext(VERSIONS[versions[0]], VERSIONS[versions[-1]])
@@ -86,7 +86,7 @@ def load_context(settings: SecuritySettings) -> ServerContext:
 
 
 def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> ssl.SSLContext:
-    """Make a client's context. Without a trust store it uses the system's authorities. Raises TlsError."""
+    """Make a client's context. Without a trust store it trusts the system's authorities. Raises TlsError."""
     material = read_material(settings)
     if settings.ssl_keystore_key and not material.chain:
         raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain are not PEM")
@@ -151,9 +151,9 @@ def _load_revoked(context: ServerContext, settings: SecuritySettings, material: 
 
 
 def _versions(settings: SecuritySettings) -> list[str]:
-    """Return the usable versions in order.
+    """Return the TLS versions to use, oldest first.
 
-    If all suites are of TLS 1.2, TLS 1.3 is excluded, and vice versa. Raises TlsError if none remains.
+    A version is left out if ssl.cipher.suites has no suite for it. Raises TlsError if no version is left.
     """
     allowed = [name for name in VERSIONS if name in settings.ssl_enabled_protocols]
     suites = settings.ssl_cipher_suites
@@ -192,7 +192,7 @@ def _set_ciphers(context: Context, suites: tuple[str, ...]) -> None:
 
 
 def read_material(settings: SecuritySettings) -> Material:
-    """Read key, certificates and trusted certificates. Raises TlsError."""
+    """Read the private key, certificates and revocation lists that `settings` name. Raises TlsError."""
     chain, trusted = b"", b""
     password = settings.ssl_key_password
     if settings.ssl_keystore_location:
@@ -216,7 +216,7 @@ def read_material(settings: SecuritySettings) -> Material:
 
 
 def lines_of_pem(text: str) -> str:
-    """Return PEM in the lines that OpenSSL needs: in a properties file it is often one long line."""
+    """Return PEM split into lines, as OpenSSL needs it. In a properties file it is often one long line."""
     out = ""
     for label, body in _PEM_BLOCK.findall(text):
         packed = "".join(body.split())
@@ -233,9 +233,9 @@ def _read(location: str, key: str) -> bytes:
 
 
 def _store(location: str, store: str, password: Secret | None) -> tuple[bytes, bool]:
-    """Return a store as PEM, and whether the password has opened it. Raises TlsError.
+    """Return (PEM, whether the store was opened with the password) of a store file. Raises TlsError.
 
-    The content determines the type, because the setting often has Java's default.
+    The content of the file determines its type, because the setting of the type often has Java's default.
     """
     data = _read(location, f"{store}.location")
     if PEM_BEGIN in data:
@@ -275,7 +275,7 @@ def _from_pkcs12(data: bytes, location: str, password: Secret | None) -> bytes:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """Yield the path of a file in memory with these bytes, for a library that reads only files.
+    """Yield the path of a file in memory with these bytes, for a library that can read only files.
 
     Raises Unreadable.
     """
@@ -295,13 +295,13 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 def _why(error: Exception) -> str:
-    """Return OpenSSL's reason, which contains no bytes of a key."""
+    """Return OpenSSL's reason for an error, which does not contain any bytes of a key."""
     reason = getattr(error, "reason", None)
     return str(reason or type(error).__name__)
 
 
 class Keystore:
-    """The context of a listener. `refresh` makes it again when one of its files has changed."""
+    """The TLS context of a listener. `refresh` makes a new context when one of its files has changed."""
 
     def __init__(self, settings: SecuritySettings) -> None:
         self._settings = settings
@@ -320,10 +320,10 @@ class Keystore:
         )
 
     def refresh(self) -> bool:
-        """Make a new context if a file has changed, and return whether there is one.
+        """Make a new context if a file has changed, and return whether it was made.
 
-        Raises TlsError; the old context then stays. A wrong store is retried when it has changed. An
-        unreadable file is retried at each call, but its error is raised once.
+        Raises TlsError, and keeps the old context. If a store was wrong, the next try is after a new change.
+        If a file was unreadable, each call tries again, but the same error is raised only once.
         """
         now = self._stamps()
         if now == self._seen:
@@ -344,7 +344,7 @@ class Keystore:
 
 
 def _stamp(location: str | None) -> Stamp | None:
-    """Return values that change with a file's content or permissions; None without a file."""
+    """Return values that change when a file's content or permissions change; None without a file."""
     if not location:
         return None
     try:

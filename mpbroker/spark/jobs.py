@@ -1,4 +1,4 @@
-"""The jobs as functions that take a SparkSession; `mpbroker spark …` runs the same functions."""
+"""The jobs of `mpbroker spark`, as functions that take a SparkSession."""
 
 from spark_integration.jobs.archive import ArchiveSettings, Result, archive, partitioning
 from spark_integration.jobs.audit import Audit, audit

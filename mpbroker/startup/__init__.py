@@ -1,1 +1,1 @@
-"""Steps of a start that use the host. The supervisor takes them; `mpbroker doctor` checks them beforehand."""
+"""Steps of a start that depend on the host. The supervisor takes them; `mpbroker doctor` can check them."""

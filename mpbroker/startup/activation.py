@@ -1,7 +1,7 @@
-"""Listening sockets that the service manager opened for us (sd_listen_fds(3)): systemd's socket activation.
+"""Listening sockets that the service manager passes to the broker: systemd's socket activation.
 
-A socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in the
-socket while no broker runs, so a restart refuses no client.
+A socket serves the listener with the socket's name (FileDescriptorName=) or address. Connections wait in the
+socket while no broker runs, so a restart refuses no client. (sd_listen_fds(3).)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FIRST_FD = 3
 
 
 class Inherited:
-    """The sockets that were passed to this process.
+    """The sockets that the service manager has passed to this process.
 
-    The variables are removed from the environment, so that no child uses them.
+    The LISTEN_* variables are removed from the environment, so that no child process uses them.
     """
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Inherited:
             self.sockets.append((names[number] if number < len(names) else "", sock))
 
     def take(self, listener: Listener) -> tuple[int, Listener] | None:
-        """Return the socket for a listener, and the listener with the socket's port; None if there is none.
+        """Return (fd of the socket for a listener, the listener with the socket's port), or None without one.
 
-        Raises FatalError when the socket does not listen.
+        The caller has to close the fd. Raises FatalError if the socket does not listen.
         """
         found = [
             (name, sock)
@@ -67,10 +67,7 @@ class Inherited:
         return sock.detach(), listener
 
     def refuse_rest(self) -> None:
-        """Refuse sockets that serve no listener, since clients would wait in them for ever.
-
-        Raises FatalError.
-        """
+        """Raise FatalError if a socket serves no listener, since its clients would wait forever."""
         if self.sockets:
             rest = ", ".join(f"{name or 'unnamed'} at {sock.getsockname()}" for name, sock in self.sockets)
             raise FatalError(

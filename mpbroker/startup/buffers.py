@@ -1,9 +1,9 @@
-"""The memory that requests and answers may take: queued.max.request.bytes or a share of the machine's.
+"""Limits the memory of requests and answers: queued.max.request.bytes, or a share of the machine's memory.
 
-It is divided among processors (Kafka: the MemoryPool of SocketServer, one for all processors). Each processor
-has an arena and a limit of its own. The sum of the limits never exceeds the total: before processors are
-added, the others' limits shrink; the share of removed processors is given out after their end. The control
-plane's processor has a small share that no load on the data plane can take.
+The memory for requests is divided among processors (Kafka: the MemoryPool of SocketServer, one for all
+processors). Each processor has an arena with a limit. The sum of the limits never exceeds the total: before
+processors are added, the limits of the others are reduced; after processors have ended, they are raised. The
+control plane's processor has a small share that no load on the data plane can take.
 """
 
 from __future__ import annotations
@@ -25,23 +25,20 @@ EXTENT_BYTES_MAX = 1 << 40
 
 
 def request_bytes(config: BrokerConfig) -> int:
-    """Return the bytes of requests for all processors together."""
+    """Return how many bytes the requests of all processors may take together."""
     if config.queued_max_request_bytes > 0:
         return config.queued_max_request_bytes
     return int(procfs.memory_bytes() * REQUEST_MEMORY_SHARE)
 
 
 def shares(total: int, processors: int, *, has_control: bool) -> tuple[int, int]:
-    """Return the bytes of each data-plane processor, and of the control plane's processor."""
+    """Return (bytes for each of the data plane's `processors`, bytes for the control plane's processor)."""
     control = max(1, min(total // CONTROL_SHARE, CONTROL_BYTES_MAX)) if has_control else 0
     return max(1, (total - control) // processors), max(1, control)
 
 
 def sizes(config: BrokerConfig) -> Sizes:
-    """Return the sizes of the memory that the start allocates.
-
-    `give_out` sets the limits of requests afterwards.
-    """
+    """Return the sizes of the shared memory that a start allocates. `give_out` sets request limits later."""
     total = request_bytes(config)
     reply_limit = max(total, REPLY_BYTES_MIN)
     extent = (reply_limit + LARGEST_REQUEST_BYTES) * EXTENT_PER_LIMIT
@@ -58,7 +55,7 @@ def sizes(config: BrokerConfig) -> Sizes:
 
 
 def give_out(memory: SharedMemory, config: BrokerConfig, processors: int) -> None:
-    """Set the limits of `processors` processors, including those about to start."""
+    """Set the request limit of each processor. `processors`: how many the data plane has or will have."""
     each, control = shares(request_bytes(config), processors, has_control=config.control_plane is not None)
     limits = memory.words("request_limits")
     for role in topology.PROCESSORS:

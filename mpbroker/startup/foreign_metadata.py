@@ -15,7 +15,7 @@ from mpbroker.storage.strict_stat import is_there
 
 
 def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
-    """Check the metadata in these log directories, if any. Changes nothing. Raises FatalError."""
+    """Raise FatalError if the metadata in these log directories is not mpbroker's. Change nothing."""
     paths = [Path(name) for name in log_dirs]
     try:
         with_metadata = [path for path in paths if (path / METADATA_DIRECTORY).is_dir()]
@@ -33,7 +33,7 @@ def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
 
 
 def _refuse_records(log_dir: Path, all_dirs: Sequence[Path]) -> None:
-    """Check the records of a directory's metadata. Raises FatalError, OSError."""
+    """Raise FatalError if a directory's metadata has records of Kafka or unreadable ones. Raises OSError."""
     directory = log_dir / METADATA_DIRECTORY
     command = shlex.join(["mpbroker", "import", *map(str, all_dirs)])
     advice = f"Continue with Kafka there; or stop it in order and take everything over with: {command}"
@@ -63,7 +63,10 @@ def _refuse_records(log_dir: Path, all_dirs: Sequence[Path]) -> None:
 
 
 def _refuse_partitions(paths: Sequence[Path]) -> None:
-    """Refuse partitions without metadata: a start would set all of them aside. Raises FatalError, OSError."""
+    """Raise FatalError if there are partitions but no metadata, since a start would set the partitions aside.
+
+    Raises OSError.
+    """
     here = [path for path in paths if is_there(path / names.META_PROPERTIES)]
     if any(map(own_files, here)):
         return

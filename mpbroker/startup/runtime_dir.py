@@ -1,4 +1,4 @@
-"""The directory on a tmpfs with the public region and the control socket of a running broker."""
+"""The runtime directory, on a tmpfs: it has a running broker's public memory region and control socket."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 def check(config: BrokerConfig) -> Path:
-    """Return this broker's directory: MPBROKER_RUNTIME_DIR, else systemd's, else one in /dev/shm.
+    """Return the path of this broker's directory: MPBROKER_RUNTIME_DIR, else systemd's, else one in /dev/shm.
 
-    Makes nothing. Raises FatalError, RegionUnavailable.
+    Do not make the directory. Raises FatalError, RegionUnavailable.
     """
     named = _named()
     mark = hashlib.sha256(str(Path(config.log_dirs[0]).resolve()).encode()).hexdigest()[:12]
@@ -42,7 +42,7 @@ def check(config: BrokerConfig) -> Path:
 
 
 def make(config: BrokerConfig) -> tuple[Path, list[Path]]:
-    """Make the directory. Return it, and all directories that were made, the deepest first.
+    """Make the directory. Return (its path, all directories that were made, the deepest first).
 
     Raises FatalError, RegionUnavailable.
     """
@@ -65,9 +65,9 @@ def make(config: BrokerConfig) -> tuple[Path, list[Path]]:
 
 
 def claim(directory: Path) -> int:
-    """Lock the directory while the returned fd is open. Raises FatalError.
+    """Lock the directory for as long as the returned fd is open. Raises FatalError.
 
-    Two brokers in one directory would remove each other's region and socket.
+    Two brokers in one directory would remove each other's memory region and socket.
     """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     give_up_at = time.monotonic() + READERS_PATIENCE_S
@@ -92,7 +92,7 @@ def claim(directory: Path) -> int:
 
 
 def remove(directory: Path) -> None:
-    """Remove the directory, unless the operator or systemd named it. Log its failure."""
+    """Remove the directory, unless the operator or systemd named it. Log a failure."""
     if _named():
         return
     try:
@@ -102,5 +102,5 @@ def remove(directory: Path) -> None:
 
 
 def _named() -> str:
-    """Return the directory that the operator or systemd named, or ""."""
+    """Return the directory that the operator or systemd named; "" if neither did."""
     return os.environ.get(RUNTIME_DIR) or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

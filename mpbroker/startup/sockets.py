@@ -1,9 +1,9 @@
-"""The listening sockets, bound first and kept by the supervisor: a dead acceptor loses no backlog.
+"""The listening sockets. The supervisor binds and keeps them, so that a dead acceptor loses no backlog.
 
-Addresses are bound first, so that a port in use refuses the start. Sockets listen when all processes that
-serve them are ready: until then the kernel refuses clients, so no probe of a port takes a recovering broker
-for a serving one (KAFKA-14658; SocketServer.scala). Unix-domain sockets and those of the service manager
-listen from the beginning: early clients wait.
+Addresses are bound first, so that a start fails if a port is in use. Sockets listen when all processes that
+serve them are ready. Until then the kernel refuses clients, so that a probe of the port does not report a
+recovering broker as ready (KAFKA-14658; SocketServer.scala). Unix-domain sockets and sockets of the service
+manager listen from the beginning, and early clients wait.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[list[int], BrokerConfig]:
-    """Bind all listeners; return fds, and the configuration with real ports in place of port 0.
+    """Bind all listeners. Return (their fds, the configuration with real ports in place of port 0).
 
-    Call `listen` later.
-
-    Raises FatalError naming the listener, the reason, and the process that holds the port.
+    Call `listen` for each listener later. Raises FatalError, which names the listener, the reason, and the
+    process that has the port.
     """
     fds: list[int] = []
     bound: list[Listener] = []
@@ -57,7 +56,7 @@ def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[
 
 
 def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inherited | None = None) -> None:
-    """Close the sockets of a refused start. Keep a path that the service manager made."""
+    """Close the sockets of a failed start. Remove their paths, except those made by the service manager."""
     for fd, listener in zip(fds, listeners, strict=True):
         os.close(fd)
         if inherited is None or listener.name not in inherited.serving:
@@ -67,9 +66,9 @@ def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inheri
 def bind(
     listener: Listener, among: tuple[Listener, ...], config: BrokerConfig, *, listens: bool = True
 ) -> tuple[int, Listener]:
-    """Return the socket's fd, and the listener with the socket's port.
+    """Bind a listener. Return (fd of its socket, the listener with the socket's port). Raises FatalError.
 
-    `among`: all listeners of the broker. Without `listens`, call `listen` later. Raises FatalError.
+    `among` has all listeners of the broker. If `listens` is False, call `listen` later.
     """
     if listener.path:
         return _bind_path(listener, config).detach(), listener
@@ -86,7 +85,7 @@ def bind(
 
 
 def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
-    """Listen, unless the socket does already. Raises FatalError; the socket then stays open."""
+    """Listen on a bound socket, unless it listens already. Raises FatalError; the socket then stays open."""
     sock = socket.socket(fileno=fd)
     try:
         if not listener.path and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -102,9 +101,9 @@ def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
 
 
 def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
-    """Return the fd of the socket that serves HTTP, and its address. Raises FatalError.
+    """Bind the socket that serves HTTP. Return (its fd, its address as HOST:PORT). Raises FatalError.
 
-    It listens at once: requests before the exporter runs wait in its backlog.
+    The socket listens at once, so that requests wait in its backlog until the exporter runs.
     """
     sock = _bind_address(listener, config, v6_only=False, flag="--http")
     sock.listen(HTTP_BACKLOG)
@@ -137,7 +136,7 @@ def _bind_address(
 
 
 def _bind(sock: socket.socket, address: Any) -> None:
-    """Bind a socket. Wait briefly for a port that a child of a broker killed just now still has.
+    """Bind a socket. If a remaining child of a killed broker may have the port, wait briefly for its end.
 
     Raises OSError.
     """
@@ -154,10 +153,10 @@ def _bind(sock: socket.socket, address: Any) -> None:
 
 
 def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
-    """Return the addresses to try. The first one that this machine has is used.
+    """Return (family, address) to try, in this order. The first address that this machine has is used.
 
-    The wildcard has both families. A name's IPv4 address comes first (Java's order). Raises
-    FatalError.
+    The wildcard has an IPv6 and an IPv4 address. A host name's IPv4 addresses come first, as in Java.
+    Raises FatalError.
     """
     if not listener.host:
         return [(socket.AF_INET6, ("::", listener.port)), (socket.AF_INET, ("0.0.0.0", listener.port))]
@@ -177,7 +176,7 @@ def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
 
 
 def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:
-    """Bind a Unix-domain socket. Replace the socket of a killed broker, but not one in use.
+    """Bind a Unix-domain socket. Replace a socket that a killed broker has left, but not a socket in use.
 
     Raises FatalError.
     """
@@ -214,7 +213,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def remove_path(listener: Listener) -> None:
-    """Remove the path of a Unix-domain listener after its socket is closed."""
+    """Remove a Unix-domain listener's path, after its socket is closed. Do nothing for other listeners."""
     if listener.path:
         Path(listener.path).unlink(missing_ok=True)
 
@@ -233,13 +232,13 @@ def _why(error: OSError, port: int, flag: str) -> str:
 
 
 def _may_end(port: int) -> bool:
-    """Return whether the port's owner may be a remaining child of a killed broker."""
+    """Return whether the process that has the port may be a remaining child of a killed broker."""
     found = _holder(port)
     return found is None or titles.is_left_over(found[1])
 
 
 def _holder(port: int) -> tuple[int, str] | None:
-    """Return pid and name of the process that listens on the port, None if this user cannot see it."""
+    """Return (pid, name) of the process that listens on the port, or of its supervisor; None if unknown."""
     try:
         import psutil  # a start that succeeds does not need it
     except ImportError:  # the environment was replaced under a running broker

@@ -1,1 +1,1 @@
-"""The files of the log, for all of their readers: names, formats, the layout of a directory, a reader."""
+"""The files of log directories: their names, formats, layout and locks, and a reader of partitions."""

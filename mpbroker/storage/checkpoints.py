@@ -3,10 +3,10 @@
 (Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint
 holds its version, the number of entries, then an entry per line.
 
-Kafka's text has no checksum, and a flipped bit would change an offset: records below a wrong log start are
-lost. So a file of offsets begins with an entry of a topic that cannot exist, whose offset is the CRC-32C of
-the following lines. Kafka reads it as a partition that it does not have, and drops it when it writes the
-file. A file without a checksum is accepted.
+Kafka's text has no checksum. A flipped bit would change an offset, and a wrong log start offset loses
+records. Therefore an offset checkpoint begins with an entry of a topic that cannot exist, whose offset is the
+CRC-32C of the following lines. Kafka assumes that the entry belongs to a partition that it does not have, and
+drops the entry when it writes the file. A file without a checksum is accepted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOO_LARGE = 1 << 63
 
 
 class PartitionMap(MutableMapping[tuple[_Topic, int], int]):
-    """Numbers by (topic, partition); neither partition nor number is negative."""
+    """A mapping from (topic, partition) to a number. Partitions and numbers are not negative."""
 
     __slots__ = ("_topics",)
 
@@ -44,7 +44,7 @@ class PartitionMap(MutableMapping[tuple[_Topic, int], int]):
         return self._topics[key[0]][key[1]]
 
     def __setitem__(self, key: tuple[_Topic, int], number: int) -> None:
-        """Raise ValueError if the partition or the number is negative, or the number is no int64."""
+        """Set a number. Raises ValueError if partition or number is negative, or the number is no int64."""
         topic, partition = key
         if partition < 0 or not 0 <= number < _TOO_LARGE:
             raise ValueError(f"{key} has the number {number}")
@@ -68,7 +68,7 @@ class PartitionMap(MutableMapping[tuple[_Topic, int], int]):
         return made
 
     def of(self, topic: _Topic) -> list[int]:
-        """Return the partitions of a topic that have a number."""
+        """Return the partitions of a topic that are in the mapping."""
         return list(self._topics.get(topic, ()))
 
 
@@ -101,13 +101,13 @@ class opened:  # noqa: N801 - used like `open`
 
 
 def fsync_directory(directory: Path) -> None:
-    """Make the names in a directory durable. Raises OSError."""
+    """Sync a directory, so that files created, renamed or removed in it are durable. Raises OSError."""
     with opened(directory, os.O_DIRECTORY) as fd:
         os.fsync(fd)
 
 
 def read_whole(path: Path | str) -> bytes:
-    """Read a small file; `Path.read_bytes` takes four times as long. Raises OSError."""
+    """Read a file. For a small file `Path.read_bytes` takes four times as long. Raises OSError."""
     with opened(path) as fd:
         data = os.read(fd, _READ_BYTES)
         if len(data) < _READ_BYTES:
@@ -119,13 +119,13 @@ def read_whole(path: Path | str) -> bytes:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably. On OSError the new file is removed."""
+    """Replace a file atomically and durably. On OSError the temporary file is removed."""
     _put_whole(path, data)
     fsync_directory(path.parent)
 
 
 def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
-    """Replace a file atomically; if `synced` it is durable when its directory is synced. Raises OSError."""
+    """Replace a file atomically. If `synced`, sync the data, but not the directory. Raises OSError."""
     making = f"{path}.tmp"
     fd = os.open(making, _NEW_FILE, 0o644)
     try:
@@ -138,7 +138,7 @@ def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
 
 
 def write_whole_at(directory: int, name: str, data: bytes) -> None:
-    """Do what `write_whole` does, in an open directory, which may have been renamed. Raises OSError."""
+    """Like `write_whole`, but in an open directory, which may have been renamed. Raises OSError."""
     making = name + ".tmp"
     fd = os.open(making, _NEW_FILE, 0o644, dir_fd=directory)
     try:
@@ -152,7 +152,7 @@ def write_whole_at(directory: int, name: str, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`: one write may take only a part when the disk becomes full. Raises OSError."""
+    """Write all of `data`. A single write may be incomplete when the disk becomes full. Raises OSError."""
     at = 0
     while at < len(data):
         at += os.write(fd, data[at:])
@@ -181,7 +181,7 @@ def _text_of(lines: Iterable[str]) -> bytes:
 
 
 def _read_lines(path: Path | str) -> list[str]:
-    """Read the entries of a checkpoint, none if it is missing or empty. Raises CheckpointCorrupt, OSError."""
+    """Return a checkpoint's lines, none if the file is missing or empty. Raises CheckpointCorrupt."""
     try:
         text = read_whole(path).decode()
     except FileNotFoundError:
@@ -202,7 +202,7 @@ def _read_lines(path: Path | str) -> list[str]:
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace an offset checkpoint; it is durable on return. Raises OSError."""
+    """Replace an offset checkpoint, durably. Raises OSError."""
     # Python would keep the memory of a string for each of thousands of lines.
     body = io.StringIO()
     for (topic, partition), offset in offsets.items():
@@ -219,28 +219,28 @@ def _checksum_of(lines: Iterable[str]) -> int:
 
 
 def _plain(entries: Iterable[str]) -> Iterator[str]:
-    """Yield the entries with single spaces between their words, the form in which they are written here."""
+    """Yield the entries with single spaces between the words, as `write_offsets` writes them."""
     return (" ".join(entry.split()) for entry in entries)
 
 
 def put_id_and_epochs(
     directory: Path | str, topic_id: bytes, epochs: Iterable[tuple[int, int]], *, synced: bool = True
 ) -> None:
-    """Write a new partition's topic id and epochs, durably with the directory if `synced`. Raises OSError."""
+    """Write a new partition's topic id and epochs. If `synced`, sync the files, but not the directory."""
     _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
     _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
 
 
 @contextlib.contextmanager
 def alone_with(directory: Path) -> Iterator[None]:
-    """Hold the lock for replacing a directory's checkpoints; a process's end frees it. Raises OSError."""
+    """Hold the exclusive lock under which a directory's checkpoints are replaced (flock). Raises OSError."""
     with opened(directory, os.O_DIRECTORY) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
 
 
 def read_offsets(path: Path) -> Offsets:
-    """Read an offset checkpoint, empty if the file is missing. Raises CheckpointCorrupt, OSError."""
+    """Read an offset checkpoint. A missing file has no offsets. Raises CheckpointCorrupt, OSError."""
     offsets: Offsets = PartitionMap()
     entries = _read_lines(path)
     if entries and entries[0].startswith(f"{_CHECKSUM} "):
@@ -274,7 +274,7 @@ def _text_of_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_epochs(directory: Path | str) -> list[tuple[int, int]]:
-    """Read the (epoch, start offset) pairs of a partition. Raises CheckpointCorrupt, OSError."""
+    """Read the (epoch, start offset) pairs of a partition's directory. Raises CheckpointCorrupt, OSError."""
     path = f"{directory}/{LEADER_EPOCHS}"
     epochs = []
     for entry in _read_lines(path):
@@ -294,15 +294,15 @@ def write_topic_id(directory: Path, topic_id: bytes) -> None:
 # All partitions of a topic have the same text.
 @lru_cache(16)
 def text_of_id(topic_id: bytes) -> bytes:
-    """Return the content of `partition.metadata`."""
+    """Return the content of a `partition.metadata` with this topic id."""
     return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
 
 
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
     """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
 
-    `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted topic
-    and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
+    `expected` is the id of the topic that has the directory's name now. The file of a deleted topic has
+    another id, which is returned. If the ids differ in one letter only, a bit has flipped: CheckpointCorrupt.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:
@@ -342,7 +342,7 @@ def _was_used(directory: Path | str) -> bool:
 
 
 def is_flipped(found: bytes, expected: bytes) -> bool:
-    """Return whether two ids' texts differ in one letter. Ids are random, so then a bit has flipped."""
+    """Return whether two ids' texts differ in exactly one letter. Ids are random: a bit must have flipped."""
     letters = zip(uuid_text(found), uuid_text(expected), strict=True)
     return sum(one != other for one, other in letters) == 1
 

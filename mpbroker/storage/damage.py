@@ -1,9 +1,9 @@
 """The file `mpbroker.scrub`: damaged ranges of a log directory, and the scrubber's position.
 
-The file is a line with name, version and CRC-32C of the rest, then JSON; it is replaced as a whole. Only the
-scrubber writes it. Readers of a partition read its damaged ranges when its word of damage is set
-(ipc/table.pxd). A finding belongs to one particular file. It is void when that file is deleted, repaired or
-replaced by compaction.
+The first line has name, version and the CRC-32C of the rest, which is JSON. Only the scrubber writes the
+file, always as a whole. A reader of a partition reads the damaged ranges from the file if the damage version
+in the partition table (ipc/table.pxd) is not 0. A finding belongs to one particular segment file. It is void
+when the segment file is deleted, repaired or replaced by compaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 0
 
 
 class FileIdentity(msgspec.Struct, frozen=True):
-    """The identity of a sealed segment's file: another file of its name differs in one of these."""
+    """The identity of a sealed segment's file. A later file of the same name differs in a field."""
 
     inode: int
     size: int
@@ -35,7 +35,8 @@ class FileIdentity(msgspec.Struct, frozen=True):
 class Damage(msgspec.Struct, frozen=True):
     """A finding: bytes [position, end) are not valid batches; offsets [first, end_offset) cannot be read.
 
-    For a `.txnindex` it is unknown which of the offsets are committed; read_committed consumers are refused.
+    If the file is a `.txnindex`, it is unknown which of the offsets are committed. Then read_committed
+    consumers cannot read the offsets, and other consumers can.
     """
 
     partition: str  # the name of its directory
@@ -54,7 +55,7 @@ class Damage(msgspec.Struct, frozen=True):
         return self.suffix == LOG_SUFFIX
 
     def is_there(self, log_dir: Path) -> bool:
-        """Return whether the damaged file still exists; True also if it cannot be checked."""
+        """Return whether the damaged file still exists unchanged; True also if it cannot be checked."""
         try:
             status = (log_dir / self.partition / segment_name(self.base, self.suffix)).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -73,7 +74,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct):
-    """The place where a pass stopped: a segment, the next batch in it, and the damage found before that."""
+    """The place where a scrub stopped: a segment, its next batch, and the damage found before that batch."""
 
     partition: str
     base: int
@@ -84,7 +85,7 @@ class Place(msgspec.Struct):
 
 
 class Pass(msgspec.Struct):
-    """One scrub of a log directory; `ended_ms` is 0 until it has ended."""
+    """One scrub of a log directory. `ended_ms` is 0 until the scrub has ended."""
 
     began_ms: int
     ended_ms: int = 0
@@ -93,7 +94,7 @@ class Pass(msgspec.Struct):
 
 
 class Scrubbed(msgspec.Struct):
-    """The content of the file. `at` is the position of the current pass; None at its beginning."""
+    """The content of the file. `at` is where the current scrub stopped, None at its beginning."""
 
     damages: list[Damage] = msgspec.field(default_factory=list)
     current: Pass | None = None
@@ -101,7 +102,7 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """List all damages. In the segment being read, those before the position are of the current pass."""
+        """Return all damages. In the segment being scrubbed, new findings replace those before `at`."""
         at = self.at
         if at is None:
             return list(self.damages)
@@ -114,7 +115,7 @@ class Scrubbed(msgspec.Struct):
 
 
 def read_scrubbed(log_dir: Path) -> Scrubbed:
-    """Read the file of a log directory; empty if it is missing. Raises CheckpointCorrupt, OSError."""
+    """Read a log directory's `mpbroker.scrub`; `Scrubbed()` if missing. Raises CheckpointCorrupt, OSError."""
     path = log_dir / SCRUB
     try:
         data = path.read_bytes()
@@ -130,7 +131,7 @@ def read_scrubbed(log_dir: Path) -> Scrubbed:
 
 
 def write_scrubbed(log_dir: Path, scrubbed: Scrubbed) -> None:
-    """Replace the file of a log directory; it is durable on return. Raises OSError."""
+    """Replace a log directory's `mpbroker.scrub`, durably. Raises OSError."""
     body = msgspec.json.encode(scrubbed) + b"\n"
     write_whole(log_dir / SCRUB, _head_of(body) + b"\n" + body)
 
@@ -140,5 +141,5 @@ def _head_of(body: bytes) -> bytes:
 
 
 def damages_of(directory: Path) -> list[Damage]:
-    """List the damages of a partition. Raises CheckpointCorrupt, OSError."""
+    """Return the damages of the partition in a directory. Raises CheckpointCorrupt, OSError."""
     return [one for one in read_scrubbed(directory.parent).all_damages() if one.partition == directory.name]

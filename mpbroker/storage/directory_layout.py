@@ -52,7 +52,7 @@ class Identity:
 
 
 def check_log_dirs(config: BrokerConfig) -> Identity:
-    """Return the directories' identity, or a new one; write nothing. Raises FatalError."""
+    """Check the log directories; return their identity, or a new one. Write nothing. Raises FatalError."""
     found = {name: read_properties(Path(name)) for name in config.log_dirs}
     _refuse_missing(found)
     clusters = {properties["cluster.id"] for properties in found.values() if properties}
@@ -75,7 +75,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Write the identity to directories without one, after all checks. Raises FatalError."""
+    """Write the identity to directories without one, after `check_log_dirs`. Raises FatalError."""
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)
@@ -114,12 +114,12 @@ def properties_in(text: str) -> dict[str, str]:
 
 
 def check_format(directory: Path) -> None:
-    """Refuse a log directory of a later version of mpbroker. Raises FatalError, OSError."""
+    """Raise FatalError if a later version of mpbroker wrote the log directory. Raises OSError."""
     _check_format(directory, properties_in((directory / names.META_PROPERTIES).read_text("utf-8", "replace")))
 
 
 def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
-    """Refuse the format in the directory's meta.properties if it is a later one. Raises FatalError."""
+    """Raise FatalError if the format in meta.properties is later than FORMAT, or is not a number."""
     found = properties.get(FORMAT_KEY, "1")
     if not re.fullmatch(r"[1-9][0-9]{0,8}", found):
         raise FatalError(
@@ -141,7 +141,7 @@ def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write the file whole. Raises FatalError."""
+    """Replace a file atomically and durably. Raises FatalError."""
     try:
         write_whole(path, data)
     except OSError as error:
@@ -152,9 +152,9 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
-    """Refuse a start that lacks one of the broker's directories. Raises FatalError.
+    """Raise FatalError if one of the broker's log directories is missing in `found`.
 
-    A disk that is not mounted is an empty directory: its partitions would be created again, empty.
+    The mount point of an unmounted disk is an empty directory. Its partitions would be created again, empty.
     """
     here = {properties.get("directory.id") for properties in found.values() if properties}
     for name in found:
@@ -168,7 +168,7 @@ def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
 
 
 def name_all(log_dirs: Sequence[str]) -> None:
-    """Write the identities of all directories into each of them. Raises FatalError."""
+    """Write into each log directory the list of all log directories, `mpbroker.dirs`. Raises FatalError."""
     wanted = {}
     for name in log_dirs:
         properties = read_properties(Path(name)) or {}
@@ -182,12 +182,12 @@ def name_all(log_dirs: Sequence[str]) -> None:
 
 
 def listed_in(text: str) -> dict[str, str]:
-    """Parse the text of an `mpbroker.dirs`: paths by directory ids. Raises ValueError."""
+    """Parse the text of an `mpbroker.dirs`; return paths by directory id. Raises ValueError."""
     return dict(line.split(" ", 1) for line in text.splitlines())
 
 
 def _read_all(directory: Path) -> dict[str, str]:
-    """Return the paths of all directories by identity; none without the file. Raises FatalError."""
+    """Read `mpbroker.dirs`; return paths by directory id, none if the file is missing. Raises FatalError."""
     path = directory / names.ALL_DIRS
     try:
         return listed_in(path.read_text("utf-8", "surrogateescape"))
@@ -200,7 +200,7 @@ def _read_all(directory: Path) -> dict[str, str]:
 
 
 def _refuse_foreign(directory: Path) -> None:
-    """Refuse a directory without an identity that is not empty: its owner is unknown. Raises FatalError."""
+    """Raise FatalError if a directory without meta.properties has files that mpbroker does not know."""
     # A killed start may have left the lock and a half-written file.
     ours = _OUR_FILES | names.NOT_PARTITIONS | {names.META_PROPERTIES + ".tmp"}
     others = sorted(
@@ -216,16 +216,16 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def own_files(log_dir: Path) -> list[Path]:
-    """List the files in a log directory that only mpbroker writes, except partitions. Raises OSError."""
+    """Return the files in a log directory that Kafka does not have (mpbroker.*). Raises OSError."""
     with os.scandir(log_dir) as entries:
         return [Path(one.path) for one in entries if one.name.startswith(names.OWN_PREFIX) and one.is_file()]
 
 
 def directories_in(log_dir: Path) -> Iterator[str]:
-    """Yield the names of the directories that should be partitions. Raises OSError.
+    """Yield the names of the subdirectories, except known ones that are not partitions. Raises OSError.
 
-    This is an iterator, since thousands take much memory. Directories that are created, renamed or removed
-    meanwhile may be missed.
+    This is an iterator, since thousands of names take much memory. A directory that is created, renamed or
+    removed during the iteration may be missed.
     """
     with os.scandir(log_dir) as entries:
         for entry in entries:
@@ -249,7 +249,7 @@ def _refuse_unknown_directories(directory: Path) -> None:
 
 
 def take_clean_shutdown(directory: Path) -> bool:
-    """Return whether the last stop was clean, and remove its marker, since a crash may follow."""
+    """Remove the marker of a clean stop, since a crash may follow. Return whether there was a marker."""
     try:
         (directory / names.CLEAN_SHUTDOWN).unlink()
     except FileNotFoundError:
@@ -259,7 +259,7 @@ def take_clean_shutdown(directory: Path) -> bool:
 
 
 def write_clean_shutdown(directory: Path) -> None:
-    """Write the marker of a clean stop, its last write."""
+    """Write the marker of a clean stop. It must be the last write before the broker ends."""
     write_whole(
         directory / names.CLEAN_SHUTDOWN,
         json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode(),

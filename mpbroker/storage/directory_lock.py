@@ -1,15 +1,15 @@
-"""The lock on a log directory's `.lock`, which brokers of both kinds respect (Kafka: FileLock).
+"""The lock on a log directory's `.lock`, which mpbroker and Kafka respect (Kafka: FileLock).
 
-The supervisor takes the locks before it forks; children inherit the open file description, so no second
-broker starts on a directory while any process of this one lives.
+The supervisor takes the locks before it forks. Children inherit the open file description, so a directory
+stays locked while any process of its broker lives.
 
-mpbroker takes two locks on the same open file. Readers of the directory test flock(2), as flock(1) of a shell
-does. Java's FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which ignores flock: so mpbroker
-takes one of these too, as an open file description lock. Such a lock lives as long as a process has this very
-open file. A lock of the process, which Java takes, would end when the process closes any descriptor of the
-file, and no child would have it.
+mpbroker takes two locks on the same open file. Readers of the directory test flock(2), as the shell command
+flock(1) does. Java's FileChannel.tryLock asks for an fcntl(2) lock on all bytes, which ignores flock(2).
+Therefore mpbroker also takes an fcntl(2) lock, as an open file description lock, which lives as long as any
+process has this open file description. A process-owned lock, as Java takes it, would end when the process
+closes any descriptor of the file, and children would not inherit it.
 
-One byte of the lock is enough against Java. It is not one of those that the workers of a recovery lock
+A lock on one byte is enough to make Java's tryLock fail. Recovery workers lock other bytes of the file
 (mpbroker.log.recovery.workers).
 """
 
@@ -43,15 +43,15 @@ READERS_PATIENCE_S = 0.2
 UMASK = 0o027
 LOCKED_BYTE: Final = 1 << 32
 _FLOCK: Final = struct.Struct("@hhqqi4x")
-"""struct flock: type, whence, start, length, pid."""
+"""The layout of C's struct flock: type, whence, start, length, pid."""
 _OF_A_DESCRIPTION: Final = -1
-"""The pid of a lock that no process has, but an open file description."""
+"""The pid that fcntl(2) reports for a lock that belongs to an open file description."""
 
 
 class Holder(NamedTuple):
-    """The holder of the lock of fcntl(2).
+    """The holder of the fcntl(2) lock.
 
-    `pid` is 0 if it is unknown: of a process in another container, or of mpbroker, whose lock has no process.
+    `pid` is 0 if it is unknown: for a process in another container, and for mpbroker, whose lock has no pid.
     """
 
     is_mpbroker: bool
@@ -59,7 +59,7 @@ class Holder(NamedTuple):
 
 
 def take(fd: int) -> bool:
-    """Take both locks; return False, with neither, if one is taken. Raises OSError."""
+    """Take both locks; return False, holding neither, if another broker has one of them. Raises OSError."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -77,9 +77,9 @@ def take(fd: int) -> bool:
 
 
 def holder_of(lock: Path) -> Holder | None:
-    """Return the holder of the lock of fcntl(2) on the file, None if there is none. Raises OSError.
+    """Return the holder of the fcntl(2) lock on the file, None if it is not locked. Raises OSError.
 
-    Do not call this in a process that holds a process-owned lock on the file: it would lose that lock.
+    Do not call this in a process that holds a process-owned lock on the file. The lock would be lost.
     """
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -95,9 +95,9 @@ def holder_of(lock: Path) -> Holder | None:
 
 
 def is_in_use(log_dir: Path) -> bool:
-    """Return whether a broker, ours or Kafka's, has locked the directory, in whatever container it runs.
+    """Return whether a broker, mpbroker or Kafka, has locked the directory, in any container.
 
-    /proc/locks is read, too, because this user may not open the file. Raises OSError.
+    /proc/locks is read, too, because this user may lack permission to open the file. Raises OSError.
     """
     lock = log_dir / LOCK
     with contextlib.suppress(PermissionError):
@@ -121,14 +121,14 @@ def _is_taken(error: OSError) -> bool:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories and return the fds; files are kept if the start fails. Raises FatalError."""
+    """Lock the log directories; return the fds. Created files stay if the start fails. Raises FatalError."""
     return LogDirLocks(config).fds
 
 
 class LogDirLocks:
-    """The locks of all log directories, which are created if missing; held while any process has these `fds`.
+    """Creates missing log directories and locks all. A lock is held while any process has its fd (`fds`).
 
-    Raises FatalError after it has removed all files that it created.
+    If a directory cannot be locked, the created files are removed and FatalError is raised.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -143,10 +143,10 @@ class LogDirLocks:
             raise
 
     def undo(self) -> None:
-        """Remove the files of a refused start.
+        """Remove the files and directories that this object created, and release the locks.
 
-        An empty directory with a lock in it would hinder a mount there, or a restored backup. A lock file is
-        removed while it is held: see `_is_there`.
+        A leftover directory with a lock file would be in the way of a mount or a restored backup. A lock file
+        is removed while its lock is held: see `_is_there`.
         """
         for path in self._made_locks:
             path.unlink(missing_ok=True)
@@ -174,7 +174,7 @@ class LogDirLocks:
 
 
 def _why(error: OSError, directory: Path) -> str:
-    """Return a text with the reason why the directory cannot be used, and advice."""
+    """Return a text that says why the directory cannot be used and what to do."""
     reason = os.strerror(error.errno or 0)
     if error.errno in NO_ROOM:
         return f"{reason}. Make room"
@@ -187,7 +187,7 @@ def _why(error: OSError, directory: Path) -> str:
 
 
 def _take(fd: int, directory: Path) -> None:
-    """Lock the file, waiting a while for a broker that was just killed. Raises FatalError."""
+    """Lock the file. Wait a short time, since a killed broker may still be ending. Raises FatalError."""
     begun = time.monotonic()
     try:
         while not take(fd):
@@ -204,7 +204,7 @@ def _take(fd: int, directory: Path) -> None:
 
 
 def _is_there(fd: int, lock: Path) -> bool:
-    """Return whether the open file still has that name: a refused start may have removed it."""
+    """Return whether `lock` is still the open file's name. Another broker's `undo` may have removed it."""
     try:
         return os.path.samestat(os.fstat(fd), lock.stat())
     except FileNotFoundError:
@@ -213,7 +213,7 @@ def _is_there(fd: int, lock: Path) -> bool:
 
 @contextlib.contextmanager
 def restricted_new_files() -> Iterator[None]:
-    """Create directories with mode 0750 and files with 0640 in this block, so that the group can read."""
+    """In this context, create directories with mode 0750 and files with 0640, so that the group can read."""
     before = os.umask(UMASK)
     try:
         yield
@@ -222,7 +222,7 @@ def restricted_new_files() -> Iterator[None]:
 
 
 def open_modes(config: BrokerConfig) -> Iterator[str]:
-    """Yield a warning for each log directory that other users may read or write, as in older versions."""
+    """Yield a warning for each log directory that others may access, as older versions created them."""
     for directory in map(Path, config.log_dirs):
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(directory.stat().st_mode)
@@ -235,23 +235,24 @@ def open_modes(config: BrokerConfig) -> Iterator[str]:
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
-    """Make the directory and its parents; return the missing ones, the lowest first. Raises OSError."""
+    """Create a directory and its parents; return the created ones, the deepest first. Raises OSError."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode, parents=True, exist_ok=True)
     return missing
 
 
 def remove_empty(directories: Iterable[Path]) -> None:
-    """Remove the directories that are empty, the lowest first. Keep the others."""
+    """Remove those of the directories that are empty, the deepest first."""
     for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):
             directory.rmdir()
 
 
 def locked_by(directory: Path) -> str:
-    """Return the broker that has the directory, and its pid, as text in brackets; "" if both are unknown.
+    """Return " (mpbroker, pid 7)" or the like for the broker that has locked the directory; "" if unknown.
 
-    A starting mpbroker has not written its pid yet, and the file may still have that of a dead one.
+    Returns "" also for an mpbroker that is starting: it has not written its pid yet, and the file may still
+    have the pid of a dead broker.
     """
     try:
         other = holder_of(directory / LOCK)

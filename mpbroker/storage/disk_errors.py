@@ -1,4 +1,4 @@
-"""Temporary errors of files. Any other error takes a log directory offline."""
+"""The errno values of temporary file errors. Any other error takes a log directory offline."""
 
 from __future__ import annotations
 

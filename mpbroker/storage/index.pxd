@@ -3,19 +3,19 @@
 Entries are big-endian; offsets are relative to the segment's base offset.
 
     .index      0  relative offset  i32   last offset of the batch
-                4  position         i32   where that batch begins in the .log
+                4  position         i32   where this batch begins in the .log
     .timeindex  0  timestamp        i64   the largest seen in the segment ...
                 8  relative offset  i32   ... up to this offset, the last one of its batch
 
-An entry of zeros after others is the unused tail of a preallocated file. Kafka writes both files through a
-map of the full size. Here an entry is appended to a file that is as long as its entries: a full disk is an
-error and not a SIGBUS, a kill leaves no tail of zeros, and thousands of partitions need no maps. An index is
-sparse, so an entry that could not be written is merely missing.
+Entries of zeros at the end are the unused tail of a file that Kafka has preallocated and mapped. mpbroker
+appends entries to a file that is as long as its entries. Thus a full disk is an error and not a SIGBUS, a
+kill leaves no tail of zeros, and thousands of partitions need no maps. An index is sparse: it stays valid
+without an entry that could not be written.
 
-Entries rise. A start rebuilds the indexes if their last entry matches no batch (`index_sanity.py`), and
-batches are appended after all others: only in a damaged segment can an entry come that is not above the last
-one. Such an entry is refused and counted, and logged when the segment ends (Kafka throws
-InvalidOffsetException). A full index takes no entry: its segment has ended (`roll_due`).
+Entries ascend. A start rebuilds the indexes if their last entry matches no batch (`index_sanity.py`). So only
+in a damaged segment can a new entry not be after the last entry. Such an entry is refused and counted, and
+the count is logged when the segment ends (Kafka throws InvalidOffsetException). A full index refuses entries,
+because its segment must end (`roll_due`).
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.unistd cimport pwrite
@@ -58,7 +58,7 @@ cdef inline bint index_add(IndexRef *index, int64_t last_offset, int64_t positio
 cdef inline bint time_index_add(IndexRef *index, int64_t timestamp, int64_t offset, bint last) noexcept nogil:
     """Append an entry to `.timeindex` if it is later than the last one; return whether it was written.
 
-    The last slot is kept for the final entry (`last`).
+    Only the final entry of the segment (`last`) may take the last slot.
     """
     cdef uint8_t entry[TIME_ENTRY_BYTES]
     if timestamp <= index.last_key or index.entries >= index.room - (0 if last else 1):

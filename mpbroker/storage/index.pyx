@@ -1,4 +1,4 @@
-"""Readers of `.index` and `.timeindex` files, also of growing ones; `index.pxd` lays out entries."""
+"""Readers of `.index` and `.timeindex` files, also of growing files. `index.pxd` describes the entries."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY
 from posix.unistd cimport pread
@@ -30,9 +30,9 @@ cdef inline int64_t key_of(const uint8_t *entry, int size) noexcept nogil:
 
 
 cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil:
-    """Copy the last entry with a key of at most `key` to `found` and return its number.
+    """Copy the last entry whose key is at most `key` to `found`; return the entry's number, from 0.
 
-    Returns -1 if there is none, -2 on a read error.
+    Returns -1 if there is no such entry, -2 on a read error.
     """
     cdef uint8_t entry[16]
     cdef int64_t low = 0, high = count, middle, result = -1
@@ -52,7 +52,7 @@ cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *
 
 
 def entry_count(int fd, int size) -> int:
-    """Return the number of entries of a file, without its tail of zeros. Raises OSError."""
+    """Return the number of `size`-byte entries in a file, not counting a tail of zeros. Raises OSError."""
     cdef int64_t low = 0, high = os.fstat(fd).st_size // size, middle
     cdef uint8_t entry[16]
     while low < high:
@@ -69,9 +69,9 @@ def entry_count(int fd, int size) -> int:
 
 
 def last_offset_entry(int fd, int64_t base) -> tuple[int, int, int]:
-    """Return (entries, offset, position) of the last entry of an `.index` without a tail of zeros.
+    """Return (number of entries, last entry's offset and position) of an `.index`.
 
-    Returns (0, base - 1, 0) without an entry. Raises OSError.
+    The file must not have a tail of zeros. Returns (0, base - 1, 0) for an empty file. Raises OSError.
     """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
@@ -82,9 +82,9 @@ def last_offset_entry(int fd, int64_t base) -> tuple[int, int, int]:
 
 
 def last_time_entry(int fd, int64_t base) -> tuple[int, int, int]:
-    """Return (entries, timestamp, offset) of the last entry of a `.timeindex` without a tail of zeros.
+    """Return (number of entries, last entry's timestamp and offset) of a `.timeindex`.
 
-    Returns (0, -1, base) without an entry. Raises OSError.
+    The file must not have a tail of zeros. Returns (0, -1, base) for an empty file. Raises OSError.
     """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES
@@ -101,7 +101,7 @@ cdef int read_entry(int fd, int64_t place, int size, uint8_t *entry) except -1:
 
 
 def offset_floor(int fd, int64_t base, int64_t target) -> tuple[int, int]:
-    """Return (offset, position) of the last entry at or before `target`; (base, 0) if there is none."""
+    """Return (offset, position) of the last entry whose offset is at most `target`, or (base, 0)."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
@@ -113,7 +113,7 @@ def offset_floor(int fd, int64_t base, int64_t target) -> tuple[int, int]:
 
 
 def offset_ceiling(int fd, int64_t base, int64_t position) -> int | None:
-    """Return the offset of the first entry at or after a position of the segment, or None."""
+    """Return the offset of the first entry whose position is at least `position`, or None."""
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES, low = 0, high = count, middle, found = -1
     with nogil:
@@ -137,10 +137,10 @@ cdef bytes whole_file(int fd):
 
 
 def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple[int, int, int]:
-    """Return (entries, offset, position): the number of sound entries of an `.index`, and the last of them.
+    """Return (number of sound entries of an `.index`, offset and position of the last sound entry).
 
-    Entries are sound from the first one on while both keys rise, offsets are below `below` and positions
-    below `size`. Pages of a file that was never synced may have become zeros. Raises OSError.
+    The sound entries are the first ones, as long as offsets and positions rise, offsets are below `below` and
+    positions below `size`. Pages that were never synced may have become zeros in a crash. Raises OSError.
     """
     cdef int64_t count = 0, offset = base - 1, position = 0, next_offset, next_position
     cdef const uint8_t *p
@@ -161,9 +161,10 @@ def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple[in
 
 
 def sound_times(int fd, int64_t base, int64_t below) -> tuple[int, int, int]:
-    """Return (entries, timestamp, offset): the number of sound entries of a `.timeindex`, and the last one.
+    """Return (number of sound entries of a `.timeindex`, timestamp and offset of the last sound entry).
 
-    Entries are sound while both keys rise and offsets are at most `below`. Raises OSError.
+    The sound entries are the first ones, as long as timestamps and offsets rise and offsets are at most
+    `below`. Raises OSError.
     """
     cdef int64_t count = 0, timestamp = -1, offset = base - 1, next_timestamp, next_offset
     cdef const uint8_t *p
@@ -181,7 +182,7 @@ def sound_times(int fd, int64_t base, int64_t below) -> tuple[int, int, int]:
 
 
 def time_floor(int fd, int64_t base, int64_t target_ms) -> tuple[int, int]:
-    """Return (timestamp, offset) of the last entry at or before `target_ms`; (-1, base) if none."""
+    """Return (timestamp, offset) of the last entry whose timestamp is at most `target_ms`, or (-1, base)."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES
@@ -193,7 +194,7 @@ def time_floor(int fd, int64_t base, int64_t target_ms) -> tuple[int, int]:
 
 
 def read_offset_entries(path: Path, int64_t base) -> list[tuple[int, int]]:
-    """List all (offset, position) entries, for tools and tests. Raises OSError."""
+    """Return all entries of an `.index` as (offset, position), for tools and tests. Raises OSError."""
     return [
         (base + int.from_bytes(e[:4], "big", signed=True), int.from_bytes(e[4:], "big"))
         for e in _entries(path, OFFSET_ENTRY_BYTES)
@@ -201,7 +202,7 @@ def read_offset_entries(path: Path, int64_t base) -> list[tuple[int, int]]:
 
 
 def read_time_entries(path: Path, int64_t base) -> list[tuple[int, int]]:
-    """List all (timestamp, offset) entries, for tools and tests. Raises OSError."""
+    """Return all entries of a `.timeindex` as (timestamp, offset), for tools and tests. Raises OSError."""
     return [
         (int.from_bytes(e[:8], "big", signed=True), base + int.from_bytes(e[8:], "big", signed=True))
         for e in _entries(path, TIME_ENTRY_BYTES)

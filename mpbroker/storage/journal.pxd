@@ -1,4 +1,4 @@
-"""The file of a commit journal. `journal.h` draws it."""
+"""The file of a commit journal. `journal.h` describes its layout."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "mpbroker/storage/journal.h" nogil:

@@ -1,4 +1,4 @@
-"""The file of a commit journal, as a start reads and resets it. `journal.h` draws it."""
+"""Reads and resets the file of a commit journal, for a starting broker. `journal.h` has the layout."""
 import errno
 import os
 import re
@@ -44,18 +44,18 @@ class JournalDamaged(Exception):
 
 
 def name_of(int worker) -> str:
-    """Return the file name of a log worker's journal; the first worker's has no number."""
+    """Return the file name of a log worker's journal. Worker 0's file name has no number."""
     return f"{NAME}.{worker}" if worker else NAME
 
 
 def worker_of(str name) -> int | None:
-    """Return the number of the worker whose journal has that file name; None for any other file name."""
+    """Return the number of the worker whose journal has this file name; None for any other file name."""
     found = _OF_A_WORKER.fullmatch(name)
     return int(found[1] or 0) if found else None
 
 
 def make(int fd, int64_t ring_bytes) -> None:
-    """Write the first head into a file of zeros, without a sync. Raises OSError."""
+    """Write the first head of a journal into a file of zeros, without a sync. Raises OSError."""
     cdef int error = journal_put_head(fd, 1, fresh_nonce(), ring_bytes, 0)
     if error:
         raise OSError(error, os.strerror(error))
@@ -118,7 +118,7 @@ cdef class JournalFile:
         return self.head.start
 
     def records(self) -> Iterator[Record]:
-        """Yield each record, oldest first, up to the first one that is not whole.
+        """Yield the records, oldest first, up to the first record that is not whole.
 
         Raises OSError, JournalDamaged.
         """
@@ -134,10 +134,9 @@ cdef class JournalFile:
             yield record_of(record)
 
     def survey(self) -> tuple[int, list[tuple[bytes, int, int]]]:
-        """Return the place of the next record, and (topic id, partition, base offset) of every segment that
-        is named.
+        """Read all records; return the next record's sequence, and the segments that the records name.
 
-        Raises OSError, JournalDamaged.
+        A segment is (topic id, partition, base offset). Raises OSError, JournalDamaged.
         """
         cdef JournalRecord *found
         cdef const JournalExtent *extent
@@ -164,10 +163,10 @@ cdef class JournalFile:
         return self.record_at(room, sequence)
 
     cdef int refuse_later(self, uint64_t sequence) except -1:
-        """Raise JournalDamaged if a whole record follows the one at `sequence`, which is not whole.
+        """Raise JournalDamaged if a whole record follows the record at `sequence`, which is not whole.
 
-        The last record may be torn, if its round was not finished. A later whole record proves that the
-        round was finished, so the record is damaged.
+        The last record may be torn if a crash interrupted its commit round. A later whole record proves that
+        the round was finished, so that the record at `sequence` is damaged.
         """
         cdef uint64_t at, inner
         cdef const JournalRecord *found
@@ -191,7 +190,7 @@ cdef class JournalFile:
         return 0
 
     cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL:
-        """Read the record at `sequence` into `room`; return NULL if it is not this journal's or not whole."""
+        """Read the record at `sequence` into `room`; return NULL if it has another nonce or is not whole."""
         cdef JournalRecord found
         cdef uint8_t *p
         self.get(<uint8_t *>&found, sizeof(found), sequence)
@@ -210,9 +209,9 @@ cdef class JournalFile:
         return 0
 
     def reset(self) -> None:
-        """Discard every record; durable on return. Raises OSError.
+        """Discard every record, durably. Raises OSError.
 
-        Both heads are rewritten: if one is damaged later, the other must not restore the old records.
+        This rewrites both heads. If one head is damaged later, the other must not restore the old records.
         """
         cdef uint64_t nonce = fresh_nonce()
         for _ in range(2):
@@ -231,10 +230,10 @@ cdef class JournalFile:
         return 0
 
     def write_directly(self) -> bool:
-        """Have rounds write past the page cache from now on, which saves a copy and makes syncs faster.
+        """Use direct I/O for later commit rounds, which saves a copy and makes syncs faster.
 
-        Return False where the file system or the disk does not take blocks of BLOCK_BYTES that way. Raises
-        OSError.
+        Return False if the file system or the disk does not support direct I/O in blocks of BLOCK_BYTES.
+        Raises OSError.
         """
         cdef int fd, failed
         try:

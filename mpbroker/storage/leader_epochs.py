@@ -1,7 +1,7 @@
 """Leader epochs of a log: (epoch, start offset) pairs, both ascending.
 
-(Kafka: LeaderEpochFileCache; KIP-101, KIP-279, KIP-320.) A single broker never begins an epoch; a log
-directory of a former cluster may have many.
+(Kafka: LeaderEpochFileCache; KIP-101, KIP-279, KIP-320.) A single broker never begins an epoch, but a log
+directory that comes from a cluster may have many epochs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FIRST: Epochs = ((0, 0),)
 
 
 class EpochEnd(NamedTuple):
-    """An epoch and its last offset + 1; both -1 if unknown."""
+    """An epoch, and the offset after the epoch's last record. Both are -1 if the epoch is unknown."""
 
     epoch: int
     offset: int
 
 
 def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int]]:
-    """Return the epochs between a log's start and end. The last epoch is kept: later batches belong to it."""
+    """Cut epochs to a log's start and end. The last epoch always stays, since new batches belong to it."""
     if not epochs:
         return [(0, log_end)]
     if len(epochs) == 1:
@@ -42,18 +42,18 @@ def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int
 
 
 def shared(epochs: Epochs) -> Epochs:
-    """Return FIRST if `epochs` equals it, to save memory: most partitions have only these."""
+    """Return the object FIRST if `epochs` equals FIRST, so that most partitions share one object."""
     return FIRST if len(epochs) == 1 and epochs[0] == FIRST[0] else epochs
 
 
 def epoch_of(epochs: Epochs, offset: int) -> int:
-    """Return the epoch of an offset; -1 if it lies before all known epochs."""
+    """Return the epoch of an offset, -1 if the offset is below the first epoch's start offset."""
     place = bisect_right(epochs, offset, key=itemgetter(1))
     return epochs[place - 1][0] if place else NO_EPOCH
 
 
 def end_of(epochs: Epochs, wanted: int, log_end: int) -> EpochEnd:
-    """Return the end of the epoch `wanted`, or of the one before it if `wanted` has no batches."""
+    """Return the end of the epoch `wanted`, or of the epoch before `wanted` if `wanted` has no batches."""
     if wanted < 0 or not epochs or wanted > epochs[-1][0]:
         return EpochEnd(NO_EPOCH, NO_OFFSET)
     if wanted == epochs[-1][0]:

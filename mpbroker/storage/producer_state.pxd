@@ -2,10 +2,10 @@
 
 (Kafka: ProducerStateManager, ProducerStateEntry, ProducerAppendInfo.)
 
-An open-addressed table by producer id, which clients choose: the hash has a secret key. The state is a pure
-function of the batches in the log: recovery rebuilds it by replay. At most as many producers are remembered
-as `bound_producers` has set; those that have not written for longest are forgotten then, as after
-producer.id.expiration.ms. One with an open transaction never is.
+The state is an open-addressed hash table by producer id. Clients choose the ids, so the hash has a secret
+key. The state follows from the batches in the log alone, so recovery rebuilds it by replay. A producer is
+forgotten after producer.id.expiration.ms. If there are more producers than `bound_producers` allows, those
+whose last write is oldest are forgotten, too. A producer with an open transaction is never forgotten.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
@@ -49,7 +49,7 @@ cdef struct ProducersRef:
     uint64_t key[2]                     # of the hash
 
 cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
-    """Add `steps` to a sequence number, which wraps to 0 (Kafka: DefaultRecordBatch.incrementSequence)."""
+    """Add `steps` to a sequence number; 2^31 - 1 is followed by 0 (DefaultRecordBatch.incrementSequence)."""
     return <int32_t>((<int64_t>sequence + steps) & LARGEST_SEQUENCE)
 
 cdef inline int32_t last_sequence_of(int32_t base_sequence, int32_t count) noexcept nogil:
@@ -60,7 +60,7 @@ cdef inline uint64_t producer_hash(const ProducersRef *producers, int64_t produc
     return siphash64(&producer_id, sizeof(producer_id), producers.key)
 
 cdef inline Producer *producer_find(ProducersRef *producers, int64_t producer_id) noexcept nogil:
-    """Return the producer's entry; NULL if it has none."""
+    """Return the producer's entry; NULL if the table has no entry for it."""
     cdef uint64_t mask = producers.room - 1
     cdef uint64_t at
     if producers.room == 0:
@@ -92,7 +92,7 @@ cdef void producer_recall(
 ) noexcept nogil
 
 cdef inline void producer_begun(Producer *producer, int64_t base_offset) noexcept nogil:
-    """Note a batch of a transaction; the first one opens it."""
+    """Note a transactional batch. The first batch after a transaction's end opens the next transaction."""
     if producer.txn_first_offset < 0:
         producer.txn_first_offset = base_offset
 

@@ -1,4 +1,4 @@
-"""Producer state of one partition: check, update, snapshot files. `producer_state.pxd` lays out the state.
+"""Producer state of one partition: check, update, snapshot files. `producer_state.pxd` defines the structs.
 
 A snapshot (Kafka: ProducerSnapshot.json), big-endian:
 
@@ -9,8 +9,8 @@ A snapshot (Kafka: ProducerSnapshot.json), big-endian:
         timestamp i64, coordinator epoch i32, first offset of the open transaction i64 (-1: none);
         last offset and sequence are -1 without a batch
 
-A snapshot holds only the last batch of each producer. The other remembered batches are found in the log
-before it (`mpbroker.log.recovery.producer_history`).
+A snapshot holds only the last batch of each producer. Recovery finds the earlier batches in the log
+(`mpbroker.log.recovery.producer_history`).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
@@ -50,7 +50,7 @@ hash_key[0], hash_key[1] = struct.unpack("=QQ", os.urandom(16))
 cdef bint rebuild(ProducersRef *producers, uint64_t room, int64_t forgotten_until) noexcept nogil:
     """Move the producers into a new table. Return False, with nothing changed, if memory is exhausted.
 
-    Those without an open transaction whose last offset is at most `forgotten_until` are left out.
+    Producers whose last offset is at most `forgotten_until` and that have no open transaction are left out.
     """
     cdef ProducersRef made
     cdef uint64_t i
@@ -73,12 +73,12 @@ cdef bint rebuild(ProducersRef *producers, uint64_t room, int64_t forgotten_unti
 
 
 cdef inline int64_t last_offset_of(const Producer *producer) noexcept nogil:
-    """Return the last offset that the producer is known to have written; LATEST if that is not known."""
+    """Return the offset of the producer's last known record; LATEST if no offset is known."""
     return producer.batches[producer.count - 1].last_offset if producer.count else producer.ended_offset
 
 
 cdef Producer *free_place(ProducersRef *producers, int64_t producer_id) noexcept nogil:
-    """Return the free place for an id that is not in the table. At least one place is free."""
+    """Return the free entry for an id that is not in the table. The table must have a free entry."""
     cdef uint64_t mask = producers.room - 1
     cdef uint64_t at = producer_hash(producers, producer_id) & mask
     while producers.table[at].id != -1:
@@ -92,10 +92,11 @@ cdef int compare_offsets(const void *one, const void *other) noexcept nogil:
 
 
 cdef bint forget_oldest(ProducersRef *producers) noexcept nogil:
-    """Forget the eighth of the producers that have not written for longest; return False without memory.
+    """Forget the eighth of the producers whose last writes are oldest; return False if memory is exhausted.
 
-    It forgets an eighth at once, so that a new producer costs little. It changes nothing if open
-    transactions or unknown offsets keep it from forgetting so many.
+    Forgetting many at once makes a new producer cheap on average. Producers with open transactions or unknown
+    offsets are never forgotten: the eighth is of the others. If the others are at most an eighth of all
+    producers, none is forgotten.
     """
     cdef int64_t *offsets = <int64_t *>malloc(producers.used * sizeof(int64_t))
     cdef uint64_t i, count = 0
@@ -116,9 +117,9 @@ cdef bint forget_oldest(ProducersRef *producers) noexcept nogil:
 
 
 cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexcept nogil:
-    """Return the producer's entry, a blank one if it is new; NULL without memory.
+    """Return the producer's entry, for a new producer a blank one; NULL if memory is exhausted.
 
-    The table may move: pointers to other entries become invalid.
+    The table may move in memory, so that pointers to other entries become invalid.
     """
     cdef Producer *found = producer_find(producers, producer_id)
     if found != NULL:
@@ -145,8 +146,8 @@ cdef int producer_check(
 ) noexcept nogil:
     """Return the ProducerVerdict on a batch; set `original` to the batch that a duplicate repeats.
 
-    For a batch without a sequence only the epoch counts: it comes from a coordinator, which sends nothing
-    twice.
+    Sequences and duplicates are not checked for a batch without a sequence. It comes from a coordinator,
+    which sends each batch once.
     """
     cdef int32_t last_sequence = last_sequence_of(base_sequence, count), next_sequence
     cdef const ProducerBatch *batch
@@ -174,7 +175,7 @@ cdef void producer_update(
     Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset,
     int64_t timestamp,
 ) noexcept nogil:
-    """Remember an appended batch."""
+    """Add an appended batch to the producer's last five, as the newest."""
     cdef ProducerBatch *batch
     if epoch != producer.epoch:
         producer.epoch = epoch
@@ -194,9 +195,9 @@ cdef void producer_update(
 cdef int64_t producer_ended(
     Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp,
 ) noexcept nogil:
-    """Note a marker and return the first offset of the transaction that it ends; -1 if none was open.
+    """Note a marker; return the first offset of the transaction that the marker ends, -1 if none was open.
 
-    Sequences continue, unless the epoch is a new one.
+    Sequence numbers continue after the marker, unless the marker has a new epoch.
     """
     cdef int64_t first = producer.txn_first_offset
     if epoch != producer.epoch:
@@ -213,7 +214,7 @@ cdef int64_t producer_ended(
 
 
 cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nogil:
-    """Return the first offset of the earliest open transaction, not counting `but`'s; -1 if none is open."""
+    """Return the first offset of the earliest open transaction, except producer `but`'s; -1 if none."""
     cdef int64_t first = -1
     cdef uint64_t i
     cdef const Producer *producer
@@ -227,10 +228,10 @@ cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nog
 
 
 cdef bint producer_wants(const Producer *producer) noexcept nogil:
-    """Return whether the producer's last five batches are not all known yet.
+    """Return whether the log must be searched for earlier batches, until five of the producer are known.
 
-    A batch that begins with sequence 0 is the first of its epoch; nothing is compared with one without a
-    sequence.
+    Fewer than five are enough if the oldest known batch begins with sequence 0, since it is the first of its
+    epoch, or if it has no sequence, since duplicates are recognized by their sequences.
     """
     cdef const ProducerBatch *oldest = &producer.batches[0]
     if producer.count == 0 or producer.count == REMEMBERED_BATCHES or oldest.last_sequence == NO_SEQUENCE:
@@ -242,7 +243,7 @@ cdef void producer_recall(
     Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset,
     int64_t timestamp,
 ) noexcept nogil:
-    """Remember an older batch if it comes right before the oldest known one."""
+    """Insert an older batch if its sequence numbers directly precede those of the oldest known batch."""
     cdef ProducerBatch *oldest = &producer.batches[0]
     cdef int32_t delta = <int32_t>(last_offset - base_offset)
     if (
@@ -265,14 +266,14 @@ cdef void producer_recall(
 def bound_producers(uint64_t most) -> None:
     """Set how many producers each partition of this process remembers (max.producer.ids.per.partition).
 
-    0: no bound. A forgotten producer may write again with any sequence number, as an expired one may.
+    0 means no limit. A forgotten producer may write again with any sequence number, like an expired producer.
     """
     global producers_max
     producers_max = most
 
 
 cdef class Producers:
-    """Producer state of one partition, for Python."""
+    """The producer state of one partition, with methods for Python."""
 
     def __cinit__(self):
         memset(&self.ref, 0, sizeof(self.ref))
@@ -289,7 +290,8 @@ cdef class Producers:
     ) -> tuple[int, int, int]:
         """Check whether a batch may be appended.
 
-        Returns (0, an error code, or -1 for a duplicate; base offset and timestamp of the original, else -1).
+        Returns (verdict, base offset, timestamp). The verdict is 0, an error code, or -1 for a duplicate.
+        Offset and timestamp are those of the batch that a duplicate repeats, otherwise -1.
         """
         cdef const ProducerBatch *original = NULL
         cdef int verdict = producer_check(
@@ -314,7 +316,7 @@ cdef class Producers:
         return producer
 
     def check_marker(self, int64_t producer_id, int epoch, int32_t coordinator_epoch) -> int:
-        """Return the error code of a marker with an old producer or coordinator epoch; 0 if it is valid."""
+        """Return 0 for a valid marker, an error code if its producer or coordinator epoch is old."""
         cdef const Producer *producer = producer_find(&self.ref, producer_id)
         if producer == NULL:
             return PRODUCER_OK
@@ -323,7 +325,7 @@ cdef class Producers:
         return PRODUCER_OLD_COORDINATOR if coordinator_epoch < producer.coordinator_epoch else PRODUCER_OK
 
     def ended(self, int64_t producer_id, int epoch, int32_t coordinator_epoch, int64_t timestamp) -> int:
-        """Note a marker and return the first offset of the transaction that it ends; -1 if none was open."""
+        """Note a marker; return the first offset of the transaction that it ends, -1 if none was open."""
         return producer_ended(self.put(producer_id), epoch, coordinator_epoch, timestamp)
 
     def open_from(self, int64_t producer_id) -> int:
@@ -332,11 +334,11 @@ cdef class Producers:
         return producer.txn_first_offset if producer != NULL else -1
 
     def first_open(self, int64_t but=-1) -> int:
-        """Return the first offset of the earliest open transaction, not counting `but`'s; -1 if none is."""
+        """Return the first offset of the earliest open transaction, except producer `but`'s; -1 if none."""
         return first_open(&self.ref, but)
 
     def entries(self) -> list[tuple[int, int, int, int, list[tuple[int, int, int, int]]]]:
-        """List all producers by id.
+        """Return all producers, sorted by id.
 
         An entry is (id, epoch, coordinator epoch, first offset of the open transaction or -1, batches); a
         batch is (last sequence, last offset, offset delta, timestamp), oldest first.
@@ -358,7 +360,7 @@ cdef class Producers:
         return sorted(out)
 
     def last_ms(self, int64_t producer_id) -> int:
-        """Return the timestamp of the producer's last batch or marker in ms; -1 if it is unknown."""
+        """Return the timestamp (ms) of the producer's last batch or marker; -1 if the producer is unknown."""
         cdef const Producer *producer = producer_find(&self.ref, producer_id)
         return producer.last_timestamp if producer != NULL else -1
 
@@ -378,7 +380,7 @@ cdef class Producers:
     def load(self, bytes data, int64_t expired_before_ms=-1) -> None:
         """Add the producers of a snapshot. Raises SnapshotCorrupt.
 
-        Producers without an open transaction whose last timestamp is below `expired_before_ms` are left out.
+        Producers without an open transaction are left out if last seen before `expired_before_ms`.
         """
         cdef const uint8_t *p = data
         cdef int64_t i, count, size = len(data)
@@ -417,7 +419,7 @@ cdef class Producers:
         return 0
 
     def wanting(self) -> int:
-        """Return the offset below which batches must be searched for producers; -1 if none are missing."""
+        """Return the offset below which the log must be searched for earlier batches, -1 for no search."""
         cdef uint64_t i
         cdef Producer *p
         cdef int64_t newest = -1
@@ -428,11 +430,11 @@ cdef class Producers:
         return newest
 
     def carried(self) -> bytes:
-        """Return the whole table as bytes, for another process of this program (`carry`)."""
+        """Return the state as bytes that `carry` loads, for another process of the same broker."""
         return (<char *>self.ref.table)[:self.ref.room * sizeof(Producer)] if self.ref.room else b""
 
     def carry(self, bytes data) -> None:
-        """Load a table that another process has `carried`; this one must be empty."""
+        """Load what `carried` returned in another process. This object must be empty."""
         cdef uint64_t i
         cdef const Producer *table = <const Producer *><const char *>data
         for i in range(len(data) // sizeof(Producer)):
@@ -440,7 +442,7 @@ cdef class Producers:
                 self.put(table[i].id)[0] = table[i]
 
     def longest_search(self) -> int:
-        """Return the largest number of places that a search for one of the producers reads."""
+        """Return the largest number of table entries that a search for one of the producers reads."""
         cdef uint64_t i, mask = self.ref.room - 1, longest = 0
         for i in range(self.ref.room):
             if self.ref.table[i].id != -1:
@@ -448,7 +450,7 @@ cdef class Producers:
         return longest
 
     def expire(self, int64_t before_ms) -> int:
-        """Forget producers without an open transaction, last seen before `before_ms`; return their number."""
+        """Forget producers without open transactions that last wrote before `before_ms`; return how many."""
         cdef ProducersRef kept
         cdef uint64_t i
         cdef Producer *p

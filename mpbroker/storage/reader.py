@@ -1,14 +1,14 @@
-"""A reader of a partition's files for other processes: handlers, and Spark while a broker runs.
+"""A reader of a partition's files, for processes other than the log process: handlers, and Spark.
 
-A reader never reads a byte beyond its bound (from the partition table), and stays correct while the log
-process appends and rolls: it reads sealed segments to their end, and the bound's segment to the bound's
-position, or to its offset if that may be another file by now. (Kafka: LocalLog.read, LogSegment.read,
-UnifiedLog.fetchOffsetByTimestamp.)
+A reader never reads a byte beyond its bound, which comes from the partition table. So it stays correct while
+the log process appends and rolls. It reads sealed segments to their end, and the bound's segment to the
+bound's position. If this segment's file may have been replaced, it reads up to the bound's offset instead.
+(Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
 
-Compaction puts another file under the name of a segment, and retention removes segments. So facts about
-a file are kept with the open file (`_OpenSegment`, `AbortedIndex`) and end when that is closed. A position
-means nothing in another file, and an inode number may be another file's once this one is closed. Only the
-listing of the directory is cached without open files. It is read again when it misses a file.
+Compaction puts another file under the name of a segment, and retention removes segments. Therefore facts
+about a file are kept with the open file (`_OpenSegment`, `AbortedIndex`) and dropped when the file is closed:
+its positions are wrong in any other file, and its inode number may be reused. Only the listing of the
+directory is cached without open files. The directory is listed again when the listing lacks a file.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ OPEN_SEGMENTS = OPEN_ABORTED_INDEXES = 4
 
 
 class OffsetOutOfRange(Exception):
-    """Raised when the offset is not in the log, or is beyond the bound."""
+    """Raised when an offset is below the log's first segment or beyond the bound."""
 
 
 class SegmentGone(Exception):
-    """Raised when a segment was deleted after it was listed. Read the partition table again."""
+    """Raised when a segment was deleted or replaced after it was listed. Read the partition table again."""
 
 
 class NotResident(Exception):
-    """Raised when a read of this part of the file would wait for the disk."""
+    """Raised when a read of `length` bytes at `position` would wait for the disk."""
 
     def __init__(self, fd: int, position: int, length: int) -> None:
         super().__init__(f"{length} bytes at {position}")
@@ -67,11 +67,11 @@ class NotResident(Exception):
 
 
 class RangeDamaged(Exception):
-    """Raised when the scrubber has found the offset's batch, or its `.txnindex`, damaged."""
+    """Raised when the scrubber has found damage in an offset's batch, or in its segment's `.txnindex`."""
 
 
 class Bound(NamedTuple):
-    """The first invisible offset and byte: the slot's high watermark or last stable offset."""
+    """The first invisible offset (high watermark or last stable offset), its segment and its position."""
 
     offset: int
     segment_base: int
@@ -79,7 +79,7 @@ class Bound(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Bytes of the segment file `path`, `inode`, beginning with a batch; the last batch may be cut off."""
+    """A range of bytes in the segment file `path`. It begins with a batch; its last batch may be cut off."""
 
     segment_base: int
     position: int
@@ -89,7 +89,7 @@ class Slice(NamedTuple):
 
 
 class FoundOffset(NamedTuple):
-    """An answer of ListOffsets; both -1 without such a record."""
+    """An answer of ListOffsets. Both values are -1 if there is no such record."""
 
     timestamp: int
     offset: int
@@ -99,7 +99,7 @@ NOTHING_FOUND = FoundOffset(NO_TIMESTAMP, NO_OFFSET)
 
 
 class TimedBatch(NamedTuple):
-    """The batch that a search for a time has found. The bytes of its `header` identify it."""
+    """A batch that a search for a time has found. The bytes of its header identify the batch."""
 
     base_offset: int
     last_offset: int
@@ -110,7 +110,7 @@ class TimedBatch(NamedTuple):
 
 @dataclass
 class _OpenSegment:
-    """The files of one segment, kept open for the next read, and facts about these very files."""
+    """The files of one segment, kept open for the next read, and facts that are true of these files only."""
 
     base: int
     fd: int
@@ -129,7 +129,7 @@ class _OpenSegment:
 
     @classmethod
     def open(cls, directory: Path, base: int) -> _OpenSegment:
-        """Open a segment and its index, if it has one. Raises SegmentGone, OSError."""
+        """Open a segment's `.log`, and its `.index` if there is one. Raises SegmentGone, OSError."""
         try:
             fd = os.open(directory / names.segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -159,7 +159,7 @@ class _OpenSegment:
             return False
 
     def has_its_indexes(self) -> bool:
-        """Return False while the file is being swapped in: the old file's indexes may still exist."""
+        """Return whether the indexes belong to the open `.log`. Compaction replaces them after the `.log`."""
         if not self._has_its_indexes:
             path = Path(os.fsdecode(self.path))
             try:
@@ -174,14 +174,14 @@ class _OpenSegment:
         return self._has_its_indexes
 
     def remember(self, offset: int, position: int) -> None:
-        """Note the position where the next fetch of a sequential consumer begins."""
+        """Remember the position of an offset, at which a sequential consumer's next fetch begins."""
         self.positions[offset] = position
         self.positions.move_to_end(offset)
         if len(self.positions) > REMEMBERED_POSITIONS:
             self.positions.popitem(last=False)
 
     def end(self) -> int:
-        """Return a sealed segment's last offset + 1. Raises OSError."""
+        """Return the offset after the last record of a sealed segment. Raises OSError."""
         if self._end is None:
             position = position_before(self.fd, self.index_fd, self.base, BEHIND_ALL)
             last = scan.last_batch(self.fd, position, os.fstat(self.fd).st_size)
@@ -217,7 +217,7 @@ class PartitionReader:
         self._damage_version = 0
 
     def heed(self, damage_version: int) -> None:
-        """Load the damages if `damage_version` is new. Raises CheckpointCorrupt, a ValueError, OSError."""
+        """Load the damages again if `damage_version` has changed. Raises CheckpointCorrupt, OSError."""
         if damage_version != self._damage_version:
             found = damages_of(self.directory) if damage_version else []
             self._damages = [one for one in found if one.is_of_records]
@@ -236,36 +236,36 @@ class PartitionReader:
         self._open.clear()
 
     def has_deleted(self) -> bool:
-        """Return whether an open file was deleted, so that only this reader keeps its space."""
+        """Return whether an open file was deleted, so that its disk space is not free before `close`."""
         return any(segment.is_deleted() for segment in self._open.values()) or any(
             aborted.is_deleted() for aborted in self._aborted.values()
         )
 
     def segments(self) -> list[int]:
-        """List the base offsets of all segments from the directory. Raises OSError.
+        """List the directory again; return the base offsets of all segments. Raises OSError.
 
-        Closes all open segments: compaction may have merged later segments into one of them, whose offsets
-        would be missed in the old file.
+        This closes all open segments. Compaction may have merged later segments into one of them, and the
+        old file lacks the offsets of these segments.
         """
         self._close_segments()
         self._bases, self._with_aborted = segments_of(self.directory), None
         return self._bases
 
     def _segment_gone(self, base: int, how: str) -> SegmentGone:
-        """Drop the listing; return the exception after which the caller searches for the offset again."""
+        """Forget the directory's listing; return the exception to raise, after which callers try again."""
         self._close_segments()
         self._bases = []
         return SegmentGone(f"{self.directory / names.segment_name(base)} {how}")
 
     def epochs(self) -> list[tuple[int, int]]:
-        """List (epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
+        """Return the leader epochs as (epoch, start offset), ascending. Raises CheckpointCorrupt, OSError."""
         return read_epochs(self.directory)
 
     def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
-        """Find the batch that holds the offset, or the next one where offsets have a gap; None at the bound.
+        """Return the batch that holds the offset, in a gap the next batch, at the bound None.
 
-        `position` of the batch is within its segment. Raises OffsetOutOfRange, RangeDamaged, CorruptBatch,
-        SegmentGone, OSError.
+        The batch's `position` is a position in its segment's file. Raises OffsetOutOfRange, RangeDamaged,
+        CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         return found[1] if found else None
@@ -273,11 +273,11 @@ class PartitionReader:
     def fetch_slice(
         self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True, *, wait: bool = True
     ) -> Slice | None:
-        """Return at most `max_bytes` from the batch with the offset on, up to the first damage.
+        """Return a slice of at most `max_bytes`, from the offset's batch on, that ends before any damage.
 
-        The slice is longer if `min_one_batch` and the first batch needs it. Returns None at the bound, or if
-        the first batch does not fit. Without `wait`, NotResident is raised instead of a
-        read from the disk. Raises OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
+        If the first batch is larger, the slice has all of it if `min_one_batch`, otherwise None is returned.
+        Returns None at the bound. If `wait` is False, NotResident is raised instead of reading from the disk.
+        Raises OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound, None if wait else max_bytes)
         if found is None:
@@ -298,10 +298,10 @@ class PartitionReader:
     def aborted(
         self, offset: int, piece: Slice, bound: Bound, aborted_end: int
     ) -> list[transaction_index.AbortedTransaction]:
-        """List aborted transactions that may have records in a slice, which was fetched from `offset` on.
+        """Return the aborted transactions that may have records in a slice, which was fetched from `offset`.
 
-        They are in the order of their markers, which lie below `aborted_end`. Raises SegmentGone,
-        RangeDamaged, TransactionIndexCorrupt, OSError.
+        The order is that of their markers. All abort markers of the partition are below `aborted_end`. Raises
+        SegmentGone, RangeDamaged, TransactionIndexCorrupt, OSError.
         """
         # With a damaged index `aborted_end` may be wrong as well.
         if offset >= aborted_end and not self._damaged_indexes:
@@ -320,7 +320,7 @@ class PartitionReader:
         return found
 
     def _bases_with_aborted(self, piece: Slice, bound: Bound, aborted_end: int) -> list[int]:
-        """List the segment of a slice, and later ones that may have a `.txnindex`."""
+        """Return the base offsets of a slice's segment and of later segments that may have a `.txnindex`."""
         self._visible(bound, piece.segment_base)
         if aborted_end != self._aborted_end and not self._has_marker(aborted_end - 1):
             # It is in a segment that is newer than the listing, unless the cleaner has removed it.
@@ -334,7 +334,7 @@ class PartitionReader:
         return [piece.segment_base, *sorted(base for base in later if base > piece.segment_base)]
 
     def _has_marker(self, offset: int) -> bool:
-        """Return whether the last listed segment has an abort marker at the offset or after it."""
+        """Return whether the last listed segment has an abort marker at or after the offset."""
         if not self._bases or self._bases[-1] in self._damaged_indexes:
             return False
         try:
@@ -345,7 +345,7 @@ class PartitionReader:
         return len(entries) > 0 and entries[len(entries) - 1].last_offset >= offset
 
     def _aborted_in(self, base: int) -> transaction_index.Entries:
-        """Return the entries of a segment's `.txnindex`, of which only new ones are read."""
+        """Return the entries of a segment's `.txnindex`. If it is open already, check only new entries."""
         damage = self._damaged_indexes.get(base)
         if damage is not None and damage.is_there(self.directory.parent):
             raise RangeDamaged(str(damage))
@@ -370,7 +370,7 @@ class PartitionReader:
         return known
 
     def _end_of(self, segment: _OpenSegment, piece: Slice, bound: Bound) -> int:
-        """Return an offset after all those of the slice, as close as the indexes allow."""
+        """Return an offset after all offsets of the slice, as near to them as the `.index` allows."""
         if segment.index_fd >= 0:
             end = piece.position + piece.length
             offset = index.offset_ceiling(segment.index_fd, segment.base, end)
@@ -383,7 +383,7 @@ class PartitionReader:
         return os.pread(self._of(piece).fd, piece.length, piece.position)
 
     def _of(self, piece: Slice) -> _OpenSegment:
-        """Return the segment of a slice. Raises SegmentGone, OSError."""
+        """Open the segment of a slice. Raises SegmentGone if the file is not the slice's, OSError."""
         segment = self._segment(piece.segment_base)
         if segment.inode != piece.inode:
             raise SegmentGone(
@@ -394,16 +394,17 @@ class PartitionReader:
     # ---- searches for a time ----
 
     def find_timestamp(self, timestamp_ms: int, log_start: int, bound: Bound) -> FoundOffset:
-        """Do what `offset_of_time` does, without pauses."""
+        """Return what `offset_of_time` finds, without pauses."""
         return at_once(offset_of_time(lambda: self, timestamp_ms, log_start, bound))
 
     def max_timestamp(self, bound: Bound, log_start: int = 0) -> FoundOffset:
-        """Do what `offset_of_largest_time` does, without pauses."""
+        """Return what `offset_of_largest_time` finds, without pauses."""
         return at_once(offset_of_largest_time(lambda: self, bound, log_start))
 
     def batch_of_time(self, timestamp_ms: int, from_offset: int, bound: Bound) -> TimedBatch | None:
-        """Find the first batch with a record at `timestamp_ms` or later. Raises CorruptBatch, SegmentGone,
-        OSError.
+        """Find the first batch with a record at `timestamp_ms` or later, and at `from_offset` or later.
+
+        Raises CorruptBatch, SegmentGone, OSError.
         """
         for base in self._visible(bound, from_offset):
             segment = self._segment(base)
@@ -415,7 +416,7 @@ class PartitionReader:
         return None
 
     def batch_of_largest_time(self, bound: Bound, log_start: int) -> TimedBatch | None:
-        """Find the first batch of the largest timestamp. Raises CorruptBatch, SegmentGone, OSError."""
+        """Find the first batch that has the largest timestamp. Raises CorruptBatch, SegmentGone, OSError."""
         best: TimedBatch | None = None
         visible = self._visible(bound, log_start)
         for base in visible:
@@ -430,9 +431,10 @@ class PartitionReader:
     def search(
         self, batch: TimedBatch, timestamp_ms: int, from_offset: int
     ) -> Pieces[tuple[int, int] | None]:
-        """Search a batch like `RecordSearch`; concurrent and later calls share one search.
+        """Find the (timestamp, offset) of a record in a batch, by the rules of `RecordSearch`.
 
-        Its file is read before the first pause. Raises CorruptBatch, SegmentGone, OSError.
+        Calls with equal arguments share one `RecordSearch`. The batch is read before the first pause. Raises
+        CorruptBatch, SegmentGone, OSError.
         """
         key = _search_key(batch, timestamp_ms, from_offset)
         search = self._searches.get(key)
@@ -452,7 +454,7 @@ class PartitionReader:
         return search.found
 
     def begins_at_once(self, batch: TimedBatch, timestamp_ms: int, from_offset: int) -> bool:
-        """Return whether the first piece of a search takes little time and memory."""
+        """Return whether `search` takes little time and memory before its first pause."""
         if batch.piece.length <= BEGUN_WITH_BYTES:
             return True
         return _search_key(batch, timestamp_ms, from_offset) in self._searches
@@ -462,10 +464,10 @@ class PartitionReader:
     def _locate(
         self, offset: int, bound: Bound, unread: int | None = None
     ) -> tuple[_OpenSegment, scan.BatchAt] | None:
-        """Find the batch that holds the offset, and its segment; None at the bound.
+        """Return the segment and the batch for an offset, as `locate` finds it; None at the bound.
 
-        With `unread`, the number of bytes to be read next, NotResident is raised instead of waiting for the
-        disk.
+        `unread` is the number of bytes to be read next. If it is given, NotResident is raised instead of
+        waiting for the disk.
         """
         if offset == bound.offset:
             return None
@@ -491,7 +493,7 @@ class PartitionReader:
             segment, position = self._segment(later[0]), 0
 
     def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[_OpenSegment, int]:
-        """Return the segment whose name covers the offset, and the position where the search begins."""
+        """Return the segment with the largest base up to the offset, and the position to search from."""
         bases = self._bases
         place = bisect_right(bases, offset)
         if place == 0 or (place == len(bases) and bases[-1] < bound.segment_base):
@@ -520,7 +522,7 @@ class PartitionReader:
                 raise RangeDamaged(str(one))
 
     def _after_damage(self, base: int, position: int, offset: int) -> int:
-        """Return where to search for an offset, from `position` on: after all damage before the offset."""
+        """Return where the last damage before `offset` in segment `base` ends, but at least `position`."""
         ends = [
             one.end
             for one in self._damages
@@ -529,7 +531,7 @@ class PartitionReader:
         return max([position, *ends])
 
     def _whole_until(self, segment: _OpenSegment, position: int, limit: int) -> int:
-        """Return where the first damage after a position begins, at most `limit`."""
+        """Return the position of the first damage after `position`, or `limit` if that is smaller."""
         begins = [
             one.position
             for one in self._damages
@@ -538,18 +540,18 @@ class PartitionReader:
         return min([limit, *begins])
 
     def _visible(self, bound: Bound, log_start: int) -> list[int]:
-        """List the bases of segments with offsets from the log start to the bound."""
+        """Return the base offsets of the segments that have offsets from `log_start` to the bound."""
         if not self._bases or self._bases[-1] < bound.segment_base:
             self.segments()
         visible = [base for base in self._bases if base <= bound.segment_base]
         return visible[max(bisect_right(visible, log_start) - 1, 0) :]
 
     def _limit(self, segment: _OpenSegment, bound: Bound, unread: int | None = None) -> int:
-        """Return where the visible bytes of a segment end.
+        """Return the position at which the visible bytes of a segment end.
 
-        Since the bound was read its segment may have been followed by others and cleaned, or merged into an
-        earlier one. Then the position belongs to another file than the open one, and the offset counts
-        instead. The last segment is never cleaned. `unread` is as for `_locate`.
+        After the bound was read, its segment may have been sealed and compacted, or merged into an earlier
+        segment. Then the bound's position is for the old file, and the bound's offset is searched for
+        instead. The last segment is never compacted. `unread` is as in `_locate`.
         """
         if segment.base > bound.segment_base:
             return 0
@@ -567,7 +569,7 @@ class PartitionReader:
         return segment.found_bound[1]
 
     def _position_of_bound(self, segment: _OpenSegment, offset: int, unread: int | None) -> int:
-        """Return where the first batch that is not visible begins in a sealed segment."""
+        """Return the position of a sealed segment's first batch with no offset below `offset`."""
         size = os.fstat(segment.fd).st_size
         position = self._after_damage(segment.base, self._indexed(segment, offset, unread), offset)
         if unread is not None:
@@ -596,7 +598,7 @@ class PartitionReader:
     def _reaching(
         self, segment: _OpenSegment, at: int, limit: int, log_start: int, timestamp_ms: int
     ) -> Iterator[scan.BatchAt]:
-        """Yield batches with records at `timestamp_ms` or later in [at, limit), without damaged ranges."""
+        """Yield undamaged batches at positions [at, limit) with records at `timestamp_ms` or later."""
         for start, end in self._stretches(segment, at, limit):
             position = start
             while (
@@ -623,7 +625,7 @@ class PartitionReader:
     ) -> tuple[int, int]:
         """Return (timestamp, offset) of the last trusted time index entry at or before `timestamp_ms`.
 
-        Entries from the offset `below` on are ignored. Returns (NO_TIMESTAMP, base) without an entry.
+        Entries whose offset is at least `below` are ignored. Returns (NO_TIMESTAMP, base) without entries.
         """
         base, name = segment.base, names.segment_name(segment.base, names.TIME_INDEX_SUFFIX)
         try:
@@ -640,9 +642,10 @@ class PartitionReader:
     def _largest_in(
         self, segment: _OpenSegment, limit: int, log_start: int, below: int | None
     ) -> scan.BatchAt | None:
-        """Find the first batch with the largest timestamp; a sealed segment's last time index entry gives it.
+        """Find a segment's first batch with the largest timestamp.
 
-        `below` is the first invisible offset of the segment, None if all of it is visible.
+        `below` is the first invisible offset of the segment. If it is None, the whole segment is visible, and
+        the time index gives the largest timestamp.
         """
         timestamp, offset = self._time_floor(segment, LATEST_TIME, below)
         is_there = timestamp >= 0 and offset >= log_start
@@ -663,14 +666,17 @@ def _check_resident(fd: int, position: int, length: int) -> None:
 
 
 def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
-    """Raise NotResident, for all bytes to read, if a search's first read would wait for the disk."""
+    """Raise NotResident if the first read of a search would wait for the disk.
+
+    The exception has the range to load: `unread` bytes, at least LOOKED_AT_BYTES, but not beyond `end`.
+    """
     left = max(end - position, 0)
     if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
 def segment_bytes(directory: Path) -> int:
-    """Return the bytes of all segments of a partition, without their indexes. Raises OSError."""
+    """Return the size in bytes of all `.log` files of a partition. Raises OSError."""
     total = 0
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -693,9 +699,9 @@ def _search_key(batch: TimedBatch, timestamp_ms: int, from_offset: int) -> tuple
 def offset_of_time(
     reader: Callable[[], PartitionReader], timestamp_ms: int, log_start: int, bound: Bound
 ) -> Pieces[FoundOffset]:
-    """Find the first record at `timestamp_ms` or later.
+    """Find the first visible record from `log_start` whose timestamp is at least `timestamp_ms`.
 
-    `reader` is called again after each pause, in which the reader may have been replaced. Raises
+    `reader` is called after each pause, since the reader may have been replaced during the pause. Raises
     CorruptBatch, SegmentGone, OSError.
     """
     while (batch := reader().batch_of_time(timestamp_ms, log_start, bound)) is not None:

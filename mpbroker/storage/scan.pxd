@@ -1,4 +1,4 @@
-"""A chunk of a file in memory, and the functions that walk it from batch to batch."""
+"""A chunk of a segment file in memory, and functions that read batches from it."""
 from libc.stdint cimport int64_t, uint8_t
 
 cdef enum:

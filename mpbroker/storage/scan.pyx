@@ -37,7 +37,7 @@ class BatchAt(NamedTuple):
 cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil:
     """Return a pointer to `need` bytes at `position`; NULL if `end` comes before, or the read fails.
 
-    `chunk.error` is the errno of a failed read.
+    If the read fails, `chunk.error` is set to its errno.
     """
     cdef ssize_t got
     cdef int64_t want
@@ -73,7 +73,7 @@ cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, i
 
 
 cdef int64_t batch_length(const uint8_t *header) noexcept nogil:
-    """Return the length of the batch in bytes; 0 if the header cannot be one of magic 2."""
+    """Return the length of the batch in bytes; 0 if this is not a valid header of magic 2."""
     cdef int64_t length = <int64_t><int32_t>load_u32(header + BATCH_LENGTH_AT) + LENGTH_COUNTS_FROM
     if length < BATCH_HEADER_BYTES or header[MAGIC_AT] != CURRENT_MAGIC:
         return 0
@@ -85,7 +85,7 @@ cdef const uint8_t *whole_batch(
 ) noexcept nogil:
     """Return the header of the batch at `position` and set `length`.
 
-    Returns NULL if no whole batch begins there, or the read failed (`chunk.error`).
+    Returns NULL if no whole batch is between `position` and `end`, or if the read fails (`chunk.error`).
     """
     cdef const uint8_t *p = have(chunk, fd, position, BATCH_HEADER_BYTES, end)
     length[0] = batch_length(p) if p != NULL else 0
@@ -93,7 +93,7 @@ cdef const uint8_t *whole_batch(
 
 
 cdef class ChunkBuffer:
-    """The owner of a chunk's memory."""
+    """A chunk and its memory, which is freed with this object."""
 
     def __cinit__(self, int64_t room):
         self.chunk.bytes = <uint8_t *>malloc(room)
@@ -106,7 +106,7 @@ cdef class ChunkBuffer:
         free(self.chunk.bytes)
 
     cdef int raise_error(self) except -1:
-        """Raise OSError if a read failed, since a walk that ends so proves nothing about the file."""
+        """Raise OSError if a read failed, which otherwise would look like the end of the batches."""
         if self.chunk.error:
             raise OSError(self.chunk.error, f"a segment cannot be read: {os.strerror(self.chunk.error)}")
         return 0
@@ -124,8 +124,9 @@ cdef object found(const uint8_t *p, int64_t position, int64_t length):
 cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint strict):
     """Find the first batch from `position` that reaches both `offset` and `timestamp`; None if there is none.
 
-    The batch may reach beyond `end`, its header may not. With `strict`, CorruptBatch is raised where the walk
-    meets no batch, or one that does not end before `end`. Raises OSError.
+    "Reaches" means that the last offset and the maximum timestamp are at least these. A batch whose
+    header extends beyond `end` is not found. With `strict`, any other batch that is invalid or extends beyond
+    `end` raises CorruptBatch. Raises OSError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = NULL
@@ -162,7 +163,7 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
 def find_offset(int fd, int64_t position, int64_t end, int64_t offset, bint strict=False) -> BatchAt | None:
     """Find the first batch from `position` whose last offset is not below `offset`; None if there is none.
 
-    Raises OSError, and if `strict` CorruptBatch.
+    Raises OSError, and if `strict` also CorruptBatch.
     """
     return search(fd, position, end, offset, INT64_MIN, strict)
 
@@ -172,13 +173,14 @@ def find_timestamp(
 ) -> BatchAt | None:
     """Find the first batch from `position` that reaches `offset` and has a record at `timestamp_ms` or later.
 
-    Returns None if there is none. Raises OSError, and if `strict` CorruptBatch.
+    The batch's last offset is at least `offset`. Returns None if there is no such batch. Raises OSError, and
+    if `strict` also CorruptBatch.
     """
     return search(fd, position, end, offset, timestamp_ms, strict)
 
 
 def batches(int fd, int64_t position, int64_t end) -> list[BatchAt]:
-    """List all whole batches in [position, end) as BatchAt. Raises OSError."""
+    """Return all whole batches in the bytes [position, end) of a file. Raises OSError."""
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
     cdef int64_t length
@@ -195,7 +197,7 @@ def batches(int fd, int64_t position, int64_t end) -> list[BatchAt]:
 def last_batch(int fd, int64_t position, int64_t end) -> BatchAt | None:
     """Find the last whole batch in [position, end); None if there is none. Raises OSError.
 
-    Builds no list as `batches` does: a segment may have millions of batches.
+    Unlike `batches` this builds no list, since a segment may have millions of batches.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
@@ -218,7 +220,7 @@ def last_batch(int fd, int64_t position, int64_t end) -> BatchAt | None:
 def epochs_in(int fd, int64_t position, int64_t end) -> list[tuple[int, int]]:
     """List (epoch, base offset) of each batch whose leader epoch differs from the batch before.
 
-    Reads headers only. Raises OSError.
+    Only headers are read. Raises OSError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
@@ -243,8 +245,8 @@ def epochs_in(int fd, int64_t position, int64_t end) -> list[tuple[int, int]]:
 def transaction_steps(int fd, int64_t position, int64_t end) -> list[tuple[int, int, int]]:
     """List (producer id, base offset, marker) of whole transactional batches. Raises OSError.
 
-    The marker is ABORT or COMMIT of mpbroker.records.markers, or -1 for a data batch. Of several data batches
-    that one producer wrote in a row only the first is listed.
+    The marker is ABORT or COMMIT of mpbroker.records.markers, or -1 for a data batch. Of consecutive data
+    batches by one producer, the list has only the first.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p

@@ -1,7 +1,7 @@
 """The segments of a partition: their names, and their batches up to the durable end in the partition table.
 
-Nothing at or above the high watermark is read. Batches are read piece by piece: a caller can do other work
-between two of them, and no segment has to fit into memory. Read-only.
+Nothing at or above the high watermark is read. Batches are yielded one by one, so that a caller can do other
+work between two batches, and a segment need not fit into memory. Nothing is written.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mpbroker.storage.names import LOG_SUFFIX, parse_segment, segment_name
 
 
 def segments_of(directory: Path) -> list[int]:
-    """List the base offsets of all segments, ascending. Raises OSError."""
+    """Return the base offsets of all segments in a partition's directory, ascending. Raises OSError."""
     return offsets_of(directory, LOG_SUFFIX)
 
 
 def offsets_of(directory: Path, suffix: str) -> list[int]:
-    """List the offsets in the names of files with a suffix, ascending. Raises OSError."""
+    """Return the offsets in the names of a directory's files with this suffix, ascending. Raises OSError."""
     return offsets_in(os.listdir(directory), suffix)  # noqa: PTH208 - only their names
 
 
 def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
-    """Return the offsets in those names that end in a suffix, ascending."""
+    """Return the offsets in the names that end in the suffix, ascending."""
     return sorted(offset for name in names if (offset := parse_segment(name, suffix)) is not None)
 
 
@@ -56,8 +56,8 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
 def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[int, BinaryIO]]:
     """Open all segments up to the one of `last_base`, ascending. Raises OSError.
 
-    All are opened at once: the cleaner may replace them while they are read. If the last one is missing,
-    the partition has moved to another log directory.
+    All segments are opened before any is read, since the cleaner may replace segments meanwhile. If the last
+    segment is missing, the partition has moved to another log directory: OSError.
     """
     for _ in range(TRIES):
         paths = {base: directory / segment_name(base) for base in segments_of(directory) if base <= last_base}

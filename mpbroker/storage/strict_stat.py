@@ -1,7 +1,7 @@
 """Tests for existence that raise on a failing disk.
 
-From Python 3.14 on Path.exists and Path.is_dir return False for any error. A path that cannot be checked must
-not count as missing where something would be created, overwritten or trusted because of it.
+From Python 3.14 on, Path.exists and Path.is_dir return False for any error. A path that cannot be checked
+must not count as missing if something would then be created, overwritten or trusted.
 """
 
 from __future__ import annotations

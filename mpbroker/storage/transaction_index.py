@@ -2,8 +2,9 @@
 
     version i16 = 0 | producer_id i64 | first_offset i64 | last_offset i64 | last_stable_offset i64
 
-Entries are appended. `last_offset` is the marker's and grows from entry to entry; `last_stable_offset` is
-the last stable offset after this marker. (Kafka: TransactionIndex, AbortedTxn; KIP-98.)
+Entries are appended. `last_offset` is the offset of the abort marker and grows from entry to entry.
+`last_stable_offset` is the last stable offset after this marker. (Kafka: TransactionIndex, AbortedTxn;
+KIP-98.)
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndexCorrupt(ValueError):
-    """Raised for an index with which a read_committed consumer would get aborted records as committed."""
+    """Raised for an invalid `.txnindex`, which would let aborted records look committed."""
 
 
 class Entries(Protocol):
@@ -52,7 +53,7 @@ class Entries(Protocol):
 def read_aborted(path: Path | str, *, may_grow: bool = False) -> list[AbortedTransaction]:
     """Read all entries of a `.txnindex`. Raises TransactionIndexCorrupt, OSError.
 
-    `may_grow`: a log process may be writing to it, and an entry of which only a part is there is left out.
+    `may_grow` leaves out an incomplete last entry, which a log process may be writing.
     """
     data = read_whole(path)
     if may_grow:
@@ -63,7 +64,7 @@ def read_aborted(path: Path | str, *, may_grow: bool = False) -> list[AbortedTra
 
 
 def _checked(path: Path | str, data: bytes, last_marker: int = -1) -> Iterator[AbortedTransaction]:
-    """Yield entries that follow one whose marker is `last_marker`. Raises TransactionIndexCorrupt."""
+    """Yield the entries in `data`, which follow a marker at `last_marker`. Raises TransactionIndexCorrupt."""
     for version, *fields in _ENTRY.iter_unpack(data):
         entry = AbortedTransaction(*fields)
         if version > LATEST_VERSION:
@@ -80,9 +81,9 @@ def _checked(path: Path | str, data: bytes, last_marker: int = -1) -> Iterator[A
 
 
 class AbortedIndex:
-    """A `.txnindex` that stays open. Each entry is checked once; `read_on` checks those appended since.
+    """A `.txnindex` that stays open. Each entry is checked once; `read_on` checks newly appended entries.
 
-    Entries are read from the file, so that an index takes no memory however many transactions were aborted.
+    Entries are read from the file at each access and not kept in memory, since there may be very many.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,7 +99,7 @@ class AbortedIndex:
             raise
 
     def read_on(self) -> bool:
-        """Check new entries. Return False if the file was renamed or shortened. Raises as `__init__` does."""
+        """Check new entries. Return False if the file was replaced or shortened. Raises like `__init__`."""
         try:
             now = os.stat(self._path)  # noqa: PTH116 - for each fetch
         except FileNotFoundError:
@@ -109,7 +110,7 @@ class AbortedIndex:
         return True
 
     def _check(self, size: int) -> None:
-        """Check entries up to `size`, the current end of the file; an append may be half written."""
+        """Check new entries up to the file size `size`. The last entry may still be being written."""
         while (at := self._count * _ENTRY.size) < size:
             data = os.pread(self._fd, _READ_ENTRIES * _ENTRY.size, at)
             whole = len(data) // _ENTRY.size
@@ -152,7 +153,7 @@ def packed(entries: Iterable[AbortedTransaction]) -> bytes:
 def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
     """Replace the entries of a `.txnindex` durably, if they differ; without entries the file is removed.
 
-    On OSError the file is unchanged, since some of its entries are found nowhere else.
+    On OSError the file is unchanged. This matters because some of its entries exist nowhere else.
     """
     data = packed(entries)
     if not data:
@@ -181,9 +182,9 @@ def aborted_between(
 ) -> Iterator[AbortedTransaction]:
     """Yield the transactions that can have records in [start, end).
 
-    `indexes` are those of the segments from the one with `start` on, which ends at the offset `first_end`.
-    Entries of later ones with markers below that do not count: they are of a segment that was just merged
-    into the first one.
+    `indexes` are those of the segment with `start` and of the segments after it. `first_end` returns the end
+    offset of the first segment. Later indexes' entries with markers below this offset are skipped: they are
+    of segments that were just merged into the first segment.
     """
     for index in indexes:
         first = bisect_left(index, start, key=attrgetter("last_offset"))

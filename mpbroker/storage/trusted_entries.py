@@ -1,9 +1,9 @@
 """Index look-ups that are used only if the log agrees.
 
-An index has no checksum, and a start trusts those of synced segments. So a reader checks the batch that an
-entry points to. An `.index` entry with too late a position would hide the records before it; a `.timeindex`
-entry could hide records, or let a segment seem older than it is. Entries that the log contradicts are
-ignored, and the segment is walked from its beginning.
+An index has no checksum, and a start does not check the indexes of synced segments. So a reader checks the
+batch that an entry points to. A wrong `.index` entry could hide records before its position. A wrong
+`.timeindex` entry could hide records, or make a segment look older than it is. If the log contradicts an
+entry, the entry is ignored and the segment is read from its beginning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_TIMESTAMP = -1
 
 
 def position_before(fd: int, index_fd: int, base: int, offset: int) -> int:
-    """Return the position of a batch at or before the offset; `index_fd` may be -1. Raises OSError."""
+    """Return the position of a batch that begins at or before `offset`. `index_fd` -1 means no index."""
     if index_fd < 0:
         return 0
     named, position = index.offset_floor(index_fd, base, offset)
@@ -30,8 +30,8 @@ def position_before(fd: int, index_fd: int, base: int, offset: int) -> int:
 def time_before(fd: int, index_fd: int, time_fd: int, base: int, timestamp_ms: int) -> tuple[int, int]:
     """Return (timestamp, offset) of the last time index entry at or before `timestamp_ms`.
 
-    The timestamp is the largest up to that offset. Returns (-1, base) without an entry that the log confirms.
-    Raises OSError.
+    The timestamp is the largest one up to this offset. Returns (-1, base) if there is no entry, or if the log
+    contradicts the entry. Raises OSError.
     """
     timestamp, offset = index.time_floor(time_fd, base, timestamp_ms)
     if timestamp == NO_TIMESTAMP:

@@ -1,15 +1,15 @@
 """Changes of a running broker: reloads, altered settings, numbers of workers. One at a time.
 
-A change publishes its configuration first, so that every process forked later has it. Then the numbers of
-workers change, and then handlers with tables of settings are replaced. These steps are generators, which
-yield while they wait for the tree. (Kafka: DynamicBrokerConfig, DynamicConfigPublisher.)
+A change first publishes the new configuration, so that every process forked later has it. Then the numbers of
+workers change. Then handlers that keep tables of changed settings are replaced. These steps are generators,
+which yield while they wait for the process tree. (Kafka: DynamicBrokerConfig, DynamicConfigPublisher.)
 
-Resize       One step obeys Kafka's rule (config.workers.resize_problem). Numbers are given from 0 upwards, so
-             workers with the highest ones leave. A leaving worker gets no new work, finishes its own, and is
-             fenced after its end. A leaving processor closes its connections between two requests.
-Replacement  An additional handler starts first: capacity never shrinks, and a reason why new handlers do not
-             start shows before an old one leaves. Then each leaves as in a resize, and its successor starts.
-             The handler of the control plane has no spare index: its requests wait for its successor.
+Resize       A resize obeys Kafka's rule (config.workers.resize_problem). Workers are numbered from 0, and the
+             highest numbers leave. A leaving worker gets no new work, finishes its work, and is fenced after
+             its end. A leaving processor closes its connections between two requests.
+Replacement  An additional handler starts first, so that capacity never shrinks, and no old handler leaves if
+             new ones cannot start. Then each old handler leaves as in a resize, and its successor starts. The
+             control plane's handler has no spare index: requests to it wait for its successor.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _decoder = msgspec.msgpack.Decoder(BrokerSettings)
 
 
 def publish(config: bytes, tree: Tree) -> None:
-    """Publish a configuration that settings.encode made; return when all running processes use it.
+    """Publish a configuration, encoded by settings.encode; return when all running processes use it.
 
-    It does not wait for the exporter, which reads the present configuration whenever it needs one.
+    Do not wait for the exporter, which reads the present configuration whenever it needs it.
     """
     settings.write(tree.memory.private.block("settings"), config)
     tree.order(topology.EXPORTER, SETTINGS_CHANGED, topology.SUPERVISOR)
@@ -77,10 +77,10 @@ def new_handler(role: int) -> Child:
 
 
 class AlteredSettings:
-    """The broker settings that clients altered, as the coordinator's bulletin has them.
+    """The broker settings that clients altered. The coordinator publishes them in shared memory.
 
-    The coordinator publishes all of them whenever one changes, and its successor publishes them again.
-    `is_pending`: the broker does not use some of them yet.
+    The coordinator publishes all altered settings whenever one changes, and again when it is restarted.
+    `is_pending` is True while the broker does not yet use all of them.
     """
 
     def __init__(self, memory: SharedMemory, node_id: int) -> None:
@@ -95,7 +95,7 @@ class AlteredSettings:
         self._coordinator_bell = memory.bell_fds[COORDINATOR]
 
     def poll(self) -> bool:
-        """Read the newest version. Return whether its settings differ from the previous ones."""
+        """Read the newest settings; return whether they differ from the settings before."""
         if not (versions := self._reader.poll()):
             return False
         newest = _decoder.decode(versions[-1])
@@ -107,7 +107,7 @@ class AlteredSettings:
         return self.now != before
 
     def acknowledge(self) -> None:
-        """Report this version as applied, as far as it can be: clients wait for that."""
+        """Tell the coordinator that the version read last was applied or refused. Clients wait for this."""
         if self._acknowledged != self._version:
             self._acknowledged = self._version
             self._done.store(0, self._version)
@@ -123,7 +123,7 @@ class AlteredSettings:
 
 @dataclass(frozen=True)
 class _Workers:
-    """The numbers of workers of a kind before and after a resize."""
+    """The numbers of workers of one kind (handlers or processors) before and after a resize."""
 
     name: str
     before: int
@@ -144,7 +144,7 @@ class _Workers:
 
 
 class Resize:
-    """A change of the numbers of workers; None leaves a number unchanged. `error` is set on failure."""
+    """A change of the numbers of workers; None leaves a number unchanged. `error` is "" on success."""
 
     def __init__(self, config: BrokerConfig, handlers: int | None, processors: int | None) -> None:
         before = config.num_io_threads
@@ -156,7 +156,7 @@ class Resize:
         self.error = ""
 
     def check(self) -> Resize:
-        """Refuse a resize against the rule of one step. Raises FatalError, which names the rule."""
+        """Raise FatalError if the new numbers break Kafka's rule for resizes. The text names the rule."""
         for kind in (self.handlers, self.processors):
             if problem := resize_problem(kind.name, kind.before, kind.after, kind.most):
                 raise FatalError(problem, WRONG_CALL)
@@ -191,7 +191,7 @@ class Resize:
     def steps(
         self, tree: Tree, new_handler: Callable[[int], Child], new_processor: Callable[[int], Child]
     ) -> Iterator[None]:
-        """Add and remove workers. If one cannot start, remove the added ones again."""
+        """Add and remove workers. If a new worker cannot start, set `error` and remove the new workers."""
         # Shrink the limits of the present processors before another starts.
         buffers.give_out(tree.memory, tree.config, max(self.processors.before, self.processors.after))
         added = [*self.handlers.added, *self.processors.added]
@@ -218,7 +218,7 @@ class Resize:
 
 
 class Replacement:
-    """A replacement of the handlers `roles`, one after the other. `spare`: a free index, or None."""
+    """A replacement of the handlers `roles`, one after the other. `spare` is a free index, or None."""
 
     def __init__(self, roles: list[int], spare: int | None) -> None:
         self.error = ""
@@ -235,7 +235,7 @@ class Replacement:
         return cls(handlers, topology.handler(count) if count < topology.MAX_HANDLERS else None)
 
     def steps(self, tree: Tree, new_handler: Callable[[int], Child]) -> Iterator[None]:
-        """Replace the handlers. After an error, the other handlers keep their old settings."""
+        """Replace the handlers. If the spare handler does not start, set `error` and replace none."""
         log.info("replacing %s", ", ".join(map(topology.name_of, self._roles)))
         if self._spare is not None:
             yield from self._start_spare(tree, self._spare, new_handler)
@@ -278,7 +278,7 @@ def _serves(tree: Tree, role: int) -> bool:
 
 
 class Changing:
-    """The change under way and the requested ones. `under_way` names the change under way, or is ""."""
+    """The present change and requests for others. `under_way` names the present change; "" means none."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, diff: ConfigDiff, altered: AlteredSettings, notifier: Notifier
@@ -296,7 +296,7 @@ class Changing:
     # ---- requests: they may come while the tree waits, so they are only recorded
 
     def reload(self) -> Later:
-        """Request a reload. One reload answers all requests made before it began."""
+        """Request a reload. One reload answers all requests that were made before the reload began."""
         self._reloads.append(Later())
         return self._reloads[-1]
 
@@ -304,7 +304,7 @@ class Changing:
         self._more_handlers += by
 
     def resize(self, handlers: int | None, processors: int | None) -> Later:
-        """Begin a resize; the answer comes when it is done. Raises FatalError."""
+        """Begin a resize; return its answer, which is given when the resize is done. Raises FatalError."""
         if self.under_way:
             raise FatalError(f"a change is under way ({self.under_way}); ask again when it is done")
         resize = Resize(self._tree.config, handlers, processors).check()
@@ -316,7 +316,7 @@ class Changing:
     # ---- the main loop
 
     def begin_as_altered(self) -> None:
-        """Apply altered settings as the coordinator has read them, for the children forked later."""
+        """At a start, apply the altered settings that the coordinator has read, for children forked later."""
         self._altered.poll()
         try:
             changes, security, resize = self._checked(self._diff.altered)
@@ -334,10 +334,10 @@ class Changing:
         self._altered.acknowledge()
 
     def advance(self) -> None:
-        """Continue the change under way, or begin a requested one.
+        """Continue the present change, or begin a requested change.
 
-        Altered settings are published and acknowledged also during a change: clients wait for that, and a
-        leaving handler may hold their request.
+        Altered settings are published and acknowledged also during a change, because clients wait for it, and
+        a leaving handler may be waiting with their request.
         """
         differs = self._altered.poll()
         if self.under_way:
@@ -354,7 +354,7 @@ class Changing:
             self._steps, self.under_way = None, ""
 
     def _publish_altered(self) -> None:
-        """Publish altered values now; the steps that they need wait for the end of the change under way."""
+        """Publish altered settings now. Their resizes and replacements begin after the present change."""
         try:
             changes, security, _ = self._checked(self._diff.altered)
         except _REFUSALS as error:
@@ -397,9 +397,9 @@ class Changing:
         *,
         obeys_rule: bool = False,
     ) -> None:
-        """Publish the changes that `read` returns, and begin the steps after that.
+        """Publish the changes that `read` returns, then begin the resize and replacements that they need.
 
-        `obeys_rule`: check resizes against the rule of one step. Raises what `_checked` raises.
+        `obeys_rule`: a resize must obey Kafka's rule. Raises FatalError, and what `_checked` raises.
         """
         changes, security, resize = self._checked(read)
         if resize is not None and obeys_rule:
@@ -415,9 +415,9 @@ class Changing:
     def _checked(
         self, read: Callable[[BrokerConfig, Altered], Changes]
     ) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
-        """Check a new configuration.
+        """Check a new configuration; return its changes, changed security by listener number, and any resize.
 
-        Raises ReloadError, SecurityError or FatalError; then nothing has changed.
+        Nothing is changed yet. Raises ReloadError, SecurityError, FatalError.
         """
         config = self._tree.config
         try:
@@ -442,7 +442,7 @@ class Changing:
     # ---- the steps
 
     def _follow(self, changes: Changes, resize: Resize | None, answers: list[Later]) -> Iterator[None]:
-        """Resize and replace workers as published changes require, then answer the requests."""
+        """Resize and replace workers as the published changes require, then answer the requests."""
         error = ""
         replaced: list[str] = []
         if resize is not None:
@@ -467,6 +467,6 @@ class Changing:
 
 
 def warn_of_audit_log(config: BrokerConfig) -> None:
-    """Create the audit log's file. Log a failure; the broker serves nevertheless."""
+    """Create the audit log's file. If it cannot be written, log a warning: the broker serves without it."""
     if problem := audit_log.problem(config):
         log.warning("%s", problem)

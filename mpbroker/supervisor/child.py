@@ -1,4 +1,4 @@
-"""Forking a role: which resources the child inherits, which it closes, and how it ends."""
+"""Forks the process of a role: the descriptors that the child inherits, its signals, and its exit."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _OF_THE_SUPERVISOR = (signal.SIGINT, signal.SIGHUP)
 
 @dataclass
 class RestartPolicy:
-    """The deaths of one role.
+    """The deaths of one role, and the delay until its next start.
 
-    The restart delay doubles with each early death, up to `DEATHS_IN_A_ROW_MAX` of them in a row.
+    The delay doubles with each early death in a row. At `DEATHS_IN_A_ROW_MAX` early deaths, `died` gives up.
     """
 
     young_deaths: int = 0
     deaths: int = 0
 
     def died(self, lived_ms: float) -> int | None:
-        """Return the delay until the successor starts, in ms: 0 if the child was healthy, None to give up."""
+        """Return the restart delay in ms: 0 if the child had lived long enough, None to give up."""
         self.deaths += 1
         if lived_ms >= HEALTHY_AFTER_MS:
             self.young_deaths = 0
@@ -61,7 +61,7 @@ class RestartPolicy:
 
 @dataclass
 class Child:
-    """A role that should run. `pid` is 0 while it does not run."""
+    """A role that should run, and its process. `pid` is 0 while there is no process."""
 
     role: int
     main: Callable[[ProcessContext], int]
@@ -92,8 +92,8 @@ class Child:
 def fork_child(child: Child, context: ProcessContext) -> None:
     """Start the role's process.
 
-    The supervisor must have no threads, because a fork leaves their locks held. Raises OSError; if a process
-    was already started, `abandon` ends it.
+    The supervisor must have no other threads, because a child would inherit their locks as held. Raises
+    OSError. The caller must then call `abandon`, because the process may exist already.
     """
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
@@ -123,7 +123,7 @@ def fork_child(child: Child, context: ProcessContext) -> None:
 
 
 def abandon(child: Child) -> None:
-    """End the process of a start that failed half way: a role may have no second process."""
+    """Kill the process of a start that failed in `fork_child`: a role may not have two processes."""
     if child.pidfd >= 0:
         os.close(child.pidfd)
     if child.pid:
@@ -165,23 +165,24 @@ def _child_main(
 
 
 def _flush_log() -> None:
-    """Write the buffered log. A log that cannot be written ends no process, nor changes an exit code."""
+    """Write the buffered log. Ignore errors: they must not end a process or change its exit code."""
     with suppress(OSError):
         sys.stderr.flush()
 
 
 def _terminated(context: ProcessContext, parent: int) -> None:
-    """Stop if the supervisor died, for which the kernel sends SIGTERM; ignore any other SIGTERM.
+    """Handle SIGTERM: stop if the supervisor has died, otherwise do nothing.
 
-    While the supervisor lives, it alone decides which roles stop, and in which order: a SIGTERM to the whole
-    process group must not kill roles during a graceful stop.
+    The kernel sends SIGTERM when the supervisor dies. While the supervisor lives, it alone decides which
+    roles stop, and in which order. A SIGTERM to the whole process group must not end roles during a graceful
+    stop.
     """
     if os.getppid() != parent:
         context.terminate()
 
 
 def close_other_fds(keep: set[int]) -> None:
-    """Close all descriptors except these: a fork inherits its parent's descriptors."""
+    """Close all descriptors except `keep`. A forked process has inherited its parent's descriptors."""
     for fd in procfs.open_descriptors():
         if fd not in keep:
             try:

@@ -1,4 +1,4 @@
-"""The checks and resources of a start, before the first fork: sockets, locks, directories, shared memory."""
+"""What a start checks and claims before the first fork: sockets, locks, directories, shared memory."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Claim:
-    """All exclusive resources of one broker. A refusal releases everything claimed before it.
+    """All exclusive resources of one broker. If a claim fails, the resources claimed before are released.
 
-    `config` has the real ports in place of port 0. Raises FatalError, RegionUnavailable.
+    The attribute `config` has the bound ports instead of port 0. Raises FatalError, RegionUnavailable.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -97,9 +97,9 @@ class Claim:
 
 
 def _security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
-    """Check certificates, users and rules of all listeners. Keys of another host are fetched once.
+    """Check certificates, users and rules of all listeners; return the security by listener number.
 
-    Raises SecurityError.
+    If keys that verify tokens are on another host, they are fetched once. Raises SecurityError.
     """
     found = secure_listeners(config)
     for security in found.values():
@@ -108,7 +108,7 @@ def _security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
 
 
 def _with_addresses(config: BrokerConfig) -> BrokerConfig:
-    """Resolve host names in connection limits, once, as Kafka does. Raises FatalError."""
+    """Resolve the host names in max.connections.per.ip.overrides once, as Kafka does. Raises FatalError."""
     try:
         overrides = resolved_overrides(config.max_connections_per_ip_overrides)
     except ValueError as error:
@@ -117,10 +117,10 @@ def _with_addresses(config: BrokerConfig) -> BrokerConfig:
 
 
 def otlp_destination(config: BrokerConfig, environ: Mapping[str, str]) -> Destination | None:
-    """Return the destination of metrics by OTLP, None if there is none.
+    """Return the destination of metrics by OTLP, None if no destination is set or usable.
 
-    Environment variables may be meant for other programs of this host: if they request an unsupported
-    feature, it is a warning. Raises FatalError for our own setting.
+    An unusable broker setting raises FatalError. An unusable environment variable is only a warning, since it
+    may be meant for other programs of this host.
     """
     is_set = "otlp.export.interval.ms" in config.origins
     interval_ms = config.otlp_export_interval_ms if is_set else None

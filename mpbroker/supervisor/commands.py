@@ -1,4 +1,4 @@
-"""The commands of the control socket, one row each, and their lines in the audit log."""
+"""The commands of the control socket, in a table with one row each, and their events in the audit log."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Row(NamedTuple):
-    """The method of a command. `changes`: the command needs a broker that serves, and is audited."""
+    """A command. `changes` marks commands that are refused during start and stop, and are audited."""
 
     run: Callable[[Commands, Command], Answer | Later]
     changes: bool = False
 
 
 class Commands:
-    """Serves commands. They may come while the tree waits, so changes are only recorded or begun."""
+    """Serves commands. `serve` only begins or records changes: it is called also while the tree waits."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, changing: Changing, faulting: Faulting, about: dict[str, Any]
@@ -48,7 +48,7 @@ class Commands:
         self._about = about  # of `status`: cluster_id, http
 
     def serve(self, command: Command) -> Answer | Later:
-        """Return the answer. Raises FatalError, ValueError, OSError."""
+        """Execute a command; return its answer, now or later. Raises FatalError, ValueError, OSError."""
         if (row := self.TABLE.get(command.command)) is None:
             raise ValueError(f"unknown command {command.command!r}; known are {', '.join(self.TABLE)}")
         if row.changes and not self.serves:
@@ -72,7 +72,7 @@ class Commands:
         return {"request_log": levels.logs_requests}
 
     def _log_level(self, command: Command) -> Answer:
-        """Set the level of a logger if asked to, and report all levels. Raises ValueError."""
+        """Set the level of a logger if the command has one; return all levels. Raises ValueError."""
         levels = LogLevels(self._memory)
         if command.level is not None:
             levels.check(command.logger or "", command.level)
@@ -119,14 +119,14 @@ def _listener_of(command: Command) -> str:
 
 
 class CommandsAudit:
-    """The supervisor's audit. `config` returns the present settings."""
+    """Writes commands to the audit log. `config` returns the broker's present configuration."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._log = AuditLog(config)
         self._audit = Audit(config, self._log.write)
 
     def record(self, peer: Peer, command: Command, answer: Answer) -> None:
-        """Record a command and its result, unless it only reads."""
+        """Record a command and its result, unless the command only reads."""
         row = Commands.TABLE.get(command.command)
         if (row is not None and row.changes) or command.on is not None or command.level is not None:
             self._audit.tell(monotonic_ms(), described(peer, command, answer))
@@ -134,18 +134,18 @@ class CommandsAudit:
             self._log.close()
 
     def follow(self) -> None:
-        """Write a summary of each minute that is over. Call it regularly."""
+        """Write how many events the audit log's limit left out in each past minute. Call it regularly."""
         self._audit.follow(monotonic_ms())
         self._log.close()
 
     def close(self) -> None:
-        """Write a summary of the minutes that are not over, before the process ends."""
+        """Write how many events the limit has left out so far. Call it before the process ends."""
         self._audit.close()
         self._log.close()
 
 
 def described(peer: Peer, command: Command, answer: Answer) -> Event:
-    """Describe a command: the user and the process that sent it, and its result."""
+    """Return the audit event of a command: the user and process that sent it, and its result."""
     error = answer.get("error")
     return Event(
         Kind.ADMINISTRATION,

@@ -1,13 +1,13 @@
 """The changes that another configuration makes to a running broker (sans-I/O).
 
-Altered settings take precedence over the configuration file and flags (config.dynamic). The result is checked
-as a whole, by the rules of a start and for settings that cannot change now; one mistake refuses all. Settings
-that differ from the configuration applied last are sorted by the action that they need:
+Settings that clients altered take precedence over the configuration file and flags (config.dynamic). The new
+configuration is checked as a whole, by the rules of a start, and against settings that cannot change now. A
+single mistake refuses all changes. A changed setting belongs to one of these kinds:
 
-follows    every process applies it on an order (ipc.settings)
-replaced   handlers keep tables of it: they are replaced one after the other (supervisor.changing)
-resized    the numbers of workers (supervisor.changing, with its rule for one step)
-later      it belongs to state made before the first fork, or to files on disk
+follows    every process uses the new value when the supervisor orders it (ipc.settings)
+replaced   handlers keep the value in tables: they are replaced one after the other (supervisor.changing)
+resized    it is a number of workers (supervisor.changing has the rule for resizes)
+later      it needs a restart: it belongs to state made before the first fork, or to files on disk
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
 
 
 class ReloadError(Exception):
-    """A reload is refused and nothing changes. The message is one line."""
+    """A new configuration is refused and nothing changes. The message is one line."""
 
 
 class NoFile(ReloadError):
-    """The broker has no file to read. SIGHUP may also come from a terminal that hangs up."""
+    """The broker has no file to read again. Logged as a warning: a closed terminal sends SIGHUP, too."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of one reload. `config`: the new configuration, with the old numbers of workers."""
+    """The changes of one reload. `config` is the new configuration, but with the old numbers of workers."""
 
     config: BrokerConfig
     encoded: bytes
@@ -104,7 +104,7 @@ class Changes:
         return self.handlers is not None or self.processors is not None
 
     def log(self, why: str) -> None:
-        """Log the changes. `why` names the person or event that requested them."""
+        """Log the changes. `why` names the cause, such as reload."""
         for warning in self._all_warnings():
             log.warning("%s: %s", why, warning)
         if self.names:
@@ -113,7 +113,7 @@ class Changes:
             log.info("%s: the configuration is as it was", why)
 
     def result(self, replaced: list[str], error: str) -> dict[str, Any]:
-        """Return the answer of `ctl reload`."""
+        """Return the answer of `ctl reload`. `error` is "" if all processes use the new settings."""
         if error:
             return {"error": f"the settings changed, but some processes do not follow them: {error}"}
         return {
@@ -129,7 +129,7 @@ class Changes:
 
 
 class ConfigDiff:
-    """Compares with the configuration as it was read, before ports were chosen and settings altered."""
+    """Compares new configurations with the last one that was read, in which a port 0 is still 0."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked
@@ -151,7 +151,7 @@ class ConfigDiff:
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return the changes by altered settings, over the file as last read. Raises ReloadError."""
+        """Return the changes that altered settings make, with the file as last read. Raises ReloadError."""
         return self._changes(now, self._static, altered, [])
 
     def _changes(
@@ -200,7 +200,7 @@ class ConfigDiff:
         )
 
     def done(self, changes: Changes) -> None:
-        """Record that every running process uses the changes; until then the next reload repeats them."""
+        """Record that all running processes use the changes. Without this, the next reload repeats them."""
         assert changes.asked is not None
         assert changes.static is not None
         self._asked, self._static = changes.asked, changes.static
@@ -218,7 +218,7 @@ class ConfigDiff:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise ReloadError instead of ValueError."""
+    """Raise a ValueError from this context as ReloadError."""
     try:
         yield
     except ValueError as error:
@@ -230,9 +230,9 @@ def _can_change(name: str) -> bool:
 
 
 def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:
-    """Return whether a listener's own setting differs, apart from changes of a general setting.
+    """Return whether a security setting for a single listener (listener.name.…) has changed.
 
-    A changed general setting is reported under its own name.
+    A change of the general setting also changes listeners' security, but is reported by the general name.
     """
     new, old = read.listener_security, asked.listener_security
     same = [
@@ -248,14 +248,14 @@ def _one_line(problems: Any) -> str:
 
 
 def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> dict[str, str]:
-    """Return where each value was written; an unchanged setting keeps its origin."""
+    """Return the origin (file or flag) of each setting: the old origin for settings in `later`."""
     kept = {_KEYS[name] for name in later}
     found = {key: origin for key, origin in read.origins.items() if key not in kept}
     return found | {key: origin for key, origin in asked.origins.items() if key in kept}
 
 
 def _advertised(read: BrokerConfig, asked: BrokerConfig, now: BrokerConfig) -> Any:
-    """Return the advertised listeners in the file, and those added with listeners since the start."""
+    """Return the file's advertised listeners, and those of listeners that were added since the start."""
     from_file = {one.name for one in (*asked.listeners, *(read.advertised_listeners or ()))}
     added = tuple(one for one in now.advertised_listeners or () if one.name not in from_file)
     return (*(read.advertised_listeners or ()), *added) or None

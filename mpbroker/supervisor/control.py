@@ -1,9 +1,9 @@
-"""The supervisor's Unix socket, answered even when the data plane is jammed.
+"""The supervisor's Unix socket, which works even when the processes that serve clients hang.
 
 The socket is SOCK_SEQPACKET, with one JSON message each way, such as {"command": "status"}, {"command":
 "resize", "handlers": N} or {"command": "listener-add", "listener": "NAME://host:port"}. The answer is the
-command's result, or {"error": text}. Mode 0600: only the broker's user may use it. The kernel reports the
-sender of a command; the audit log records it with the result.
+command's result, or {"error": text}. The socket's mode is 0600: only the broker's user may use it. The kernel
+reports the sender of a command, and the audit log records sender, command and result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Peer(NamedTuple):
-    """The process at the other end of a connection, as the kernel knows it."""
+    """The process at the other end of a connection, as the kernel reports it (SO_PEERCRED)."""
 
     process_id: int
     user_id: int
@@ -73,7 +73,7 @@ Answer: TypeAlias = dict[str, Any]
 
 
 class Later:
-    """An answer that is given later; the client gets it at that time."""
+    """An answer that is not ready yet. `give` sends it to the client."""
 
     # Of the client that waits; set before `serve`'s caller continues.
     connection: socket.socket
@@ -96,8 +96,8 @@ class Later:
 class ControlSocket:
     """The listening end of the control socket.
 
-    `serve(command)` returns the answer; FatalError, OSError and ValueError become error answers. `record`
-    gets each command with its answer. `watch` and `unwatch` are the tree's.
+    `serve` returns the answer of a command. If it raises FatalError, OSError or ValueError, the answer is the
+    error. `record` is called with each command and its answer. `watch` and `unwatch` are those of Tree.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Fault injection: the owner of a test's broker sets faults, and is answered when every process has them.
+"""Fault injection: a test sets the faults of its broker, and is answered when every process has them.
 
-Only the control socket takes them, and only in a broker that `mpbroker.testing` has started: clients of
-listeners cannot request faults, and `mpbroker serve` refuses them.
+Faults come over the control socket only, and only to a broker that `mpbroker.testing` has started. Clients of
+listeners cannot set faults, and `mpbroker serve` refuses them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ BEFORE_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class Faulting:
-    """The faults of this broker, and requests for other faults that are not carried out yet."""
+    """Requests to replace the broker's faults, which `advance` carries out."""
 
     def __init__(self) -> None:
         self.is_allowed = False
         self._asked: list[tuple[list[Fault], Later]] = []
 
     def ask(self, wanted: list[Fault] | None) -> Later:
-        """Replace all faults; the answer comes when all processes have them. Raises FatalError."""
+        """Request that the broker has the faults `wanted` and no others.
+
+        The returned answer is given when all processes have them. Raises FatalError, ValueError.
+        """
         if not self.is_allowed:
             raise FatalError("faults are for brokers that mpbroker.testing has started; this one serves")
         wanted = wanted or []

@@ -1,8 +1,9 @@
 """The listening sockets and their acceptors; listeners that are added and removed while the broker runs.
 
-Sockets are bound before anything else and kept here: an acceptor that dies loses no backlog. The order of
-changes is Kafka's (SocketServer.addListeners, removeListeners): a removed listener first loses its limits and
-socket, then its connections; all processes know an added one before it accepts.
+The supervisor binds all sockets before the first fork and keeps them, so that no backlog is lost when an
+acceptor dies. The order of changes is Kafka's (SocketServer.addListeners, removeListeners). A removed
+listener first loses its limits and socket, then its connections. All processes know an added listener before
+it accepts.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 @dataclass
 class _Change:
-    """A listener that is being added or removed. `answer` is given when the change is done."""
+    """A listener that is being added (`comes` is True) or removed. `answer` is given when that is done."""
 
     number: int
     listener: Listener
@@ -50,7 +51,7 @@ class _Change:
 
 
 class Listeners:
-    """All listeners of a broker by number. `config` is kept up to date for later children."""
+    """All listeners of a broker by number. `config` is the present configuration, for later children."""
 
     def __init__(
         self,
@@ -75,19 +76,19 @@ class Listeners:
 
     @property
     def acceptors(self) -> tuple[int, ...]:
-        """Return the acceptors, the control plane's first, as Kafka starts them."""
+        """Return the roles of the acceptors in the order in which Kafka starts them: control plane first."""
         if self.config.control_plane is None:
             return (topology.ACCEPTOR,)
         return (topology.CONTROL_ACCEPTOR, topology.ACCEPTOR)
 
     def of_acceptor(self, role: int) -> list[int]:
-        """Return the listeners that an acceptor serves."""
+        """Return the numbers of the listeners that an acceptor serves."""
         control = self.config.control_plane_listener_name
         is_control = role == topology.CONTROL_ACCEPTOR
         return [n for n in self.fds if (self.config.listeners[n].name == control) == is_control]
 
     def names_of(self, role: int) -> str:
-        """Return the names of a process's listeners, for its title."""
+        """Return the names of the listeners of a role's plane, for the process title, separated by commas."""
         plane = topology.CONTROL_ACCEPTOR if topology.is_control_plane(role) else topology.ACCEPTOR
         return ",".join(self.config.listeners[n].name for n in self.of_acceptor(plane))
 
@@ -124,12 +125,12 @@ class Listeners:
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 
     def listen(self) -> None:
-        """Listen on all sockets, once the processes that serve clients are ready. Raises FatalError."""
+        """Listen on all sockets, when the processes that serve clients are ready. Raises FatalError."""
         for number, fd in self.fds.items():
             sockets.listen(fd, self.config.listeners[number], self.config)
 
     def abandon(self, role: int) -> None:
-        """Close the connections that were being handed to a role that has left for good."""
+        """Close the connections that were on the way to a processor that has left without a successor."""
         if not topology.is_processor(role):
             return
         inbox = self.handovers[role][1]
@@ -142,7 +143,7 @@ class Listeners:
     # ---- changes
 
     def add(self, text: str, protocol: str | None, advertised: str | None, tree: Tree) -> Later:
-        """Begin to serve another listener. Raises FatalError, ValueError, OSError; then none is added."""
+        """Begin to add a listener. If this raises FatalError, ValueError or OSError, nothing is added."""
         config = self.config
         number = len(config.listeners)
         if number == MAX_LISTENERS:
@@ -182,13 +183,13 @@ class Listeners:
 
     @property
     def now(self) -> list[Listener]:
-        """Return the listeners that are bound, without removed ones."""
+        """Return the present listeners, without those that were removed."""
         return [self.config.listeners[n] for n in self.fds]
 
     def _parse(
         self, text: str, protocol: str | None, advertised: str | None
     ) -> tuple[Listener, Listener | None, dict[str, str]]:
-        """Return the listener, its advertised form, and the protocol map with it.
+        """Return the listener, its advertised listener or None, and the protocol map with the listener.
 
         Raises FatalError, ValueError.
         """
@@ -212,7 +213,7 @@ class Listeners:
         return added, advertised_as, protocols
 
     def remove(self, name: str, tree: Tree) -> Later:
-        """Begin to remove a listener and its connections. Raises FatalError, OSError; then it stays."""
+        """Begin to remove a listener. If this raises FatalError or OSError, nothing is removed."""
         name = name.strip().upper()
         found = [n for n in self.fds if self.config.listeners[n].name == name]
         if not found:
@@ -240,7 +241,7 @@ class Listeners:
         return self._begin(number, listener, comes=False, tree=tree)
 
     def changed_security(self, config: BrokerConfig) -> dict[int, ListenerSecurity]:
-        """Return the new security of those listeners whose settings differ in `config`.
+        """Return, by number, the new security of those listeners whose settings differ in `config`.
 
         Raises SecurityError.
         """
@@ -252,7 +253,7 @@ class Listeners:
         }
 
     def role_problem(self, config: BrokerConfig) -> str | None:
-        """Return why the present listeners do not fit the listener roles in `config`, None if they do."""
+        """Return a text if `config` has a removed listener in admin.listener.names, otherwise None."""
         served = {one.name for one in self.now}
         missing = [name for name in config.admin_listener_names if name not in served]
         if not missing:
@@ -261,9 +262,9 @@ class Listeners:
         return f"admin.listener.names has {missing[0]}, a listener that was removed; there are {there}"
 
     def follow(self, config: BrokerConfig, security: dict[int, ListenerSecurity], tree: Tree) -> None:
-        """Adopt another configuration and the changed `security`, for later children.
+        """Take over a new configuration and the changed `security`, for children forked later.
 
-        Running processes derive the security themselves.
+        Running processes compute their security from the published configuration.
         """
         self.security |= security
         self._set_config(tree, config)
@@ -278,7 +279,10 @@ class Listeners:
         return change.answer
 
     def advance(self, tree: Tree) -> None:
-        """Complete the changes that the acceptor has made. The acceptor's successor starts with them."""
+        """Complete the changes that the acceptor has made.
+
+        The acceptor's death completes a removal, too: its successor does not serve the removed listener.
+        """
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
             if change.comes:
@@ -299,7 +303,7 @@ class Listeners:
     # ---- descriptions
 
     def describe(self) -> list[dict[str, Any]]:
-        """Describe each listener: where it listens, its advertised address, and its counts."""
+        """Return for each listener its address, protocol, advertised address, plane and counts."""
         advertised = {one.name: one for one in self.config.advertised_listeners or ()}
         return [self._describe(n, advertised.get(self.config.listeners[n].name)) for n in self.fds]
 

@@ -1,9 +1,9 @@
 """The broker's log: one line for each event, from all processes, to stderr, for people or for machines.
 
-Text has time, level, process and message; JSON the same as an object (`LogFormat`). Where journald reads
-stderr (`JOURNAL_STREAM`, systemd.exec(5)), each line begins with its priority (sd-daemon(3)), and text has no
-time, because journald adds it. Messages quote texts from clients, so line breaks and escape sequences in them
-are escaped.
+A line of text has time, level, process and message. A line of JSON has these as an object (`LogFormat`). If
+journald reads stderr (`JOURNAL_STREAM`, systemd.exec(5)), each line begins with its priority (sd-daemon(3)),
+and text has no time, because journald adds the time. Messages quote texts from clients, so line breaks and
+escape sequences in messages are escaped.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _name = "supervisor"
 
 
 class LogFormat(StrEnum):
-    """`json`: time in UTC (RFC 3339), level, process, pid, logger, message; exception where there is one."""
+    """Formats. JSON has time (RFC 3339, UTC), level, process, pid, logger, message, and any exception."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class _ProcessName(logging.Filter):
-    """Gives each record the name of its process, which formats use."""
+    """Adds the name of the process to each record as `process_name`, for the formats."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.process_name = _name
@@ -46,19 +46,19 @@ class _ProcessName(logging.Filter):
 
 
 def written(text: str) -> str:
-    """Return a text in its form for the log: escaped, and cut to about MESSAGE_LENGTH_MAX characters."""
+    """Return a text as the log shows it: escaped, and cut to about MESSAGE_LENGTH_MAX characters."""
     return shortened(printable(shortened(text, MESSAGE_LENGTH_MAX)), MESSAGE_LENGTH_MAX)
 
 
 class _TextFormatter(logging.Formatter):
-    """Writes each record in one line. The lines of its traceback follow, indented."""
+    """Writes each record in one line. The lines of a traceback follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         record.message = written(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        """Indent all lines: an exception may quote text with a line break and an imitated log line."""
+        """Indent all lines of a traceback, because an exception may quote a text that imitates a log line."""
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"  {written(line)}" for line in lines)
 
@@ -82,7 +82,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _JournalFormatter(logging.Formatter):
-    """Puts journald's priority before each line that another formatter makes of a record."""
+    """Puts journald's priority before each line that the formatter `lines` writes."""
 
     def __init__(self, lines: logging.Formatter) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def _priority(level: int) -> int:
 
 
 def wanted_level(environment: Mapping[str, str]) -> str:
-    """Return the level that the environment names. Raises ValueError for an unknown one."""
+    """Return the log level that the environment names, by default INFO. Raises ValueError."""
     text = environment.get(LOG_LEVEL, "INFO")
     if text.upper() not in LEVELS:
         raise ValueError(f"{LOG_LEVEL}={text}: the level is one of {', '.join(LEVELS)}")
@@ -108,10 +108,7 @@ def wanted_level(environment: Mapping[str, str]) -> str:
 
 
 def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> LogFormat:
-    """Return the format that --log-format or the environment names.
-
-    Raises ValueError for an unknown one.
-    """
+    """Return the log format that `flag` (--log-format) or the environment names. Raises ValueError."""
     text = environment.get(LOG_FORMAT) or LogFormat.TEXT if flag is None else flag
     try:
         return LogFormat(text)
@@ -123,7 +120,7 @@ def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> Lo
 def is_journal(environment: Mapping[str, str], fd: int) -> bool:
     """Return whether journald reads `fd`, by the device and inode in JOURNAL_STREAM.
 
-    The variable alone proves little: a shell may have redirected the output of a service.
+    That the variable is set is not enough: a shell may have redirected the output of a service.
     """
     device, _, inode = environment.get("JOURNAL_STREAM", "").partition(":")
     try:
@@ -144,7 +141,7 @@ def formatter(log_format: LogFormat, *, to_journal: bool) -> logging.Formatter:
 
 
 def handler(log_format: LogFormat) -> logging.Handler:
-    """Return a handler that writes records to stderr in this format, or in journald's."""
+    """Return a handler that writes records to stderr in this format, with priorities for journald."""
     out = logging.StreamHandler(sys.stderr)
     out.addFilter(_ProcessName())
     out.setFormatter(formatter(log_format, to_journal=is_journal(os.environ, 2)))
@@ -160,7 +157,7 @@ def configure(level: str = "INFO", log_format: LogFormat = LogFormat.TEXT) -> No
 
 
 class _FollowingLogger(logging.Logger):
-    """A logger that follows the levels set by clients at once, in all processes (ipc.log_levels)."""
+    """A logger that uses the levels set by clients at once, in all processes (ipc.log_levels)."""
 
     words: ClassVar[Words]
 
@@ -171,14 +168,14 @@ class _FollowingLogger(logging.Logger):
         return given_level(self.words, indices) or super().getEffectiveLevel()
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
-        """Compute the result each time: logging's cache would miss a change by another process."""
+        """Return whether the level is enabled. Not cached, because other processes may change the level."""
         return level >= self.getEffectiveLevel()
 
 
 def follow(words: Words) -> None:
-    """Make all loggers follow the shared levels. Call it before the first fork.
+    """Make all loggers use the levels in shared memory. Call it before the first fork.
 
-    Modules already have their loggers, so this replaces the class of the loggers.
+    Modules already hold their logger objects, so this replaces the class of these objects.
     """
     _FollowingLogger.words = words
     for name in LOGGERS:
@@ -186,6 +183,6 @@ def follow(words: Words) -> None:
 
 
 def set_process_name(name: str) -> None:
-    """Set the name in this process's log lines. Call it in a child, after the fork."""
+    """Set the process name in the log lines of this process. Call it in a child, after the fork."""
     global _name
     _name = name

@@ -1,4 +1,4 @@
-"""`mpbroker serve`: one broker from its configuration to its last exit code."""
+"""Runs one broker, from its configuration to its exit status (`mpbroker serve`)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def run(
 ) -> int:
     """Run a broker until a signal stops it; return the exit status.
 
-    Every failure is one line in the log. The broker stops when `owner_fd` becomes readable, as a pidfd does
-    when its process ends; -1 means no owner. Only an owner may request faults.
+    Every failure is one line in the log. The broker stops when `owner_fd` becomes readable, such as the pidfd
+    of the process that started it; -1 means no owner. Faults can be injected only in a broker with an owner.
     """
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.entitle("supervisor")
@@ -61,7 +61,7 @@ def run(
 
 
 class StopAsked(Exception):
-    """A stop signal came while the tree waits for something that may take long."""
+    """A stop signal came while the running broker was waiting; it ends the wait."""
 
 
 class Supervisor:
@@ -129,7 +129,7 @@ class Supervisor:
     # ---- signals
 
     def _install_signals(self) -> int:
-        """Install handlers that only count signals; the main loop acts. Return the wake-up descriptor."""
+        """Install handlers that only note signals for the main loop. Return the wake-up descriptor."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
@@ -156,7 +156,7 @@ class Supervisor:
         self.hangups += 1
 
     def belong_to(self, owner_fd: int) -> None:
-        """Stop as after SIGTERM when the descriptor becomes readable. Allow fault injection until then."""
+        """Have the broker stop, as after SIGTERM, when `owner_fd` becomes readable. Allow fault injection."""
         self.faulting.is_allowed = True
 
         def stop() -> None:
@@ -187,10 +187,10 @@ class Supervisor:
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 
     def _while_running(self) -> None:
-        """Raise StopAsked after a stop signal.
+        """Raise StopAsked after a stop signal. Ping systemd if that is due.
 
-        A stop does not wait for acknowledgements, which no longer matter. If it interrupts a step such as a
-        fence, it repeats the step or no longer needs it.
+        The tree calls this in each wait, so that a stop does not wait for acknowledgements. StopAsked may
+        interrupt a step such as a fence, which the stop then repeats or no longer needs.
         """
         if self.signals:
             raise StopAsked
@@ -213,14 +213,14 @@ class Supervisor:
                 pause.hold(children, one, poll=self._poll_in_pause)
 
     def _poll_in_pause(self) -> bool:
-        """Ping systemd; return whether to stop. Heartbeats are not checked in a pause."""
+        """Ping systemd during a pause, when no heartbeats are checked. Return True after a stop signal."""
         self.tree.counters.beat()
         if self.notifier.is_ping_due():
             self.notifier.ping()
         return bool(self.signals)
 
     def _stop(self) -> None:
-        """Stop gracefully; a second signal ends it at once."""
+        """Stop gracefully. A second stop signal ends the graceful stop at once."""
 
         def hasten() -> None:
             self.notifier.extend()

@@ -1,6 +1,6 @@
 """sd_notify(3): the broker's states, sent to systemd's datagram socket, which NOTIFY_SOCKET names.
 
-With WatchdogSec= systemd expects pings, and restarts services without them (sd_watchdog_enabled(3)).
+With WatchdogSec= systemd expects pings, and restarts a service that sends none (sd_watchdog_enabled(3)).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Notifier:
-    """A sender of states to systemd, silent unless systemd started this process.
+    """Sends states to systemd, or nothing if systemd did not start this process.
 
-    It removes the variable, so that no child can send states for the broker.
+    It removes systemd's environment variables, so that no child can send states for the broker.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Notifier:
         self.send("STOPPING=1", "STATUS=Stopping")
 
     def extend(self) -> None:
-        """Request more time at intervals: a start or stop may take long. Call it often."""
+        """Request more time for a long start or stop, once per EXTEND_EVERY_S. Call it often."""
         if time.monotonic() >= self._extend_at:
             self._extend_at = time.monotonic() + EXTEND_EVERY_S
             self.send(f"EXTEND_TIMEOUT_USEC={round(EXTEND_BY_S * 1_000_000)}")

@@ -1,16 +1,16 @@
 """The pause of all processes but the supervisor, in which `mpbroker backup` copies the last changes.
 
-Files that are copied while the log workers write are from different moments. So the children are stopped
-(SIGSTOP): their files are then as after a kill of all of them, which recovery can handle. A cooperative pause
-would need code in the hot path of every writer. A signal needs none, and also works when one of them hangs.
+Copies made while the log workers write would show the files at different moments. So the supervisor stops the
+children (SIGSTOP). Their files are then as after a kill of all children, which recovery can handle. A
+cooperative pause would need code in the hot path of every writer. A signal needs no code in the writers, and
+also works when a writer hangs.
 
-The client that asked for the pause keeps its connection. It sends a second message when it has copied, and
-the answer reports whether the pause held until then. The pause ends with that message, with the connection,
-with a stop of the broker, or after `LIMIT_S`. Another process, the guard, ends it when the supervisor has
-died or is stopped itself, because then no other process can continue the children.
+The client that requested the pause keeps its connection, and sends a second message when its copy is
+complete. The answer reports whether the pause lasted until then. The pause ends with the second message, with
+the connection, with a stop of the broker, or after `LIMIT_S`. If the supervisor dies or is stopped itself,
+another process, the guard, ends the pause, because no other process could continue the children.
 
-The supervisor does nothing else meanwhile, so it judges no heartbeat and handles no death. It continues to
-ping the service manager.
+During a pause the supervisor checks no heartbeats and handles no deaths, but it still pings systemd.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class _Ended(Exception):
-    """The pause ends before the client has finished; the message is the reason."""
+    """The pause ended before the client had finished. The message is the reason."""
 
 
 def problem(children: Sequence[Child]) -> str:
-    """Return why no pause can begin now; "" if one can. No process may be starting or stopping."""
+    """Return which process prevents a pause because it is starting or stopping; "" if none does."""
     for child in children:
         if not (child.pid and child.serves and child.leaves_by is None):
             return f"{child.name} is starting or stopping"
@@ -58,9 +58,9 @@ def problem(children: Sequence[Child]) -> str:
 def hold(
     children: Sequence[Child], asked: Later, *, poll: Callable[[], bool], limit_s: float = LIMIT_S
 ) -> None:
-    """Stop the children until the client is done, then answer the client.
+    """Stop the children until the client has finished, continue them, then answer the client.
 
-    `poll` is called regularly; when it returns True the broker must stop, and the pause ends.
+    `poll` is called regularly. If it returns True, the broker must stop, and the pause ends.
     """
     connection = asked.connection
     began = time.monotonic()
@@ -80,7 +80,7 @@ def hold(
 
 
 def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, poll: Callable[[], bool]) -> None:
-    """Stop the processes, notify the client, and wait for its second message. Raises _Ended."""
+    """Stop the processes, notify the client, and wait for the client's second message. Raises _Ended."""
     limit = "the pause has reached its limit"
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -110,7 +110,7 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, poll:
 
 
 def _wait(connection: socket.socket, timeout_s: float) -> bool:
-    """Wait at most `timeout_s` for a message or the end of the connection; return whether one came."""
+    """Wait up to `timeout_s` until the connection receives a message or ends; return whether it did."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
@@ -128,7 +128,7 @@ def _is_at_rest(pid: int) -> bool:
 
 @contextmanager
 def _guarded(pidfds: Sequence[int], limit_s: float) -> Iterator[None]:
-    """Run a guard that sends SIGCONT to the processes of `pidfds` if this one dies, or after `limit_s`."""
+    """Run a guard, a process that sends SIGCONT to `pidfds` if this process dies, or after `limit_s`."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED_BY_GUARD)
@@ -149,7 +149,7 @@ def _guarded(pidfds: Sequence[int], limit_s: float) -> Iterator[None]:
 
 
 def _guard(reader: int, pidfds: Sequence[int], limit_s: float) -> None:
-    """Wait for the supervisor's death or the limit, then continue its children. Does not return."""
+    """Wait for the supervisor's death or `limit_s`, then continue its children. Does not return."""
     try:
         signal.set_wakeup_fd(-1)
         for number in _IGNORED_BY_GUARD:

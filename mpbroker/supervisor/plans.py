@@ -1,23 +1,24 @@
 """The processes that must release the state of a dead role, and their order (sans-I/O).
 
-Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The stages
-are safe in this order:
+A stage is an order to several processes at once. The next stage begins when all have acknowledged or died.
+The stages after the death of a role are safe in this order:
 
-handler      First the log workers append and answer whatever the handler had published. Then the coordinator
-             forgets its calls, and lets transactions end that had to wait for its batches. Then the
-             processors decide: a request that was taken and not answered is lost, one that was not taken can
-             go to another handler.
-processor    First the handlers forget its connections, so that no new job names its arena. Then the log
-             workers finish the jobs that do. After that no process touches the arena.
-log          First the handlers drop requests under way with it, and pause. Then the other log workers finish
-             all they have, and the handlers answer the parts that came back to them. Then the processors
-             close the connections whose produce was taken and not answered: only those remain by now, and
-             no process reads their requests. Then the handlers continue.
-coordinator  The log workers finish its published jobs; handlers answer the calls that were under way.
-cleaner      The log worker finishes a swap that it was asked for. The cleaner itself has let go of the
-             files of a log process that died before the successor opens them.
-scrubber     No process holds anything of it; its words of damage remain, and its successor uses them.
-exporter     No process holds anything of it, and it only reads.
+handler      First the log workers append and answer all that the handler had published. Then the coordinator
+             forgets the handler's calls, and lets transactions end that waited for the handler's batches.
+             Then the processors sort its requests: a request that it took and did not answer is lost, any
+             other can go to another handler.
+processor    First the handlers forget the processor's connections, so that no new job refers to its arena.
+             Then the log workers finish the jobs that refer to it. After that no process uses the arena.
+log          First the handlers drop their requests to this log worker, and pause. Then the other log workers
+             finish all their jobs, and the handlers answer the parts that the others return. Then the
+             processors close each connection with a Produce request that a handler took and did not answer.
+             Only requests that were lost with the log worker are still unanswered, and no process reads their
+             memory. Then the handlers continue.
+coordinator  The log workers finish the coordinator's published jobs. Then the handlers answer pending calls.
+cleaner      The log workers finish the swap of files that the cleaner has requested. (When a log worker dies,
+             the cleaner releases that worker's files before its successor opens them.)
+scrubber     No process uses its memory. Its damage versions remain, and its successor uses them.
+exporter     No process uses its memory, and it only reads.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ WELCOME = 0
 
 
 def stages_of(role: int) -> list[tuple[int, ...]]:
-    """Return the stages after a death of `role`: for each, the process indices that must acknowledge.
+    """Return the stages after a death of `role`. A stage is the roles that must acknowledge.
 
-    Stage numbers begin with 1.
+    The number of the first stage is 1.
     """
     if topology.is_handler(role):
         return [LOG_WORKERS, (topology.COORDINATOR,), processors_of(role)]
@@ -50,10 +51,10 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
 
 
 def needed_to_start(role: int) -> tuple[int, ...]:
-    """Return the roles that must bind the rings of a role before it has a process.
+    """Return the roles that must bind the rings (queues) of `role` before its process is forked.
 
-    Coordinator and cleaner call the log workers at once. Connections wait for a processor; as soon as it
-    serves, their requests come to handlers and, within its arena, to log workers.
+    Coordinator and cleaner call the log workers at once. A processor has clients as soon as it serves: then
+    handlers must be able to take its requests, and log workers to read the records in its arena.
     """
     if topology.is_processor(role):
         return (*handlers_of(role), *LOG_WORKERS)
@@ -61,7 +62,7 @@ def needed_to_start(role: int) -> tuple[int, ...]:
 
 
 def peers_of(role: int) -> tuple[int, ...]:
-    """Return the roles that must bind its rings again when the role's successor is ready."""
+    """Return the roles that must bind the rings of `role` again when its successor is ready."""
     if topology.is_handler(role):
         return (*LOG_WORKERS, topology.COORDINATOR, *processors_of(role))
     if topology.is_log_worker(role):
@@ -72,5 +73,5 @@ def peers_of(role: int) -> tuple[int, ...]:
 
 
 def givers_of(role: int) -> tuple[int, ...]:
-    """Return the roles that give work to this one, and must stop doing so before it can leave."""
+    """Return the roles that give work to `role`, and must stop giving work before `role` can leave."""
     return processors_of(role) if topology.is_handler(role) else (topology.acceptor_of(role),)

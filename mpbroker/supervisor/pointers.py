@@ -1,4 +1,4 @@
-"""The pointers from log directories to a running broker."""
+"""The pointer files in log directories, by which tools and Spark find the running broker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 def report_unclean_end(config: BrokerConfig) -> None:
-    """Log a remaining pointer: the last broker's supervisor was killed or crashed.
+    """Log each leftover pointer. It means that the last broker's supervisor was killed or crashed.
 
-    Call it after locking the log directories, so that no process of that broker remains.
+    Call it after locking the log directories, so that no process of the last broker remains.
     """
     for log_dir in map(Path, config.log_dirs):
         try:
@@ -44,10 +44,10 @@ def report_unclean_end(config: BrokerConfig) -> None:
 
 
 class Pointers:
-    """The files in log directories by which tools and Spark find the running broker.
+    """The pointer files of this broker.
 
-    A broker with a full disk must still serve and delete records: a pointer that cannot be written is retried
-    while the broker runs.
+    A broker with a full disk must still serve and delete records. Therefore a pointer that cannot be written
+    is no error, and `write` retries it.
     """
 
     def __init__(self, config: BrokerConfig, directory: Path, http: str = "") -> None:
@@ -58,7 +58,7 @@ class Pointers:
         self.name(config.listeners)
 
     def name(self, listeners: Iterable[Listener]) -> None:
-        """Write these bound listeners into the pointers from the next `write` on."""
+        """Set the bound listeners that the pointers name. If they differ, the next `write` writes them."""
         addresses = {one.name: str(one).partition("://")[2] for one in listeners}
         if addresses != self._pointer.listeners:
             self._pointer.listeners = addresses
@@ -66,7 +66,7 @@ class Pointers:
             self._next_s = 0.0
 
     def write(self) -> None:
-        """Write the missing pointers, if it is time. Call it often."""
+        """Write new and changed pointers; retry a failed one after RETRY_S. Call it often."""
         if not self._missing or time.monotonic() < self._next_s:
             return
         is_again, self._next_s = self._next_s > 0, time.monotonic() + RETRY_S
@@ -89,7 +89,7 @@ class Pointers:
                 log.info("%s was written", Path(log_dir) / POINTER_NAME)
 
     def remove(self) -> None:
-        """Remove the pointers. One that remains does no harm: it names a region that no longer exists."""
+        """Remove the pointers. A leftover pointer does no harm: its shared memory no longer exists."""
         for path in (Path(log_dir) / POINTER_NAME for log_dir in self._log_dirs):
             try:
                 path.unlink(missing_ok=True)

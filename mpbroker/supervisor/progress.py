@@ -1,6 +1,6 @@
-"""The progress of a recovery while the broker starts: bars on a terminal, lines in a log, rows in a status.
+"""Reports the progress of recovery at a start: bars on a terminal, lines in a log, rows in a status.
 
-A short start reports nothing.
+In its first second (SILENT_S) a start reports nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
-    """Return the rows that `ctl status` shows."""
+    """Return a row for each log directory under recovery, as `ctl status` shows it."""
     return [
         {
             "log_dir": config.log_dirs[one.log_dir],
@@ -41,7 +41,7 @@ def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
 
 
 class Reporter:
-    """A reporter of the progress. Call `poll` often while the broker starts, and `end` when that is over."""
+    """Reports progress on stderr. Call `poll` often while the broker starts, and `end` after the start."""
 
     def __init__(self, config: BrokerConfig, memory: SharedMemory) -> None:
         self._config = config
@@ -96,9 +96,9 @@ def text_of(one: Progress) -> str:
 
 
 def _new_bars() -> Bars:
-    """Return bars that are drawn by `refresh` alone.
+    """Return progress bars that only `refresh` draws.
 
-    A thread would draw them otherwise, and the supervisor must not fork with threads.
+    By default a thread draws the bars, and the supervisor must not fork while it has threads.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn

@@ -1,8 +1,9 @@
-"""Late imports of the supervisor, and the entry points of the roles that are imported late.
+"""The entry points of the roles, and their imports, which the supervisor delays until its checks are done.
 
-The supervisor imports everything before it forks its first child. So the children share the memory, and no
-file is read when a child is replaced: by then the files may belong to another release. Importing a role while
-the previous one starts would save a tenth of the start time, but take 14 MB more (26 with the exporter).
+The supervisor imports everything before it forks its first child. So the children share the memory, and
+the start of a child's successor reads no files, which may belong to another release by then. Importing each
+role while the previous role starts would save a tenth of the start time, but take 14 MB more memory (26 MB
+with the exporter).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MODULES = (
 
 
 def prepare(*, has_exporter: bool) -> None:
-    """Import what all roles run, and prepare the codecs of common requests and of the metadata."""
+    """Import the modules of all roles, and prepare the codecs of common requests and of the metadata."""
     for name in (*MODULES, *(("mpbroker.exporter.process",) if has_exporter else ())):
         import_module(name)
     from mpbroker.coordinator.metadata import metadata_records
@@ -86,7 +87,7 @@ def exporter(
 
 
 def console(context: ProcessContext, offsets: OffsetFollower) -> Console:
-    """Make the web console, in the exporter's process."""
+    """Import and return the web console. The exporter's process calls this at the first request for it."""
     # Not imported before the first request for it: a console that is never opened takes no memory.
     from mpbroker.console import app
 

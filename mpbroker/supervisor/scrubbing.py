@@ -1,4 +1,4 @@
-"""`mpbroker log scrub` at a running broker: starts the scrubber, and reports its progress and findings."""
+"""`mpbroker log scrub` on a running broker: starts a scrub, and reports its progress and findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FINDINGS_BYTES = 128 << 10
 
 
 def begin(memory: SharedMemory, config: BrokerConfig) -> None:
-    """Ask the scrubber for a pass. Raises FatalError."""
+    """Ask the scrubber to scrub all log directories once. Raises FatalError."""
     if not config.log_scrub_max_bytes_per_second:
         raise FatalError(
             "log.scrub.max.bytes.per.second=0: nothing is scrubbed. Set a rate, and reload the configuration"
@@ -45,7 +45,7 @@ def progress(memory: SharedMemory) -> dict[str, Any]:
 
 
 def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
-    """Return the progress, and the results in the files of the log directories."""
+    """Return the progress, and the scrubs and findings that the log directories' files record."""
     directories: list[dict[str, Any]] = []
     findings: list[dict[str, Any]] = []
     for name in config.log_dirs:
@@ -68,7 +68,7 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
 
 
 def _first(findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the first findings, as many as fit into an answer."""
+    """Yield the first findings, as many as fit into one answer of the control socket."""
     size = 0
     for one in findings:
         size += len(msgspec.json.encode(one)) + 1

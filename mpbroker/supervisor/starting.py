@@ -1,4 +1,4 @@
-"""The start of the tree, in the order in which roles need each other, and its log lines."""
+"""Starts the process tree, in the order in which roles need each other, and logs the start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Starting:
-    """The start of a claimed broker. `stops` returns whether a stop was requested meanwhile."""
+    """The start of a broker that has its Claim. `stops` returns whether a stop was requested meanwhile."""
 
     def __init__(
         self, claim: Claim, tree: Tree, changing: Changing, notifier: Notifier, stops: Callable[[], bool]
@@ -46,7 +46,7 @@ class Starting:
         self._status = ""
 
     def run(self) -> None:
-        """Start all roles. Acceptors come last: the ports refuse clients until all others serve.
+        """Start all roles. Acceptors start last, so that ports refuse clients until all other roles serve.
 
         The control plane starts before the data plane. Raises BrokerStops, FatalError, OSError.
         """
@@ -61,7 +61,7 @@ class Starting:
         self._announce()
 
     def _wait(self) -> None:
-        """Raise if a stop was requested, also during recovery; request more time from the service manager."""
+        """Raise BrokerStops if a stop was requested. Report progress; request more time from systemd."""
         if self._stops():
             raise BrokerStops(EXIT_OK, "stopped while starting; the next start repeats the recovery")
         self._progress.poll()
@@ -110,7 +110,7 @@ class Starting:
         gc.enable()
 
     def _start_workers(self) -> None:
-        """Start the roles that need the coordinator."""
+        """Start the roles that need the coordinator: processors, handlers, scrubber, cleaner, acceptors."""
         tree, listeners = self._tree, self._claim.listeners
         # Processors first: each waits until the present handlers have bound its rings.
         workers = [listeners.processor(topology.processor(n)) for n in range(tree.config.num_network_threads)]

@@ -1,4 +1,4 @@
-"""The report of `mpbroker ctl status`, read from shared counters: asking costs the broker nothing."""
+"""The report of `mpbroker ctl status`, read from shared memory without work for other processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def status(
     cluster_id: str,
     http: str,
 ) -> dict[str, Any]:
-    """Describe the broker and each of its processes; times in seconds, memory in bytes."""
+    """Return the state of the broker and of each process. Names end in the unit (_s, _ms, _bytes)."""
     pages = {child.role: memory.counters(child.role) for child in children}
 
     def total(counter: Counter) -> int:
@@ -75,7 +75,7 @@ def status(
 def up_s() -> float:
     """Return the age of this process, the supervisor, in seconds, with a precision of 10 ms.
 
-    It includes the time before the first line of Python, and that of a shell that became it by exec(2).
+    The age includes the time before the first line of Python, and the time of a shell that called exec(2).
     """
     started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)

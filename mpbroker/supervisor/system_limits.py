@@ -1,4 +1,4 @@
-"""Limits of the system on the broker's processes, such as open files; checked before the first fork."""
+"""Limits of the system on the broker's processes, such as open files, and advice about them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ADVICE = {
 
 
 def raise_file_limit(config: BrokerConfig) -> None:
-    """Raise the limit of open files to what the system allows. Raises ValueError if that is too little.
+    """Raise the soft limit of open files to the hard limit. Raises ValueError if the hard limit is too low.
 
-    The log process holds three files per partition, a processor one socket per connection; the customary soft
+    A log worker has three open files per partition, a processor one socket per connection. The usual soft
     limit of 1024 is meant for programs that use select().
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -40,10 +40,10 @@ def raise_file_limit(config: BrokerConfig) -> None:
 
 
 def files_needed(config: BrokerConfig) -> int:
-    """Return the number of open files that the process with the most of them needs.
+    """Return the number of open files that each process of the broker must be allowed.
 
-    That is the supervisor: it holds each doorbell, the pairs of sockets by which acceptors hand connections
-    over, the listening sockets, and a descriptor for each child.
+    The supervisor needs the most: every doorbell, the pairs of sockets by which acceptors hand over
+    connections, the listening sockets, and a descriptor for each child.
     """
     pairs = len(topology.PROCESSORS) + len(topology.ACCEPTORS)
     children = config.num_io_threads + config.num_network_threads + config.log_workers
@@ -59,6 +59,6 @@ def files_needed(config: BrokerConfig) -> int:
 
 
 def advice(error: OSError) -> str:
-    """Return advice to raise a limit, to end a text about the error; "" if no limit caused the error."""
+    """Return advice to append to an error's text: which limit to raise, "" if no limit was the cause."""
     found = _ADVICE.get(error.errno or 0)
     return f". {found}" if found else ""

@@ -1,4 +1,8 @@
-"""The process tree, in one thread: starts roles, handles deaths by the fence, resizes, stops."""
+"""The process tree, in one thread: starts, restarts, retires and stops the processes of all roles.
+
+A fence makes all other processes release the state of a dead role. A doorbell is an eventfd that wakes a
+role's process. Rings are queues in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ OF_THE_MOMENT = (
 
 
 class BrokerStops(Exception):
-    """The broker must end. `code` is the exit status, the message the reason."""
+    """The broker must end. `code` is the exit status. The message is the reason."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message)
@@ -60,7 +64,7 @@ class BrokerStops(Exception):
 
 
 class Tree:
-    """All children of one broker."""
+    """All children of one broker, by role. At most one process has a role."""
 
     def __init__(self, memory: SharedMemory, config: BrokerConfig) -> None:
         self.memory = memory
@@ -92,7 +96,7 @@ class Tree:
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fd` is readable, also while the tree waits for something else.
 
-        The callback may therefore read and record, but change nothing in the tree.
+        Therefore the callback may read and record requests, but must not change the tree.
         """
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
@@ -102,12 +106,12 @@ class Tree:
         self.poll.unregister(fd)
 
     def step(self, timeout_ms: int = TICK_MS) -> None:
-        """Wait for something to happen and handle it. Raises BrokerStops."""
+        """Wait up to `timeout_ms` for an event, such as a death, and handle it. Raises BrokerStops."""
         self._wait(timeout_ms, self._something_to_do)
         self._advance()
 
     def _wait(self, timeout_ms: int, must_not_sleep: Callable[[], bool]) -> None:
-        """Sleep; detect deaths and hangs; call the callbacks of other readable descriptors."""
+        """Sleep up to `timeout_ms`; record deaths, call callbacks of readable fds, kill hung processes."""
         due_s = [child.restart_at - time.monotonic() for child in self.children.values() if child.restart_at]
         self.bell.arm()
         try:
@@ -133,9 +137,9 @@ class Tree:
         return bool(self._dead) or any(map(self._has_started, self.children.values()))
 
     def _advance(self) -> None:
-        """Fence and restart dead roles, start those that are due, and introduce those that became ready.
+        """Fence and restart dead roles, start roles that are due, and introduce ready roles to their peers.
 
-        Never wait for a role to start: another may be needed for that, and it may just have died.
+        This does not wait for a role to start, because the start may need another role that has just died.
         """
         while self._dead:
             self._on_death(self._dead.popleft())
@@ -173,7 +177,7 @@ class Tree:
     # ---- starting
 
     def start(self, child: Child) -> None:
-        """Fork the role and wait until it serves, or has died."""
+        """Fork a role's process and wait until it serves, or has died."""
         self.launch(child)
         self.await_serving(child)
 
@@ -208,7 +212,7 @@ class Tree:
             raise
 
     def relaunch(self, child: Child) -> None:
-        """Launch a role. Retry while the system cannot create a process."""
+        """Launch a role's process. If the system cannot create it, retry after RELAUNCH_S."""
         try:
             self.launch(child)
         except OSError as error:
@@ -224,7 +228,7 @@ class Tree:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 
     def _on_ready(self, child: Child) -> None:
-        """Give a ready role the orders that it missed, and order its peers to bind its rings."""
+        """Give a ready role the orders that it missed, and order its peers to bind its rings (queues)."""
         child.hears = True
         for stage, about in child.missed:
             self.order_all((child.role,), stage, about)
@@ -242,10 +246,10 @@ class Tree:
             self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, took_ms)
 
     def _judge_start(self, child: Child) -> None:
-        """Kill a role that does not become ready in time.
+        """Kill a process that does not become ready in time.
 
-        Log recovery has no time limit while it progresses. Roles that start meanwhile wait for it: the
-        coordinator, which needs all partitions open, and the roles that need its bulletins.
+        Log recovery has no time limit while it makes progress. Other roles' limits begin after recovery: the
+        coordinator needs all partitions, and other roles need the coordinator's bulletins.
         """
         waited_for = [self.children.get(role) for role in (*topology.LOG_WORKERS, topology.COORDINATOR)]
         if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
@@ -256,7 +260,7 @@ class Tree:
             os.kill(child.pid, signal.SIGKILL)
 
     def _moves(self, child: Child) -> bool:
-        """Return whether the role makes progress, or is within the time that a start may take without any."""
+        """Return whether a starting process makes progress, or made some within READY_TIMEOUT_S."""
         turns = self.memory.counters(child.role).turns
         if turns != child.last_turns:
             child.last_turns = turns
@@ -267,16 +271,16 @@ class Tree:
     # ---- orders and fences
 
     def _wake(self, role: int) -> None:
-        """Ring a role's doorbell, whether it sleeps or not.
+        """Ring a role's doorbell (an eventfd), even if its process is awake.
 
-        It may be between reading its orders and its sleep.
+        The process may have read its orders already and be about to sleep.
         """
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
     def _wake_acceptors(self) -> None:
         """Ring the acceptors' doorbells.
 
-        They then read which processors serve, and which processors' connections must be closed.
+        The acceptors then read which processors serve, and which processors' connections must be closed.
         """
         for role in topology.ACCEPTORS:
             self._wake(role)
@@ -289,7 +293,7 @@ class Tree:
         return order
 
     def order(self, role: int, stage: int, about: int) -> None:
-        """Order a live role to handle `about`, and do not wait for it."""
+        """Order a role, if it has a process, to handle a change of the role `about`. Do not wait."""
         child = self.children.get(role)
         if child is not None and child.pid:
             self._order(child, stage, about)
@@ -297,7 +301,8 @@ class Tree:
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
         """Order the live roles of `roles` to handle `about`; wait until each has acknowledged or died.
 
-        A role that does not read orders yet gets this one later.
+        `about` is a role that changed, or a listener's number. A role that does not read orders yet gets the
+        order later.
         """
         given: dict[int, int] = {}
         for child in [c for r in roles if (c := self.children.get(r)) is not None and c.pid]:
@@ -331,10 +336,10 @@ class Tree:
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
-        """Order every peer to release the state of the role; then reset its rings, words and arena.
+        """Order every peer to release the state of a dead role; then reset the role's shared memory.
 
-        No role is introduced between two stages: `order_all` only waits. So a handler that
-        paused in an early stage of a log worker's fence still pauses in a later one.
+        No role is introduced to its peers between two stages. So a handler that paused in an early stage of a
+        log worker's fence still pauses in a later stage.
         """
         for stage, members in enumerate(plans.stages_of(role), start=1):
             self.order_all(members, stage, role)
@@ -351,7 +356,7 @@ class Tree:
         self.memory.words("queued").store(role, 0)
 
     def _on_death(self, child: Child) -> None:
-        """Fence a dead role and launch its successor, now or after a while."""
+        """Fence a dead role (`_fence`) and launch its successor, after the delay of its RestartPolicy."""
         if self._stopping or child.role not in self.children:
             return
         if child.leaves_by is not None:
@@ -380,9 +385,9 @@ class Tree:
     # ---- hangs
 
     def judge_heartbeats(self) -> None:
-        """Kill the processes that `hangs` reports as hanging.
+        """Kill the processes that hang, by the judgement of the module `hangs`.
 
-        It is called once per tick, also while the tree waits.
+        `_wait` calls this once per tick.
         """
         if self._stopping:
             return  # a stop has its own limits, and log workers flush without one
@@ -402,7 +407,7 @@ class Tree:
                 self.log.warning(text, *silent)
 
     def _hang_limits(self, child: Child) -> tuple[int, float]:
-        """Return how many ticks a child may be silent, and for how many CPU use counts as progress."""
+        """Return how many ticks a child may be silent, and how many more while it uses the CPU."""
         limit = max(HANG_TICKS_MIN, self.config.handler_hang_timeout_ms // TICK_MS)
         if self._recovers(child):
             return HEAVY_TIMEOUTS * limit, float("inf")
@@ -422,10 +427,10 @@ class Tree:
     # ---- leaving and stopping
 
     def retire(self, roles: list[int]) -> None:
-        """Begin to take these roles out of a running broker.
+        """Begin to remove these roles from a running broker.
 
-        `step` continues it; they are deleted from `children` when it is done. Other roles first stop giving
-        them work, so that they can finish. Only the leaving roles wait for that.
+        Other roles first stop giving work to the leaving roles, so that the leaving roles can finish. Later
+        calls of `step` delete the roles from `children` after their processes have ended.
         """
         for role in sorted(roles, reverse=True):
             if topology.is_processor(role):
@@ -453,10 +458,10 @@ class Tree:
             self.on_left(child.role)
 
     def _correct_counters(self, role: int) -> None:
-        """Correct the page of a role that left for good.
+        """Correct the counters of a role that has left without a successor.
 
-        A role that was killed while it left could not reset its gauges, and no successor does. After its
-        fence no other process writes its page.
+        A process that was killed while it was leaving has not reset its gauges. After the role's fence no
+        other process writes its counters.
         """
         page = self.memory.counters(role)
         page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))
@@ -464,7 +469,7 @@ class Tree:
             page.set(counter, 0)
 
     def _stop_now(self, roles: list[int]) -> None:
-        """Stop these roles gracefully at the broker's end, all at once, and fence them."""
+        """Stop these roles gracefully at the broker's end, all at the same time, and fence them."""
         for role in roles:
             self.children[role].leaves_by = Patience(STOP_TIMEOUT_S)
             self._orders.store(role, Order.STOP)
@@ -481,9 +486,9 @@ class Tree:
             self._has_left(child)
 
     def stop_all(self) -> None:
-        """Stop gracefully: requests under way are answered, then everything is flushed.
+        """Stop all roles gracefully: requests under way are answered, then all logs are flushed.
 
-        Deaths meanwhile are final.
+        A role that dies during the stop is not restarted.
         """
         self._stopping = True
         present = sorted(self.children)

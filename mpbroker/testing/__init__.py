@@ -1,4 +1,4 @@
-"""Brokers for tests: real ones, each in processes and directories of its own, removed with the test.
+"""Real brokers for tests, each with its own processes and directories, which are removed after the test.
 
     from mpbroker.testing import Broker
 
@@ -6,7 +6,7 @@
         topic = broker.create_topic()
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})  # any Kafka client
 
-With pytest the fixtures of `mpbroker.testing.pytest_plugin` do that.
+With pytest, use the fixtures of `mpbroker.testing.pytest_plugin` instead.
 """
 
 from importlib import import_module

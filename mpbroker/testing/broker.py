@@ -1,4 +1,4 @@
-"""`Broker`: an mpbroker of its own for a test, from its start to the removal of all that it wrote."""
+"""`Broker`: starts a broker for a test, and stops it and removes its files afterwards."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ COMMAND = (
 
 
 class Broker:
-    """A broker in processes, ports and directories of its own. Any number of them run side by side.
+    """A broker with its own processes, ports and directories. Any number of brokers can run at once.
 
-    Use it as a context manager, or call `start` and `stop`. `settings` are those of `server.properties`, by
-    Kafka's names; values may be numbers and bools. `log_dir` is kept, with what a broker left there before;
-    without it a temporary directory is made, and removed by `stop`. `client`: the Kafka client properties
-    (`security.protocol`, `sasl.*`, `ssl.*`) that the topic methods need if the first listener is not
-    PLAINTEXT.
+    Use it as a context manager, or call `start` and `stop`. `settings` has settings of `server.properties` by
+    Kafka's names; values may be numbers and bools. A given `log_dir` may have the data of an earlier broker
+    and is never removed; without it the broker has a temporary directory. `client` has the Kafka client
+    properties (`security.protocol`, `sasl.*`, `ssl.*`) that the topic methods need if the first listener is
+    not PLAINTEXT.
 
-    A broker never outlives the process that started it: when that has ended, even by SIGKILL, the broker
-    stops by itself and removes its temporary directories. Forks of that process use the broker as others do,
-    but neither end nor change it: a with statement or a fixture that they leave does nothing.
+    The process that starts a broker owns it. When that process has ended, even by SIGKILL, the broker stops
+    by itself and removes its temporary directories. Forks of the owner can use the broker, but cannot stop or
+    change it: the end of a with statement or of a fixture has no effect in them.
     """
 
     # Our own tests fork their brokers from a process that has imported everything.
@@ -122,9 +122,9 @@ class Broker:
             error.add_note(str(failed))
 
     def start(self) -> Broker:
-        """Start the broker, and return it when its listeners answer. Raises BrokerFailed.
+        """Start the broker, wait until its listeners answer, and return it. Raises BrokerFailed.
 
-        After `kill` or `stop(keep=True)` it has the ports and the data that it had before.
+        After `kill` or `stop(keep=True)` the broker has the same ports and data as before.
         """
         self._check_owner("start")
         if self._process is not None:
@@ -142,10 +142,10 @@ class Broker:
         return self
 
     def stop(self, *, keep: bool = False) -> None:
-        """Stop the broker as SIGTERM does, and remove its temporary directories unless `keep` is true.
+        """Stop the broker by SIGTERM, and remove its temporary directories unless `keep` is true.
 
-        Does nothing if it does not run, or in a fork of the process that started it. Raises BrokerFailed if
-        it had ended by itself, or does not stop in time; then it is killed.
+        Does nothing in a fork of the process that started the broker. Raises BrokerFailed if the broker has
+        failed, or does not stop within `stop_timeout_s` and is killed.
         """
         if self._is_inherited():
             return
@@ -164,7 +164,7 @@ class Broker:
             raise BrokerFailed(f"{failure}\n{self.log_tail()}")
 
     def kill(self) -> None:
-        """End all processes of the broker by SIGKILL, as a crash does. `start` recovers its data."""
+        """Kill all processes with SIGKILL, like a crash. `start` recovers the data. Raises BrokerFailed."""
         self._check_owner("kill")
         if self._process is None:
             raise BrokerFailed("the broker does not run")
@@ -178,18 +178,18 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Return whether its supervisor runs."""
+        """Return whether the broker's supervisor process runs."""
         return self._process is not None and not _has_ended(self._pidfd)
 
     @property
     def pid(self) -> int:
-        """Return the process id of its supervisor. Raises BrokerFailed if it does not run."""
+        """Return the process id of the broker's supervisor. Raises BrokerFailed if it does not run."""
         if self._process is None:
             raise BrokerFailed("the broker does not run: start it, or use it in a with statement")
         return self._process.pid
 
     def _is_inherited(self) -> bool:
-        """Return whether this process is a fork of the broker's owner: only the owner may end the broker."""
+        """Return whether this process is a fork of the owner, which alone may stop the broker."""
         return self._owner not in (0, os.getpid())
 
     def _check_owner(self, call: str) -> None:
@@ -208,14 +208,14 @@ class Broker:
 
     @property
     def listeners(self) -> dict[str, str]:
-        """Return the address of each listener by name, as `host:port` or `unix:/path`."""
+        """Return each listener's address by name, as `host:port` or `unix:/path`. Raises BrokerFailed."""
         if not self._bound:
             raise BrokerFailed("the broker has no ports yet: start it, or use it in a with statement")
         return {name: reachable(at) for name, at in self._bound.items()}
 
     @property
     def log_dir(self) -> Path:
-        """Return the directory of its data (`log.dirs`). Raises BrokerFailed if it has none."""
+        """Return the broker's log directory (`log.dirs`). Raises BrokerFailed if it has none."""
         if self._given_log_dir is not None:
             return self._given_log_dir
         if self._directory is None:
@@ -223,7 +223,7 @@ class Broker:
         return self._directory / "data"
 
     def logs(self) -> str:
-        """Return all that the broker has logged, also after its end."""
+        """Return the broker's whole log, also after its end; "" if it was never started."""
         if self._log is None:
             return ""
         # The broker's processes share the position of the file.
@@ -231,7 +231,7 @@ class Broker:
         return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 
     def log_tail(self) -> str:
-        """Return the last lines of its log, under a headline."""
+        """Return the last lines of the broker's log, with a headline."""
         lines = self.logs().splitlines()[-LOG_TAIL_LINES:]
         return "\n".join(["the last lines of its log:", *lines]) if lines else "it has logged nothing"
 
@@ -240,10 +240,10 @@ class Broker:
     def create_topic(
         self, name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> str:
-        """Create a topic and return its name, a unique one by default. Raises BrokerFailed.
+        """Create a topic and return its name, by default a unique name. Raises BrokerFailed.
 
-        `partitions` is `num.partitions` of the broker by default. `config` has settings of the topic by
-        Kafka's names.
+        By default the topic has the broker's `num.partitions`. `config` has settings of the topic, by Kafka's
+        names.
         """
         from mpbroker.testing.names import unique_name
         from mpbroker.testing.topics import create
@@ -257,7 +257,7 @@ class Broker:
         self.delete_topics([name])
 
     def delete_topics(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
-        """Delete topics, all in one request. Raises BrokerFailed, also about one that is not there."""
+        """Delete topics in one request; with `missing_ok` ignore unknown topics. Raises BrokerFailed."""
         from mpbroker.testing.topics import delete
 
         delete(self._where, list(names), missing_ok=missing_ok)
@@ -272,9 +272,9 @@ class Broker:
     def topic(
         self, name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> Iterator[str]:
-        """Create a topic for a with statement, which gets its name; it is deleted at the end.
+        """Create a topic for a with statement, yield its name, and delete the topic at the end.
 
-        Forks of the process that created it leave it alone.
+        In forks of the process that created the topic, the end of the with statement does not delete it.
         """
         made, owner = self.create_topic(name, partitions, config), os.getpid()
         try:
@@ -295,13 +295,13 @@ class Broker:
         times: int = 0,
         client_id: str | None = None,
     ) -> Fault:
-        """Let requests of an API wait, and then fail with an error code or lose their connection.
+        """Make later requests of an API wait, fail with an error code, or lose their connection.
 
-        It applies to requests that arrive after this call: `times` (0: all), of one client or of all. The
-        broker does not serve a request that fails or loses its connection; it serves one that only waits.
-        If several faults match a request, the oldest applies. A broker that stops forgets its faults.
+        The fault applies to the next `times` requests (0: to all), of one client or of all clients. The
+        broker does not process a request that fails or loses its connection; it processes one that only
+        waits. If several faults match a request, the oldest applies. The end of the broker clears its faults.
 
-        Use it in a with statement, or call `clear` of the fault. Raises ValueError, BrokerFailed.
+        Use the fault in a with statement, or call its `clear`. Raises ValueError, BrokerFailed.
         """
         from mpbroker.ipc import faults
         from mpbroker.testing.faults import Fault
@@ -337,7 +337,7 @@ class Broker:
         return fault
 
     def clear_faults(self, *faults: Fault) -> None:
-        """Remove faults, all if none are named. Raises BrokerFailed.
+        """Remove the given faults, or all faults of the broker if none are given. Raises BrokerFailed.
 
         Does nothing in a fork of the process that started the broker.
         """
@@ -356,7 +356,7 @@ class Broker:
         self.control("faults", faults=[one.spec for one in faults])
 
     def control(self, command: str, **arguments: object) -> dict[str, object]:
-        """Have the supervisor do a command of `mpbroker ctl`; return its answer. Raises BrokerFailed."""
+        """Send a command of `mpbroker ctl` to the supervisor; return the answer. Raises BrokerFailed."""
         from mpbroker.ipc.control_client import ControlClient, ControlError
 
         assert self._memory is not None, "it runs"
@@ -403,7 +403,7 @@ class Broker:
         return settings
 
     def _await_ready(self) -> None:
-        """Wait for the notice of readiness, as systemd gets it."""
+        """Wait for the broker's notification READY=1, as systemd does. Raises BrokerFailed."""
         assert self._process is not None
         assert self._notices is not None
         deadline = time.monotonic() + self.start_timeout_s
@@ -428,7 +428,7 @@ class Broker:
     def _end(self, *, keep: bool = False) -> int:
         """Kill the remaining processes, and remove the directories unless `keep` is true.
 
-        Return the exit code of the supervisor.
+        Return the exit code of the supervisor, 0 if it was not running.
         """
         try:
             return self._kill_processes()
@@ -437,7 +437,7 @@ class Broker:
                 self._remove_directories()
 
     def _kill_processes(self) -> int:
-        """Kill the remaining processes and wait for their end; return the exit code of the supervisor."""
+        """Kill the remaining processes and wait for their end. Return the supervisor's exit code, or 0."""
         for fault in self._faults:
             fault.forget()
         self._faults = []
@@ -461,9 +461,9 @@ class Broker:
             self._end()
 
     def _name_directories(self) -> None:
-        """Name directories, and make the file of the log, unless an earlier start has left them.
+        """Choose the directories' names and make the log file, unless an earlier start has done that.
 
-        They are removed when this process ends, also without `_remove_directories`. Raises BrokerFailed.
+        The directories are removed at the latest when this process ends. Raises BrokerFailed.
         """
         if self._memory is None:
             temporary = Path(tempfile.gettempdir())
@@ -490,7 +490,7 @@ class Broker:
 
 
 def _check_setting(what: str, path: Path) -> None:
-    """Check that `log.dirs`, which is a list, can name this directory and no other. Raises BrokerFailed."""
+    """Raise BrokerFailed if `log.dirs`, a comma-separated list, cannot name the path."""
     from mpbroker.config.broker import BROKER_KEYS
 
     try:
@@ -509,10 +509,10 @@ def _how(code: int) -> str:
 
 
 def _kill_group(leader: int, pidfd: int) -> None:
-    """Kill all processes of a group, and wait until those that are not its leader have ended.
+    """Kill all processes of a process group, and wait for the end of all except the leader.
 
-    `pidfd` is the leader's. Others may have waited for it: the kernel, where SIGCHLD is ignored, or a
-    `waitpid(-1)`. The number is the group's as long as this has members, and then perhaps a stranger's.
+    `pidfd` is the leader's. The leader may already have been reaped, by a `waitpid(-1)` or because SIGCHLD is
+    ignored. Its number may then belong to an unrelated process, unless the group still has members.
     """
     try:
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -531,7 +531,7 @@ def _kill_group(leader: int, pidfd: int) -> None:
 
 
 def _open_members(group: int) -> Iterator[int]:
-    """Yield a pidfd of each process of the group but its leader."""
+    """Yield a pidfd of each process of the group except its leader. The caller closes them."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == group:
             continue
@@ -541,7 +541,7 @@ def _open_members(group: int) -> Iterator[int]:
 
 
 def _has_ended(pidfd: int, patience_s: float | None = 0.0) -> bool:
-    """Return whether a process has ended within the patience; None: wait as long as it takes."""
+    """Wait at most `patience_s` (None: without limit), and return whether the process has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if patience_s is None else patience_s * 1000))

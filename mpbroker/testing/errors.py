@@ -1,5 +1,5 @@
-"""The error of a test's broker."""
+"""The exception that `mpbroker.testing` raises."""
 
 
 class BrokerFailed(Exception):
-    """A broker did not start, ended by itself, or refused a request; its last log lines are quoted."""
+    """A broker did not start, failed, or refused a request. The text may quote its last log lines."""

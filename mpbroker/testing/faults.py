@@ -1,4 +1,4 @@
-"""`Fault`: a failure of requests that a test asks a broker for, and the number of requests it has hit."""
+"""`Fault`: a failure that a test injects into a broker's requests, with the number of affected requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mpbroker.ipc import faults
 
 
 class Fault:
-    """A fault of `Broker.fault`, until `clear` or the end of the with statement that has it."""
+    """A fault made by `Broker.fault`. It ends with `clear`, or with the with statement that uses it."""
 
     def __init__(self, spec: faults.Fault, clear: Callable[[Fault], None]) -> None:
-        """Describe a fault as the broker does, by `spec`. `clear` removes it from the broker."""
+        """Make the fault that `spec` describes. `clear` is the function that removes it from the broker."""
         self.spec = spec
         self._clear = clear
         self._hits_at_the_end = 0
@@ -28,11 +28,11 @@ class Fault:
         return min(size, self.spec.times or size)
 
     def clear(self) -> None:
-        """Remove the fault: later requests are served normally. Idempotent. Raises BrokerFailed."""
+        """Remove the fault, so that later requests are served normally. Idempotent. Raises BrokerFailed."""
         self._clear(self)
 
     def forget(self) -> None:
-        """Remove the file that counts its hits, and keep their number."""
+        """Remove the file in which the broker counts hits, and keep the number of `hits`."""
         self._hits_at_the_end = self.hits
         Path(self.spec.hits).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""Names a broker's directories by the process that owns them, and removes directories whose owner has ended.
+"""Names a broker's directories after the process that owns them, and removes directories without an owner.
 
 A broker removes its directories when its owner has ended. If the owner was killed while the broker did not
-run, or both in one moment, they stay until the same user starts another broker.
+run, or together with the broker, the directories remain until the same user starts another broker.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def _namespace() -> int:
 
 
 def new_name() -> str:
-    """Return a unique name for directories that this process owns."""
+    """Return a unique name for a directory, with the pid and start time of this process, its owner."""
     pid = os.getpid()
     return f"{PREFIX}-{_namespace()}-{pid}-{process_start_ticks(pid)}-{secrets.token_hex(6)}"
 
 
 def has_lost_its_owner(name: str) -> bool:
-    """Return whether a directory's owner has ended; False if another namespace or version made it."""
+    """Return whether the owner in a directory's name has ended; False if another PID namespace made it."""
     found = _NAME.fullmatch(name)
     if found is None or int(found["namespace"]) != _namespace():
         return False
@@ -42,7 +42,7 @@ def has_lost_its_owner(name: str) -> bool:
 
 
 def sweep(places: Iterable[Path]) -> None:
-    """Remove the directories in these places that are this user's and have lost their owner."""
+    """Remove the directories in `places` that belong to this user and whose owner process has ended."""
     for place in places:
         for path in place.glob(f"{PREFIX}-*"):
             if has_lost_its_owner(path.name) and _is_ours(path):

@@ -1,4 +1,4 @@
-"""Names as tests write them, and unique names."""
+"""Translates names of APIs and errors, as tests write them, to numbers; makes unique topic names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpbroker.protocol.topic_names import NAME_LENGTH_MAX
 
 
 def unique_name(beginning: str) -> str:
-    """Return a unique topic name that begins with this text; other characters than Kafka's become hyphens."""
+    """Return a unique topic name that begins with this text, in which invalid characters become hyphens."""
     end = f"-{uuid.uuid4().hex[:8]}"
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", beginning)[: NAME_LENGTH_MAX - len(end)].strip("-") + end
 
@@ -19,7 +19,7 @@ def unique_name(beginning: str) -> str:
 def api_key(name: str | int) -> int:
     """Return the key of an API by its name: `ListOffsets`, `LIST_OFFSETS` or `list_offsets`.
 
-    The broker checks numbers. Raises ValueError.
+    Return a number unchanged. Raises ValueError for an unknown name.
     """
     if isinstance(name, int):
         return name
@@ -30,7 +30,7 @@ def api_key(name: str | int) -> int:
 
 
 def error_code(name: str | int) -> int:
-    """Return an error code by its name in Kafka's `Errors`; the broker checks numbers. Raises ValueError."""
+    """Return an error code by its name in Kafka's `Errors`; return a number unchanged. Raises ValueError."""
     if isinstance(name, int):
         return name
     try:

@@ -1,8 +1,8 @@
-"""Fixtures of brokers and topics for pytest, which finds this module by itself where mpbroker is installed.
+"""Fixtures of brokers and topics for pytest, which loads this module automatically if mpbroker is installed.
 
-A test gets a broker that its session shares (`mpbroker_broker`) or one of its own (`mpbroker_own_broker`),
-and topics of its own on the shared one (`mpbroker_topic`, `mpbroker_topics`). With pytest-xdist each worker
-is a session. Nothing is imported and nothing started before a test asks for it.
+A test gets the broker that its session shares (`mpbroker_broker`) or a broker of its own
+(`mpbroker_own_broker`), and its own topics on the shared broker (`mpbroker_topic`, `mpbroker_topics`). With
+pytest-xdist each worker is a session. Modules are imported and brokers started only when a test needs them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BROKERS = ("mpbroker_broker", "mpbroker_own_broker")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of the log of each broker that a failed test used."""
+    """Add to a failed test's report the last log lines of each broker that the test used."""
     report = yield
     if report.failed:
         for name in BROKERS:
@@ -38,13 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def mpbroker_settings() -> Mapping[str, object]:
-    """Return the settings of the session's broker, by Kafka's names; override it in a conftest.py."""
+    """Return the brokers' settings, by Kafka's names. Override this fixture in a conftest.py."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def mpbroker_broker(mpbroker_settings: Mapping[str, object]) -> Iterator[Broker]:
-    """Run a broker for all tests of the session that ask for it."""
+    """Run a broker that all tests of the session share."""
     from mpbroker.testing.broker import Broker
 
     with Broker(mpbroker_settings) as broker:
@@ -68,9 +68,9 @@ def mpbroker_own_broker(
 
 @pytest.fixture
 def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> Iterator[Callable[..., str]]:
-    """Return a function that creates topics as `Broker.create_topic` does; each is deleted after the test.
+    """Return a function that creates topics like `Broker.create_topic`; they are deleted after the test.
 
-    A topic without a name gets one that begins with the test's and that no other topic has.
+    The default name of a topic is unique and begins with the test's name.
     """
     from mpbroker.testing.names import unique_name
 
@@ -92,13 +92,13 @@ def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> 
 
 @pytest.fixture
 def mpbroker_topic(mpbroker_topics: Callable[..., str]) -> str:
-    """Create a topic with one partition for this test; return its name."""
+    """Create a topic for this test, with the broker's default number of partitions; return its name."""
     return mpbroker_topics()
 
 
 @pytest.fixture
 def mpbroker_fault(mpbroker_broker: Broker) -> Iterator[Callable[..., Fault]]:
-    """Return `Broker.fault` of the session's broker; its faults end with the test."""
+    """Return `Broker.fault` of the session's broker; the faults are cleared after the test."""
     made: list[Fault] = []
 
     def fault(*arguments: str | int, **what: object) -> Fault:

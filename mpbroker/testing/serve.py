@@ -1,8 +1,7 @@
-"""The process that `Broker` starts: a supervisor as of `mpbroker serve`, owned by the process of a test.
+"""The process that `Broker` starts: a supervisor like that of `mpbroker serve`, owned by a test's process.
 
-It reads a `ServeRequest` from standard input, since others on the host can read a command line. It makes its
-own directories. When its owner has ended, for any reason and at any moment, the broker stops and removes
-these directories.
+It reads a `ServeRequest` from standard input, because other users can read a command line. When its owner
+process has ended, for any reason and at any time, the broker stops and removes the directories that it made.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ EXIT_WITHOUT_OWNER = 3
 
 
 class ServeRequest(msgspec.Struct):
-    """A request to serve. `owner` is the pid of our parent. `own_directories` are made, unless an earlier
-    start has left them, and removed when the owner has ended.
+    """A request to run a broker. `owner` is the pid of the parent process.
+
+    `own_directories` are made if they do not exist, and removed when the owner has ended.
     """
 
     owner: int
@@ -35,7 +35,7 @@ class ServeRequest(msgspec.Struct):
 
 
 def main() -> None:
-    """Serve the request on standard input; exit with the status of the broker."""
+    """Run the broker that a request on standard input describes; exit with the broker's status."""
     given = sys.stdin.buffer.read()
     if not given:
         sys.exit(EXIT_WITHOUT_OWNER)

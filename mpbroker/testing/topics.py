@@ -1,4 +1,4 @@
-"""Topics of a test's broker, made and deleted by mpbroker's own client."""
+"""Creates and deletes topics of a test's broker with mpbroker's own client."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CLIENT_ID = "mpbroker-testing"
 
 
 class BrokerAddress(NamedTuple):
-    """The address of a broker, and the properties of a client that may connect there."""
+    """The bootstrap servers of a broker, and the properties with which a client can connect to them."""
 
     servers: str
     client: Mapping[str, str]
 
 
 def create(where: BrokerAddress, name: str, partitions: int, config: Mapping[str, str]) -> None:
-    """Create a topic. Raises BrokerFailed."""
+    """Create a topic with this number of partitions; -1 is the broker's default. Raises BrokerFailed."""
     try:
         with _admin(where) as admin:
             admin.create_topic(name, partitions, 1, config, TIMEOUT_S)
@@ -33,7 +33,7 @@ def create(where: BrokerAddress, name: str, partitions: int, config: Mapping[str
 
 
 def delete(where: BrokerAddress, names: list[str], *, missing_ok: bool) -> None:
-    """Delete topics. Raises BrokerFailed."""
+    """Delete topics in one request. With `missing_ok` ignore unknown topics. Raises BrokerFailed."""
     try:
         with _admin(where) as admin:
             results = admin.delete_topics(names, TIMEOUT_S)

@@ -10,11 +10,11 @@ from mpbroker.client.transactions import ProducerId
 
 
 class SinkError(RuntimeError):
-    """A batch cannot be ended exactly once; the text names the rows in the topic and the remedy."""
+    """A batch cannot be committed exactly once. The text says why, and what to do."""
 
 
 class Outcome(Enum):
-    """The outcome of a transaction that was to be committed."""
+    """The outcome of an attempt to commit a transaction."""
 
     COMMITTED = 1
     ABORTED = 2
@@ -25,7 +25,7 @@ class State(StrEnum):
     """The state of a batch."""
 
     DECIDED = "decided"
-    """The transactions must be committed, by this driver or a later one; some may be already."""
+    """The transactions must be committed, by this driver or a later one; some may be committed already."""
     COMMITTED = "committed"
     """Every transaction is committed."""
     WITHDRAWN = "withdrawn"
@@ -34,7 +34,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A transaction that is flushed and open: all that another process needs to end it."""
+    """An open transaction whose records are flushed, with all that another process needs to end it."""
 
     transactional_id: str
     producer: ProducerId
@@ -42,7 +42,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch of a query; for a batch job the query is the job, and the number is 0."""
+    """A micro-batch of a query. For a batch job, `query` is the job."""
 
     query: str
     number: int
@@ -57,18 +57,18 @@ JOB = "job-"
 
 @dataclass(frozen=True)
 class Intent:
-    """The latest batch that a sink has decided."""
+    """A sink's latest decision to commit a batch: the batch, its state and its transactions."""
 
     batch: Batch
     state: State
     transactions: tuple[Prepared, ...] = ()
 
     def now(self, state: State) -> Intent:
-        """Return the intent in another state; its transactions matter only while they are to be ended."""
+        """Return the intent in a later state, without its transactions, which all have ended."""
         return replace(self, state=state, transactions=())
 
     def covers(self, batch: Batch) -> bool:
-        """Return whether the batch was decided, so must not be written again.
+        """Return whether the batch was decided already, so that it must not be written again.
 
         Raises SinkError for a batch of another query.
         """
@@ -96,7 +96,7 @@ class Intent:
 
     @classmethod
     def from_json(cls, text: bytes) -> Intent:
-        """Parse the text of `to_json`. Raises SinkError if this version does not understand it."""
+        """Parse the text of `to_json`. Raises SinkError for other text, also that of a later version."""
         try:
             content = json.loads(text)
             version = content["version"]

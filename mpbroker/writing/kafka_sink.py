@@ -1,7 +1,8 @@
-"""Keeps a sink's intents and ends its transactions in a Kafka cluster, by the standard protocol alone.
+"""Stores a sink's intents and ends its transactions in a Kafka cluster, by Kafka's protocol alone.
 
-The intents of all sinks are in one compacted topic, by sinkId. Each is written by a transaction of the sink's
-driver, whose transactional id fences the driver before it. The end of that transaction is the decision.
+An intent is the decision to commit a batch. The intents of all sinks are in one compacted topic, by sinkId. A
+sink's driver writes each intent in a transaction, whose id fences the sink's earlier drivers. The decision is
+made when that transaction is committed.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ _STRAY_TIMEOUT_MS = 1_000
 
 
 def partition_of(sink_id: str, partitions: int) -> int:
-    """Return the partition with the intents of a sink. Partitions added to the topic later change nothing."""
+    """Return the partition of a sink's intents. It is below PARTITIONS, even if the topic has more by now."""
     return partition_for(sink_id.encode(), min(partitions, PARTITIONS))
 
 
 def prefix_of(sink_id: str) -> str:
-    """Return the prefix of a sink's transactional ids, which no other sink's have: no sinkId has a slash.
+    """Return the prefix of a sink's transactional ids. No other sink's ids have it: sinkIds have no slash.
 
-    Whatever is open under the prefix is aborted.
+    The sink aborts any open transaction with this prefix.
     """
     return f"mpbroker-sink/{sink_id}/"
 
 
 def begun(transactions: Transactions, name: str, timeout_ms: int) -> Transaction:
-    """Begin a transaction of the name, or of a similar name if that one exists.
+    """Begin a transaction; append "+" to its name as long as a transaction of that name is open.
 
-    Beginning an existing one again would abort it. Spark counts attempts from 0 again when it retries a
+    To begin an open transaction again would abort it. Spark counts attempts from 0 again when it retries a
     stage, and may use the results of the first try. Raises ClientError.
     """
     while _is_open(transactions, name):
@@ -83,7 +84,7 @@ def _is_open(transactions: Transactions, name: str) -> bool:
 
 
 class KafkaIntentLog:
-    """The durable record of one sink's decisions. Raises ClientError."""
+    """The durable log of one sink's intents. Raises ClientError."""
 
     def __init__(self, cluster: Cluster, sink_id: str) -> None:
         self._cluster = cluster
@@ -94,7 +95,7 @@ class KafkaIntentLog:
         self._producer: Producer | None = None
 
     def fence(self) -> None:
-        """Keep all earlier drivers from recording; create the topic if this is the cluster's first sink."""
+        """Fence earlier drivers of the sink, so that only this one can record; create a missing topic."""
         if not self._partitions():
             self._create()
         self._transaction = Transaction(Transactions(self._cluster), self._driver, RECORDING_TIMEOUT_MS)
@@ -109,9 +110,9 @@ class KafkaIntentLog:
         )
 
     def latest(self, *, all_of_it: bool = True) -> Intent | None:
-        """Read the last intent.
+        """Return the sink's last intent; None if it has none.
 
-        With `all_of_it` false, return the last visible intent without waiting for other sinks' transactions.
+        Wait for the end of other sinks' transactions in the log, unless `all_of_it` is false.
         """
         found: bytes | None = None
         count = self._partitions()
@@ -135,7 +136,7 @@ class KafkaIntentLog:
         return None if found is None else Intent.from_json(found)
 
     def record(self, intent: Intent) -> None:
-        """Record the intent, durable and visible on return. After an error it may or may not be recorded."""
+        """Record the intent. On return it is durable and visible. After an error it may be missing."""
         assert self._transaction is not None, "only who has fenced the others records"
         assert self._producer is not None
         key = self._sink_id.encode()
@@ -173,7 +174,7 @@ class KafkaEnds:
         self._transactions = Transactions(cluster)
 
     def commit(self, transaction: Prepared) -> Outcome:
-        """Commit the transaction and return the outcome; may be repeated."""
+        """Commit the transaction and return the outcome. The call may be repeated."""
         name, producer = transaction.transactional_id, transaction.producer
         try:
             self._transactions.end(name, producer, committed=True)
@@ -192,7 +193,7 @@ class KafkaEnds:
                     raise
 
     def closed(self, transactions: Iterable[Prepared]) -> list[Prepared]:
-        """Return those that are no longer open."""
+        """Return the transactions that are no longer open."""
         return [one for one in transactions if self._state(one, of_it_alone=True) != "Ongoing"]
 
     def abort_all(self) -> None:
@@ -203,7 +204,8 @@ class KafkaEnds:
     def _state(self, transaction: Prepared, *, of_it_alone: bool = False) -> str:
         """Return the transaction's state at its coordinator.
 
-        Return "" if the coordinator has none, or with `of_it_alone` if another producer has the id now.
+        Return "" if the coordinator does not know the id. With `of_it_alone`, return "" also if another
+        producer has the id now.
         """
         try:
             found = self._transactions.describe(transaction.transactional_id)

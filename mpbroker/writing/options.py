@@ -1,8 +1,8 @@
 """Parses the options of the sink; names, defaults and errors are those of Spark's Kafka sink.
 
-Our own options are exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-cased keys. Those that
-begin with `kafka.` are for the client; `kafka.linger.ms` has no meaning, because rows come as fast as they
-can be written. (Spark: KafkaSourceProvider, KafkaWriter.)
+mpbroker adds the options exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-case keys.
+Options that begin with `kafka.` are for the client. `kafka.linger.ms` has no effect, because rows come
+without pauses. (Spark: KafkaSourceProvider, KafkaWriter.)
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Options of a query that writes. They travel to every task."""
+    """The options of a query's sink. Spark sends them to every task."""
 
     bootstrap_servers: str
     topic: str | None = None
@@ -78,7 +78,7 @@ class WriteOptions:
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parse what a query writes, and where. Raises OptionError."""
+    """Parse the options of a query's sink. Raises OptionError."""
     options = {name.lower(): value for name, value in given.items()}
     for name, text in _REFUSED.items():
         if name in options:

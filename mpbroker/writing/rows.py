@@ -40,20 +40,20 @@ HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa
 
 
 def open_cluster(options: WriteOptions) -> Cluster:
-    """Open a cluster, which connects when it is first asked something. Raises ClientConfigError."""
+    """Return a cluster, which connects on the first request. Raises ClientConfigError."""
     return Cluster(parse_servers(options.bootstrap_servers), options.client_config(), SERVERS_ADVICE)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A partition that the encoder has a number for."""
+    """A partition of a topic. The encoder names it by its index in `Topics.targets`."""
 
     topic: str
     partition: int
 
 
 class Topics:
-    """Topics by number, and their partitions, which are numbered across all topics."""
+    """Gives numbers to topics, and to their partitions across all topics, for the encoder."""
 
     def __init__(self, cluster: Cluster, start: int) -> None:
         self.targets: list[Target] = []
@@ -65,7 +65,7 @@ class Topics:
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str) -> int:
-        """Return the topic's number. Looks the topic up when it is first named; the broker may create it.
+        """Return a topic's number. Look up a new topic, which the broker may create.
 
         Raises ClientError.
         """
@@ -80,12 +80,12 @@ class Topics:
         return number
 
     def next_keyless(self) -> None:
-        """Send records without a key to another partition from now on."""
+        """Choose each topic's next partition for records without a key."""
         for number, count in enumerate(self.counts):
             self.keyless[number] = (self.keyless[number] + 1) % count
 
     def _partitions(self, name: str) -> int:
-        """Return the number of partitions once all have a leader; wait up to delivery.timeout.ms."""
+        """Return a topic's number of partitions. Wait up to delivery.timeout.ms until all have a leader."""
         attempts = itertools.count(1)
         return self._cluster.patiently(lambda: self._led_partitions(name, next(attempts)))
 
@@ -130,7 +130,7 @@ class RowWriter:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the rows; full record batches are on their way when this returns."""
+        """Encode the rows and send full record batches. Other rows wait for more rows, or for `flush`."""
         if not batch.num_rows:
             return
         columns = {name: plain(batch.column(name)) for name in batch.schema.names}
@@ -145,7 +145,7 @@ class RowWriter:
         self._send(full)
 
     def flush(self) -> None:
-        """Return when everything is acknowledged."""
+        """Send the remaining rows, and return when all records are acknowledged."""
         self._send(self._encoder.finish())
         self._producer.flush()
 
@@ -230,9 +230,9 @@ def write_all(writer: RowWriter, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return the column with offsets of 32 bits.
+    """Return the column in an Arrow type with 32-bit offsets.
 
-    Spark sends such offsets unless spark.sql.execution.arrow.useLargeVarTypes is on.
+    Spark sends such types unless spark.sql.execution.arrow.useLargeVarTypes is on.
     """
     if column.type in _SMALL:
         return column.cast(_SMALL[column.type])
@@ -242,7 +242,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def binary(column: pa.Array | None) -> Binary | None:
-    """Return the addresses of a column of bytes or text. The column has to live as long as they are used."""
+    """Return the addresses of a column of bytes or text. Keep the column as long as they are used."""
     if column is None or pa.types.is_null(column.type):
         return None
     validity, offsets, data = column.buffers()
@@ -250,10 +250,7 @@ def binary(column: pa.Array | None) -> Binary | None:
 
 
 def numbers(column: pa.Array | None) -> Numbers | None:
-    """Return the addresses of a column of numbers or times.
-
-    The column has to live as long as they are used.
-    """
+    """Return the addresses of a column of numbers or times. Keep the column as long as they are used."""
     if column is None or pa.types.is_null(column.type):
         return None
     validity, data = column.buffers()
@@ -261,7 +258,7 @@ def numbers(column: pa.Array | None) -> Numbers | None:
 
 
 def headers(column: pa.Array | None) -> tuple[Headers | None, list[pa.Array]]:
-    """Return the addresses of a column of HEADERS, and the arrays within it that have to live as long."""
+    """Return the addresses of a column of headers, and arrays to keep as long as the addresses are used."""
     if column is None or pa.types.is_null(column.type):
         return None, []
     validity, lists = column.buffers()[:2]

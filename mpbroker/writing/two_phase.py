@@ -1,12 +1,12 @@
-"""Commits a batch of many transactions as one: first the intent, durably, then the transactions.
+"""Commits the transactions of a batch as one: first records the intent durably, then commits each.
 
 The order is that of Flink's two-phase sink. Tasks leave their transactions open. The driver
 1. fences earlier drivers of this sink, and reads the sink's latest intent;
-2. finishes that, if a driver died between deciding and ending;
-3. records the new intent: from here on the batch is committed, whatever dies;
-4. ends the transactions, and records that too.
+2. commits the batch of that intent, if an earlier driver died before it had committed all transactions;
+3. records the new intent: from here on the batch is decided, and will be committed after any crash;
+4. commits the transactions, and records that the batch is committed.
 A batch that was decided is never written again: its tasks write nothing, or abort what they wrote.
-Sans-I/O: the log of intents and the transactions are given.
+Sans-I/O: callers pass the log of intents and the ends of transactions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def commit(
     log: KafkaIntentLog, ends: KafkaEnds, batch: Batch, prepared: Sequence[Prepared], skipped: bool
 ) -> None:
-    """Commit the batch. Return when it is committed, now or before.
+    """Commit the batch, unless an earlier call has committed it.
 
-    `skipped`: a task wrote nothing since the batch was decided. Raises SinkError if it cannot be committed;
-    the next commit continues from the recorded intent.
+    `skipped`: a task wrote nothing, because it found the batch decided. Raises SinkError if the batch cannot
+    be committed; the next commit continues from the recorded intent.
     """
     log.fence()
     latest = log.latest()
@@ -57,9 +57,9 @@ def commit(
 
 
 def abort(log: KafkaIntentLog, ends: KafkaEnds, batch: Batch, prepared: Sequence[Prepared]) -> None:
-    """Abort the batch after a failure, one of `commit` included. A decided batch stays decided.
+    """Abort the batch after a task or `commit` failed. A batch that was decided is not aborted.
 
-    Raises SinkError, and touches nothing, if the sink belongs to another query.
+    Raises SinkError, and aborts nothing, if the sink belongs to another query.
     """
     log.fence()
     latest = log.latest()
@@ -72,7 +72,7 @@ def abort(log: KafkaIntentLog, ends: KafkaEnds, batch: Batch, prepared: Sequence
 def settle(log: KafkaIntentLog, ends: KafkaEnds) -> None:
     """Commit a decided batch and abort all other transactions, after a query was stopped.
 
-    An open transaction would hold up all readers of committed records until it times out. Raises SinkError.
+    An open transaction would block all readers of committed records until it times out. Raises SinkError.
     """
     log.fence()
     latest = log.latest()
@@ -82,7 +82,7 @@ def settle(log: KafkaIntentLog, ends: KafkaEnds) -> None:
 
 
 def _finish(log: KafkaIntentLog, ends: KafkaEnds, intent: Intent) -> None:
-    """Commit a decided batch. Raises SinkError if a transaction is lost."""
+    """Commit the batch if it is decided. Raises SinkError if a transaction can no longer be committed."""
     if intent.state is not State.DECIDED:
         return
     outcomes = [(one, ends.commit(one)) for one in intent.transactions]

@@ -1,19 +1,19 @@
-"""Loads under something that may disturb them: `make bench-beside` (ARGS='cold moving': only these).
+"""Measures loads alone and with a disturbance: `make bench-beside` (ARGS='cold moving': only these two).
 
-An experiment takes its load alone and under the disturbance in turns, so that other work on the machine
-meets both. It fails where the median of the turns' p99 is more than its bound times that of the load alone. A
-load sends the next request when one is answered, which takes all CPUs that there are; `--rate` sends below
-that.
+An experiment runs its load alone and with the disturbance in turns, so that other work on the machine
+affects both. It fails if the median p99 with the disturbance is more than a bound times the median p99 of
+the load alone. A load sends a request when the one before is answered, which uses all CPUs; `--rate` makes
+it slower.
 
-* cold: a consumer reads a topic from the disk, which is taken out of the page cache again and again; it drops
-  the responses within the kernel, and goes no faster than a network, or its own CPU time would be measured.
+* cold: a consumer reads a topic that is removed from the page cache again and again. It drops the responses
+  within the kernel and reads no faster than a network would, so that its own CPU time does not disturb.
   `cached`: it reads from the page cache. `cold-produces`: the load makes a record durable.
 * compaction: a topic of some GB is compacted; the cleaner is stopped (SIGSTOP) while the load runs alone.
 * moving: a partition moves between log directories (AlterReplicaLogDirs), and back.
 * large-answers: a client fetches 100 MB at a time.
-* heavy-…: a produce keeps a handler busy for seconds, which recompresses its batch with gzip's slowest level.
-  A large frame is known by its size and goes alone. A compressed one is a frame of a few KB like any other,
-  and only its handler finds out which values it holds.
+* heavy-…: a handler needs seconds for a produce, to recompress its batch with gzip's slowest level. If the
+  frame is large, the processor sees that and gives a handler no other requests with it. If the batch is
+  compressed, the frame has a few KB like any other, and only the handler finds out the size of its values.
 * connections: ten thousand idle connections, each of which has made a request. Their memory and CPU have
   bounds of their own; the rate of the load may lose a tenth.
 """
@@ -73,7 +73,7 @@ Lasts = Callable[[], bool]
 
 @dataclass
 class Trial:
-    """An experiment under way. `is_over`: the disturbance ended within the turn, which is dropped."""
+    """An experiment that runs. `is_over`: the disturbance ended during a turn, so that turn is dropped."""
 
     broker: Mpbroker
     directory: Path
@@ -89,9 +89,10 @@ Disturb = Callable[[Trial], AbstractContextManager[Lasts]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A row of EXPERIMENTS. `figure` may be at most `times_max` times that of the load alone.
+    """A row of EXPERIMENTS. The disturbance may make `figure` worse by at most the factor `times_max`.
 
-    `quiet`: how often a turn measures the load alone. `{directory}` in flags is the experiment's own.
+    `quiet`: how many measurements of the load alone are in each turn. `{directory}` in `flags` stands for the
+    directory of the experiment.
     """
 
     load: frames.Request
@@ -117,7 +118,7 @@ def exchange(connection: socket.socket, request: frames.Request) -> None:
 
 
 def fill(broker: Broker, topic: str, batches: int, records: int, value_bytes: int = VALUE_BYTES) -> None:
-    """Write batches to a topic. Its first record is the one of `create_topic`."""
+    """Write batches to a topic, after the one record that `create_topic` has written there."""
     request = frames.produce(topic, records, value_bytes)
     with frames.connected(broker.address, timeout_s=120) as connection:
         for _ in range(batches):
@@ -142,9 +143,9 @@ def fetch_and_drop(connection: socket.socket, request: frames.Request, least_byt
 
 @contextmanager
 def repeated(step: Callable[[], float]) -> Iterator[None]:
-    """Repeat a step in a thread while the body runs; it returns how many seconds to wait before the next one.
+    """Call `step` repeatedly in a thread while the body runs. `step` returns the seconds to wait after it.
 
-    Raises the step's error.
+    Raises the error of `step`.
     """
     stopped, failures = threading.Event(), list[BaseException]()
 
@@ -170,7 +171,7 @@ def repeated(step: Callable[[], float]) -> Iterator[None]:
 
 
 def evict(directory: Path) -> None:
-    """Take all files out of the page cache. Raises RuntimeError where that cannot be."""
+    """Drop a directory's files from the page cache. Raises RuntimeError if pages stay there."""
     for path in directory.iterdir():
         with path.open("rb") as file:
             os.fsync(file)
@@ -305,7 +306,7 @@ def heavy(trial: Trial, *, compressed: bool) -> Iterator[Lasts]:
 
 @contextmanager
 def idle_connections(broker: Broker, count: int) -> Iterator[None]:
-    """Open `count` connections, each of which makes one request, so that all have had buffers."""
+    """Open `count` connections, and send a request on each, so that the broker has used buffers for all."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_connection(broker.address, timeout=30)) for _ in range(count)
@@ -382,7 +383,7 @@ def line_of(name: str, rounds: Sequence[Result]) -> str:
 
 
 def run(name: str, given: argparse.Namespace, bounds: Bounds) -> None:
-    """Take an experiment and print it. Raises BrokerError, LoadError."""
+    """Run an experiment and print its result. Raises BrokerError, LoadError."""
     row = EXPERIMENTS[name]
     connections, seconds = given.connections or row.connections, given.seconds or row.seconds
     with tempfile.TemporaryDirectory(dir=given.directory) as directory:

@@ -146,7 +146,7 @@ class Broker:
         return Tree(psutil.Process(self.process.pid))
 
     def output(self) -> str:
-        """Return the whole lines of its output; a last line may still be incomplete."""
+        """Return the broker's output so far, without a last line that is still incomplete."""
         text = self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
         return text[: text.rfind("\n") + 1]
 
@@ -184,7 +184,7 @@ class Broker:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[Self]:
-        """Let a broker run that is paused while others are measured."""
+        """Resume a paused broker while the body runs, and pause it again afterwards."""
         self.tree().resume()
         try:
             yield self
@@ -203,7 +203,7 @@ class Broker:
 
 @dataclass
 class Mpbroker(Broker):
-    """mpbroker from this tree, or whatever `template` starts; it may name {port} and {log_dir}."""
+    """mpbroker from this tree, or what the command `template` starts, with its {port} and {log_dir}."""
 
     template: str = MPBROKER_COMMAND
     flags: Sequence[str] = ()

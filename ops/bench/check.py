@@ -1,13 +1,13 @@
-"""`make bench-check`: fails where mpbroker lost ground against Apache Kafka since it was recorded.
+"""`make bench-check`: fails if a ratio of mpbroker to Apache Kafka is worse than the recorded ratio.
 
     python -m ops.bench.check                  # the rows in their short form, about eight minutes
     python -m ops.bench.check --only 'produce-100B.*durable'
-        python -m ops.bench.check --record         # write ops/bench/ratios.json again, on a quiet machine
+    python -m ops.bench.check --record         # write ops/bench/ratios.json again, on a quiet machine
 
-Each row is measured on the brokers in turns, Kafka among them, and its ratio compared with the recorded one
-(ops/bench/ratios.py). A row below its bound is measured again, longer, before it counts as missed. Where a
-commit round waits for the disk, the bare device is measured in the same run (ops/bench/device.py): a slower
-disk lowers the bound of those rows.
+Each row is measured on the brokers in turns, Kafka among them, and its ratio is compared with the recorded
+ratio (ops/bench/ratios.py). A row below its bound is measured again, longer, before it counts as missed. For
+rows whose commit rounds wait for the disk, the run also measures the bare device (ops/bench/device.py): a
+slower disk lowers the bound of these rows.
 """
 
 import argparse
@@ -50,7 +50,7 @@ Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
-    """A measurement of `quantities`, such as the rate, and CPU, which never waits for a disk."""
+    """A measurement of `quantities`, such as rate and CPU. `waits_for_disk` concerns the first one only."""
 
     name: str
     quantities: Sequence[str]
@@ -63,7 +63,7 @@ class Guarded(NamedTuple):
 
 @dataclass
 class Session:
-    """The brokers, Kafka last, and the measurements of them so far."""
+    """The brokers, Kafka last, and the ratios and times of the bare device that were measured so far."""
 
     brokers: Sequence[Contender]
     directory: Path
@@ -144,7 +144,7 @@ def arguments() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def started(parent: Path | None) -> Iterator[Session]:
-    """Start the brokers, warm and each with the topic of the stock clients; kill them afterwards."""
+    """Start the brokers, warm them up, and create the stock clients' topic; kill the brokers afterwards."""
     with run.started(parent, topic=clients.TOPIC) as (brokers, directory):
         yield Session(brokers, directory)
 
@@ -174,7 +174,7 @@ def table(rows: Sequence[Compared]) -> Table:
 
 
 def check(chosen: argparse.Namespace) -> list[Compared]:
-    """Measure the rows, and missed ones again; return the comparisons."""
+    """Measure the rows, and measure those that miss their bound again; return the comparisons."""
     wanted, recorded = re.compile(chosen.only), ratios.load(RATIOS)
     chosen_rows = [guarded for guarded in all_guarded() if any(map(wanted.search, guarded.rows()))]
     with started(chosen.directory) as session:
@@ -188,7 +188,7 @@ def check(chosen: argparse.Namespace) -> list[Compared]:
 
 
 def record(chosen: argparse.Namespace) -> None:
-    """Measure and write, row by row. Rows that --only leaves out stay as they were."""
+    """Measure, and write the ratios to the file row by row. Rows that --only leaves out stay as they were."""
     wanted = re.compile(chosen.only)
     known = [row for guarded in all_guarded() for row in guarded.rows()]
     recorded = ratios.load(RATIOS) if RATIOS.exists() else {}

@@ -1,10 +1,10 @@
-"""Measure stock clients, of mpbroker and Apache Kafka: `python -m ops.bench.clients`.
+"""Measures stock clients with mpbroker and with Apache Kafka: `python -m ops.bench.clients`.
 
-One client at a time, with the defaults of its library unless a row names others: Kafka's own
+One client runs at a time, with the defaults of its library unless a row names other settings: Kafka's own
 producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each
-row goes to every broker in turn. Ours is there twice: with appends as durable as Kafka's (page cache, `os`),
-and with appends on the disk. Below the table are the times of a commit round of the durable runs and of
-the bare device for rounds of that size.
+row is measured on every broker in turn. mpbroker runs twice: with appends as durable as Kafka's (page cache,
+`os`), and with appends on the disk. Below the table are the times of a commit round of the durable runs and
+of the bare device for rounds of that size.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def java_producer(
 
 
 def producing_cpu(records: int, size: int, *properties: str) -> Callable[[Broker, float], float]:
-    """Return a measurement of the broker's CPU time for a GB of records, in seconds."""
+    """Return a function that measures how many seconds of CPU time a broker needs for a GB of records."""
     produce = java_producer(records, size, *properties)
 
     def measure(broker: Broker, scale: float) -> float:
@@ -97,7 +97,7 @@ def committing(broker: Broker, **settings: object) -> Consumer:
 
 
 def find_coordinator(consumer: Consumer) -> None:
-    """Commit once. The first group of a broker makes a topic, and its coordinator has to load that."""
+    """Commit once, so that the broker creates the topic of group offsets and its coordinator loads it."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -144,7 +144,10 @@ def asynchronous_commits(broker: Broker, scale: float) -> float:
 
 
 def backlog(broker: Broker, scale: float) -> float:
-    """Return the seconds of a consumer that commits each message of a backlog, and keeps its partitions."""
+    """Return the seconds that a consumer needs to commit each message of a backlog.
+
+    Raises BenchError if the consumer loses its partitions meanwhile.
+    """
     topic, count = f"backlog-{time.time_ns()}", int(30_000 * scale)
     create_topic(broker, topic, 1)
     producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -1,8 +1,9 @@
 """Measure the bare device below a log directory: `python -m ops.bench.device DIR`.
 
-A commit round without a broker: one write of the round's size to a file that has its blocks, after the one
-before and around the file's end, past the page cache as the commit journal writes
-(mpbroker/log/append/flusher.h), and one fdatasync. Compare durable figures with it.
+A commit round without a broker: one write of the round's size to a file whose blocks are allocated, and one
+fdatasync. Each write follows the one before, and begins at the file's start again when the file is full. It
+bypasses the page cache, as the commit journal does (mpbroker/log/append/flusher.h). Compare durable figures
+with these times.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SIZES = (512, 4096, 33 << 10, 130 << 10)
 
 
 class Device(NamedTuple):
-    """Times of rounds of `round_bytes`. `direct`: past the page cache, which some file systems refuse."""
+    """Times of commit rounds of `round_bytes`. `direct` is False if the file system refuses O_DIRECT."""
 
     round_bytes: int
     rounds_per_s: float
@@ -45,7 +46,7 @@ class Device(NamedTuple):
 
 
 def whole_sectors(payload_bytes: float) -> int:
-    """Return the bytes that the commit journal writes for a round of batches with these bytes."""
+    """Return how many bytes the commit journal writes for a round with `payload_bytes` of batches."""
     return -(-int(payload_bytes + RECORD_BYTES) // SECTOR_BYTES) * SECTOR_BYTES
 
 
@@ -101,7 +102,7 @@ class Compared(NamedTuple):
 
 
 def compared(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Compared:
-    """Measure the device with rounds of a broker's size; return both results."""
+    """Measure the device with rounds of the broker's mean size; return the times of broker and device."""
     found = measure(directory, whole_sectors(appended_bytes / rounds), BESIDE_S)
     return Compared(rounds, sync_ns / rounds / 1e3, found)
 

@@ -55,7 +55,7 @@ def in_turns(
 
 
 def loads() -> Figures:
-    """Measure the generator's loads, memory and CPU when idle, and the bare device with a lone round."""
+    """Measure brokers under load, their memory and CPU when idle, and lone rounds of the bare device."""
     with run.started() as (brokers, directory):
         for scenario in SCENARIOS:
             run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)
@@ -95,7 +95,7 @@ def stock_clients() -> Figures:
 
 
 def starts() -> Figures:
-    """Measure the seconds until a broker or a test's broker serves, and its memory with the exporter."""
+    """Measure the seconds until each kind of broker serves, and mpbroker's memory with its exporter."""
     found: dict[str, list[float]] = {"mpbroker": [], "kafka": [], "test": []}
     pss_mb = []
     with run.data_directory(None) as directory:
@@ -158,7 +158,7 @@ def transaction_rates() -> Figures:
 
 
 def spark_readers() -> Figures:
-    """Measure seconds for eight million records of 100 bytes, all columns, by each reader."""
+    """Measure the seconds in which each reader reads all columns of eight million 100-byte records."""
     (shape, _) = spark.shapes(SPARK_RECORDS, 0)
     with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
         return {
@@ -184,7 +184,7 @@ def when_and_where() -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Return figures with four digits: the rest is noise, and would make each run a long difference."""
+    """Return figures rounded to four digits: further digits are noise, and would differ after each run."""
     if isinstance(value, dict):
         return {name: rounded(one) for name, one in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -77,7 +77,7 @@ def _varint(value: int) -> bytes:
 
 
 def record_batch(records: int, value_bytes: int, value: bytes = b"", *, zstd: bool = False) -> bytes:
-    """Return one batch, magic 2, of records without key and headers. Their default value is all x."""
+    """Return one batch, magic 2, of records without key and headers. Without `value`, values are all x."""
     body = b""
     value = value or b"x" * value_bytes
     for offset_delta in range(records):
@@ -120,7 +120,7 @@ def _produce(
 def fetch(
     topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
-    """Return a Fetch from partition 0, version 4. A response may be one batch short of the wanted bytes."""
+    """Return a Fetch from partition 0, version 4. A response with less than 31/32 of `bytes_max` is wrong."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
@@ -138,7 +138,10 @@ def offset_commit(topic: str, group: int = 0) -> Request:
 
 
 def metadata(client_id: str = CLIENT_ID) -> Request:
-    """Return a Metadata of all topics, version 4. It has no error code: `error_at` is in the topic count."""
+    """Return a Metadata of all topics, version 4.
+
+    Its response has no error code: `error_at` is the upper half of throttle_time_ms, which is 0.
+    """
     return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
 
 

@@ -4,8 +4,8 @@
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
 
 The points of a curve take turns, round after round, and a point is the median of its rounds. They go to
-docs/growth.json, from which ops.docs.figures makes the tables of docs/PERFORMANCE.md. Counts are of the time
-that the generator measures.
+docs/growth.json, from which ops.docs.figures makes the tables of docs/PERFORMANCE.md. Except for system
+calls, counts begin after the generator's warm-up.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ class Load:
 
 
 def take(broker: Mpbroker, load: Load) -> Point:
-    """Run the load once, and return what each kind of process did for a request. Raises LoadError."""
+    """Run the load once; return its rate and latency, and each kind of process's work per request.
+
+    Raises LoadError.
+    """
     hops, edges = Hops(broker), list[tuple[int, Sample]]()
     result = load.run(broker, lambda _: edges.append((time.monotonic_ns(), hops.sample())))
     (began_ns, before), (ended_ns, after) = edges
@@ -140,7 +143,7 @@ def _counting(pids: Sequence[int]) -> Iterator[list[int]]:
 
 
 def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
-    """Return the system calls of each kind of process for a request, warm-up included, as perf counts them.
+    """Return each kind of process's system calls per request, as perf counts them, warm-up included.
 
     Raises LoadError without perf, and if the kernel does not let it count.
     """
@@ -249,7 +252,7 @@ def fill(broker: Broker, topic: str, gigabytes: float) -> None:
 
 
 def over_log_size(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return curves of small produces to a partition of each size, and fetches of its first large batch."""
+    """Return two curves over a partition's size: small produces, and fetches of the first large batch."""
     sizes, free = PLACES["log-size"], shutil.disk_usage(directory).free / 1e9
     if free < FREE_FACTOR * max(sizes):
         needs = FREE_FACTOR * max(sizes)
@@ -276,7 +279,7 @@ def over_log_size(stack: ExitStack, directory: Path) -> list[Planned]:
 
 
 def over_workers(kind: str) -> Prepare:
-    """Return the curve over the number of one kind of process, over 64 partitions."""
+    """Return the curve over the number of processes of a kind. The load produces to 64 partitions."""
 
     def prepare(stack: ExitStack, directory: Path) -> list[Planned]:
         planned = []
@@ -294,7 +297,7 @@ def over_workers(kind: str) -> Prepare:
 
 
 def over_loads(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return the hops of common requests. Their system calls are counted in runs of their own: it is slow."""
+    """Return the hops of common requests. Extra runs count the system calls, because counting is slow."""
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)

@@ -29,9 +29,8 @@ _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
 class Work:
     """Counts of one kind of process.
 
-    `sleeps` are the kernel's voluntary context switches of all threads: each is one wake-up. `turns` are
-    those of the process's loop, `rounds` commit rounds, `sync_ns` the time that they took, `bytes` those
-    appended.
+    `sleeps` counts the voluntary context switches of all threads: each is one wake-up. `turns` counts the
+    turns of the process's loop. `rounds` counts commit rounds, which took `sync_ns`; `bytes` were appended.
     """
 
     cpu_ns: int = 0
@@ -61,7 +60,7 @@ def difference(now: Sample, before: Sample) -> dict[str, Work]:
 
 
 def _index(role: str, number: str) -> int:
-    """Return the counter page of a role."""
+    """Return the index of a process's counter page. The process's title has its role and number."""
     if role == "log":
         return topology.log_worker(int(number))
     if role == "coordinator":

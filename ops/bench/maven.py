@@ -1,7 +1,7 @@
 """Apache Kafka's jars, fetched once from Maven Central into `ops/bench/kafka/libs`.
 
-`ops/bench/kafka/pom.xml` has the versions. Once the directory is there nothing asks the network again; a
-changed pom.xml is newer than it and makes Maven run again.
+`ops/bench/kafka/pom.xml` has the versions. Once the directory exists, Maven runs again only if pom.xml is
+newer than the directory.
 """
 
 import os
@@ -16,7 +16,7 @@ MAVEN_TIMEOUT_S = 600
 
 
 class MissingToolError(Exception):
-    """A program that has to be installed first; the message names it and the way."""
+    """A program has to be installed first; the message names it and says how."""
 
 
 def java() -> str:

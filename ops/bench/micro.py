@@ -1,7 +1,7 @@
 """Benchmarks of parts without a broker: `python -m ops.bench.micro shm handler log records`.
 
-Every figure is the best of some rounds, because a shared machine only ever adds time. Lines of two processes
-need two free cores to mean anything. `log` writes below `--directory`.
+Every figure is the best of some rounds, because other work on the machine can only add time. Figures of two
+processes are only valid with two free cores. `log` writes below `--directory`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def best(measure: Callable[..., float], *args: int) -> float:
 
 
 def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
-    """Return the seconds of one call. A first call warms up, and determines how many make a round."""
+    """Return the seconds of one call. The first call warms up, and determines how many calls a round has."""
     began = time.perf_counter()
     call()
     calls = max(1, int(seconds / ROUNDS / max(time.perf_counter() - began, 1e-7)))
@@ -122,7 +122,7 @@ def native_ring(batch: int, slots: int) -> float:
 
 
 def streamed_ring(batch: int, slots: int) -> float:
-    """Return ns a slot from process to process, with seven check words computed and compared."""
+    """Return ns per slot through a ring from one process to another, with seven check words in each slot."""
     memory = sparse(ring_bytes(RING_SLOTS))
 
     def drain() -> None:
@@ -147,7 +147,7 @@ def python_ring(batch: int, slots: int) -> float:
 
 
 class Pair:
-    """Two sides with a ring and a doorbell towards each other. Use it before the fork."""
+    """Two sides with a ring and a doorbell towards each other. Make the pair before the fork."""
 
     def __init__(self, slots: int = 64) -> None:
         size = ring_bytes(slots)
@@ -155,7 +155,7 @@ class Pair:
         self._fds = [Doorbell.new_fd(), Doorbell.new_fd()]
 
     def side(self, mine: int) -> tuple[Callable[[bytes], None], Callable[[], bytes]]:
-        """Return functions by which a side sends slots, and takes received ones, after a sleep if need be."""
+        """Return two functions of a side: one sends slots, the other waits for slots and takes them."""
         size = ring_bytes(self._slots)
         outbox, inbox = (
             Ring(self._rings[size * (place ^ mine) : size * ((place ^ mine) + 1)], self._slots)
@@ -180,7 +180,7 @@ class Pair:
 
 
 def wake_up(rounds: int) -> float:
-    """Return ns from ringing to the sleeper having taken the slot: half a ping-pong, both sides sleep."""
+    """Return the ns from a send until the sleeping receiver has the slot: half a round trip."""
     pair = Pair(16)
 
     def play(side: int) -> None:
@@ -198,7 +198,7 @@ def wake_up(rounds: int) -> float:
 
 
 def unheard_ring(rounds: int) -> float:
-    """Return ns for ringing a consumer that is awake: a fence and a load."""
+    """Return ns for ringing a doorbell whose consumer is awake, which takes a fence and a load."""
     fd = Doorbell.new_fd()
     bell = Doorbell(sparse(BELL_BYTES), fd)
     took = ns_of(repeat(bell.ring, rounds), rounds)
@@ -280,7 +280,7 @@ def shm(_: argparse.Namespace) -> Lines:
 
 
 def handler_requests(memory: SharedMemory, version: int) -> list[bytes]:
-    """Return a Produce of one record for each connection, in blocks as they are after reading."""
+    """Return a request slot for each connection: a Produce of one record, in a block as if just received."""
     data = m.ProduceRequest.PartitionProduceData(
         0, bytes(build_batch([NewRecord(bytes(100), None, STAMP_MS)]))
     )
@@ -299,7 +299,7 @@ def handler_requests(memory: SharedMemory, version: int) -> list[bytes]:
 
 
 def handler_turns(memory: SharedMemory, version: int, batch: int, seconds: float) -> float:
-    """Return ns a request. The log ring is emptied between turns, outside of the clock."""
+    """Return ns per request, without the time for emptying the log ring between turns."""
     topics = TopicTable()
     images = [TopicImage("bench", TOPIC_ID, PartitionSlots.of([PartitionImage(0, 0, 1)]).packed)]
     news = msgspec.msgpack.encode(MetadataBase(1, "bench", 1, images))
@@ -339,7 +339,7 @@ def handler(given: argparse.Namespace) -> Lines:
 
 
 def jobs(memory: SharedMemory, targets: list[tuple[int, int]], number: int) -> bytes:
-    """Return produce jobs of one record, in turn to each partition; they are sent again and again."""
+    """Return `number` produce jobs of one record, for the partitions in turn. They may be sent repeatedly."""
     replies, requests, out = memory.arena(HANDLER), memory.arena(PROCESSOR), bytearray()
     data = build_batch([NewRecord(value=bytes(100), timestamp=STAMP_MS)])
     stamp, head = scan_batch(data).max_timestamp, job_bytes(1)

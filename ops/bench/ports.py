@@ -1,4 +1,4 @@
-"""Free TCP ports, each given once, and never one that a concurrent process may give.
+"""Hands out free TCP ports, each once, and none that a concurrent process may hand out.
 
 A broker under test is down for a while and comes back on its port, so a port without a listener may
 still be in use. Processes that take their ports from here share them out in blocks. A block belongs to
@@ -25,10 +25,10 @@ class NoPortError(Exception):
 
 
 class Ports:
-    """Ports of this process below those that the kernel gives to clients.
+    """Ports of this process, below the range from which the kernel gives clients their ports.
 
-    While a broker is down, a client that tries to reach it could get a port of the kernel's range for its own
-    end, and even be connected with itself. Where that range leaves nothing free below it, the kernel chooses.
+    While a broker with a port of that range is down, a client that tries to reach it could get the same port
+    for its own end, and be connected with itself. If no ports are free below the range, the kernel chooses.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Ports:
             yield self._mine.pop()
 
     def _claim(self, end: int) -> bool:
-        """Claim one more block, the first free one from a random place on. Return whether there was one."""
+        """Claim the first free block, searching from a random one. Return False if no block is free."""
         blocks = (end - LOWEST_PORT) // BLOCK_PORTS
         start = random.SystemRandom().randrange(blocks)
         for number in (*range(start, blocks), *range(start)):

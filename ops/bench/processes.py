@@ -37,7 +37,7 @@ class Tree:
         return []
 
     def cpu_seconds(self) -> float:
-        """Return user and system time so far, in clock ticks of 10 ms; exited children are counted too."""
+        """Return user and system time in seconds, exact to 10 ms, including exited children of the root."""
         total = 0.0
         for member in self.members():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -49,7 +49,7 @@ class Tree:
         return total
 
     def run_seconds(self) -> float:
-        """Return the time on a CPU as the scheduler counts it, in ns: for a tree that hardly runs."""
+        """Return the seconds on a CPU, exact to a ns as the scheduler counts: for a tree that hardly runs."""
         total_ns = 0
         for member in self.members():
             for path in Path(f"/proc/{member.pid}/task").glob("*/schedstat"):

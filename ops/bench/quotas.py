@@ -1,10 +1,11 @@
 """Pauses of clients over their quota, compared with Apache Kafka's: `python -m ops.bench.quotas`.
 
-Three clients at once, each with one quota and on one connection, send the same to either broker and pause
-as long as they are asked to, as every client does (KIP-219). The two with a byte rate send at a pace:
-until their quota is used up both brokers get the same bytes at the same time. After that the pauses alone
-determine the rate. The one with a percentage of time asks for metadata as fast as it is answered: a faster
-broker may answer more often within the same time, so the client's pauses in all have to be alike.
+Three clients run at once, each with one quota and one connection. They send the same requests to each broker,
+and pause as long as the broker asks for, as every client does (KIP-219). Two clients have a quota of bytes
+and send at a fixed rate, so that each broker gets the same bytes in the same time until the quota is used up;
+after that the pauses determine the rate. The third client has a quota of request time, and asks for metadata
+as fast as it is answered. A faster broker may answer more often in the same time: only the total of pauses
+has to be alike.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ APART_MAX = 0.1
 class Load:
     """A load. `throttle_at`: position of throttle_time_ms in the response, from its end if negative.
 
-    A response below `served_bytes_min` is an empty one of a fetch. `per_s`: requests; None: without limit.
+    A Fetch response below `served_bytes_min` has no records. `per_s`: requests a second; None: no limit.
     """
 
     quota: str
@@ -58,7 +59,7 @@ class Load:
 
 @dataclasses.dataclass
 class Measured:
-    """The pauses of a load. `paused_s`: in all; a pause that outlasts the run counts up to its end."""
+    """The pauses of a load. `paused_s` is their sum; the last pause counts up to the end of the run."""
 
     requests: int = 0
     throttled: int = 0
@@ -77,7 +78,7 @@ class Measured:
 
 
 def loads() -> Sequence[Load]:
-    """Return the loads. Each quota is that of a client id with its load's name."""
+    """Return the loads. The client id of each load has the name of its quota."""
     write = frames.produce("written", 1, PIECE_BYTES, acks=1, client_id="producer_byte_rate")
     read = frames.fetch("read", READ_FROM, PIECE_BYTES, client_id="consumer_byte_rate")
     ask = frames.metadata("request_percentage")
@@ -157,7 +158,7 @@ def row(name: str, ours: float, theirs: float, unit: str) -> str:
 
 
 def report(load: Load, ours: Measured, theirs: Measured) -> bool:
-    """Print both in a row; return whether they are alike."""
+    """Print both brokers' figures side by side; return whether they are alike."""
     print(f"{load.quota}={load.value:g}: mpbroker, {Kafka.name}, ratio")
     print(row("requests", ours.requests, theirs.requests, ""))
     print(row("throttle total", ours.throttle_ms, theirs.throttle_ms, "ms"))

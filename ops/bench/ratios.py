@@ -1,7 +1,7 @@
-"""Ratios of mpbroker to Apache Kafka as they were recorded, and whether those measured now hold them.
+"""Records ratios of mpbroker to Apache Kafka, and compares newly measured ratios with the record.
 
-Absolute numbers belong to a machine and its hour; ratios of brokers that take turns on it are what can be
-kept. More is better in every row: where less is, the ratio is that of Kafka to mpbroker.
+Absolute numbers depend on the machine and on its other work at the time. Ratios do so less, if the brokers
+take turns. A larger ratio is better in every row: where less is better, it is the ratio of Kafka to mpbroker.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """`make bench` and `make bench-kafka`: mpbroker's speed and size as one table, with Apache Kafka's.
 
     python -m ops.bench.run               # mpbroker, durable (the default) and with log.flush.policy=os
-    python -m ops.bench.run --kafka       # and Apache Kafka, un-synced as it comes
+    python -m ops.bench.run --kafka       # and Apache Kafka, which does not sync by default
     python -m ops.bench.run --only 'produce-100B' --seconds 2 --rounds 1 --json figures.json
 
-All brokers are up from the start, but only the one that is measured runs: the others are stopped by a
-signal. Within a scenario the brokers take turns, round after round, so that a machine that slows down does
-so for all.
+All brokers are started first, but only the one that is measured runs: SIGSTOP pauses the others. Within a
+scenario the brokers take turns, round after round, so that a machine that slows down slows all of them.
 """
 
 import argparse
@@ -152,7 +151,7 @@ def data_directory(given: Path | None) -> Iterator[Path]:
 
 
 def warm_up(broker: Broker, seconds: float, topic: str = "warm-up", door: Door | None = None) -> None:
-    """Send small produces: a JVM compiles what runs often."""
+    """Send small produces, because a JVM compiles only code that runs often."""
     scenarios.create_topic(broker, topic)
     request = frames.produce(topic, records=1, value_bytes=100)
     for connections in WARMUP_CONNECTIONS:
@@ -182,9 +181,9 @@ def started(
     topic: str = "",
     partitions: int = 1,
 ) -> Iterator[tuple[list[Contender], Path]]:
-    """Start the brokers of a run; yield them, warmed up and paused, and their directory; kill them at last.
+    """Start the brokers of a run; yield them, warmed up and paused, and their directory; then kill them.
 
-    `topic`: made on each.
+    `topic`, unless empty, is created on each broker.
     """
     scenarios.build_generator()
     with data_directory(parent) as directory, contextlib.ExitStack() as stack:

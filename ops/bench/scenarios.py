@@ -36,9 +36,8 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Scenario:
-    """One load: `kind` is produce (records of `value_bytes`, one per request, to each of the topic's
-    partitions in turn), fetch (of `value_bytes`), or connect (a connection for each request, which is
-    ApiVersions).
+    """One load. `kind` is produce (one record of `value_bytes` per request, to the topic's partitions in
+    turn), fetch (`value_bytes` per request), or connect (a new connection for each request, an ApiVersions).
     """
 
     name: str
@@ -113,7 +112,7 @@ def build_generator() -> None:
 
 
 def attempts(patience_s: float) -> Iterator[int]:
-    """Count attempts, a moment apart. Raises BrokerError when the patience is over."""
+    """Count attempts, with a short pause after each. Raises BrokerError after `patience_s` seconds."""
     deadline = time.monotonic() + patience_s
     for number in itertools.count():
         yield number
@@ -138,7 +137,7 @@ def create_topic(
     first: frames.Request | None = None,
     timeout_s: int = TOPIC_TIMEOUT_S,
 ) -> None:
-    """Make the topic, and return when it takes records: `first`, or one of 100 bytes, is in partition 0."""
+    """Create the topic; return when partition 0 has its first record: `first`, or one of 100 bytes."""
     with frames.connected(broker.address, timeout_s=timeout_s) as connection:
         request = frames.create_topic(topic, partitions, timeout_ms=1000 * timeout_s)
         error_code, _ = frames.exchange(connection, request)
@@ -148,7 +147,7 @@ def create_topic(
 
 
 def delete_topic(broker: Broker, topic: str) -> None:
-    """Delete the topic of a load, which leaves gigabytes in the log."""
+    """Delete the topic of a load, because the load leaves gigabytes in it."""
     with frames.connected(broker.address) as connection:
         error_code, _ = frames.exchange(connection, frames.delete_topic(topic))
     if error_code:
@@ -180,11 +179,11 @@ def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
 
 
 def settle_memory(directory: Path, seconds: float) -> None:
-    """Before a bulk produce write earlier data to disk, and give the page cache memory that was in use.
+    """Before a bulk produce, write earlier data to disk, and touch the memory that the page cache will use.
 
     A virtual machine gets memory from its host at the first touch of each page, at a tenth of the speed of
-    memory that it has; after a few GB in a run, writers are throttled to the speed of the disk. Both would
-    measure what happened to run earlier, not the broker.
+    memory that it already has. And after a few GB of writes the kernel slows writers down to the speed of the
+    disk. Without this call, figures would depend on what ran earlier, not only on the broker.
     """
     block = bytes(PAGE_CACHE_BLOCK_BYTES)
     os.sync()
@@ -195,9 +194,9 @@ def settle_memory(directory: Path, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Door:
-    """Another listener of the broker, and how to come in there.
+    """Another listener of the broker, and what a client needs to connect to it.
 
-    `authorities`: a file with the certificates that its own leads to; without it nothing is encrypted.
+    `authorities`: a file with CA certificates, by which the client checks the listener's; None: no TLS.
     `login`: user and password of SCRAM-SHA-256.
     """
 
@@ -254,7 +253,7 @@ def run_load(
     at_edges: Callable[[int], None] | None = None,
 ) -> Result:
     """Run the generator once; measure the CPU time that the broker's tree takes meanwhile. `rate`: requests
-    per second, however fast they are answered; 0: each connection sends the next one when it is answered.
+    per second, however fast they are answered; 0: a connection sends a request when the last is answered.
     `at_edges` is called with the generator's process id when the measuring begins and when it ends.
     """
     tree = broker.tree()

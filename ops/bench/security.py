@@ -5,12 +5,12 @@ The loads of `make bench-kafka`, in forms that take turns in one run:
 * plain: a listener without authentication, of a broker without an authorizer;
 * plain again: the same at another broker, which shows how far two equal brokers differ;
 * ACLs: StandardAuthorizer, with one entry that allows the load;
-* ACLs among others: with 1,000 entries about other topics and users;
+* ACLs among others: the same entry, and 1,000 entries about other topics and users;
 * SCRAM + ACLs: every connection logs in with SCRAM-SHA-256;
 * TLS + SCRAM + ACLs.
 
-Figures are ratios to plain in the same turn. A connect load makes a connection for each request: with SCRAM
-it logs in, with TLS it shakes hands, and its percentiles are those of the request after that.
+Figures are ratios to plain in the same turn. A connect load makes a connection for each request. Login
+(SCRAM) and handshake (TLS) count in its rate, but its percentiles are those of the request after them.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class GuardedBroker:
         )
 
     def let_in(self, others: int) -> None:
-        """Make the user, and the entries: one for each principal of the load, and `others` about others."""
+        """Create the user, an ACL entry for each principal of the load, and `others` for other users."""
         admin = self.admin()
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
         upsertion = UserScramCredentialUpsertion(USER, credential, PASSWORD.encode())
@@ -206,9 +206,9 @@ def entry(name: str, principal: str, *, is_prefix: bool) -> AclBinding:
 
 
 def other(number: int) -> AclBinding:
-    """Return an entry that does not match the load: of a topic, a prefix of topics, or another user.
+    """Return an ACL entry that does not match the load: it is for another user.
 
-    Every third one is about the topics of the load, so that a decision has to read it.
+    Every third entry is for the topics of the load, so that the authorizer has to read it.
     """
     kind = number % 3
     name = (f"orders-{number}", f"team-{number}-", PREFIX)[kind]
@@ -216,7 +216,7 @@ def other(number: int) -> AclBinding:
 
 
 def mpbroker(directory: Path) -> Mpbroker:
-    """Return a broker whose appends are as durable as Kafka's: the disk is not measured here."""
+    """Return a broker whose appends are as durable as Kafka's, since this program does not measure disks."""
     return Mpbroker(directory, flags=OURS)
 
 
@@ -287,7 +287,7 @@ def of_one_kind(directory: Path, stack: contextlib.ExitStack, others: int, *, ka
 def fields(
     directory: Path, *, kafka: bool = False, others: int = OTHERS, kafka_warmup_s: float = KAFKA_WARMUP_S
 ) -> Iterator[list[Field]]:
-    """Start the brokers; yield our forms, and Apache Kafka's if they are asked for."""
+    """Start the brokers; yield the forms of mpbroker and, with `kafka`, those of Apache Kafka."""
     with contextlib.ExitStack() as stack:
         found = [Field(OUR_NAME, of_one_kind(directory, stack, others, kafka=False))]
         if kafka:
@@ -304,9 +304,9 @@ def fields(
 
 
 class Topics:
-    """The topic of a load at each broker, which its forms share.
+    """The topic of a load on each broker. A broker's forms share the topic.
 
-    What large produces write is too much for the disk if it stays: each turn has a topic of its own.
+    Large produces would fill the disk over all turns, so they get a new topic for each turn.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -361,7 +361,7 @@ def turn(form: Form, scenario: Scenario, topics: Topics, directory: Path, second
 def measure(
     field_of: Sequence[Form], wanted: Sequence[Scenario], directory: Path, seconds: float, rounds: int
 ) -> None:
-    """Let the forms take turns, in the other direction every other round."""
+    """Let the forms take turns, in reverse order in every second round."""
     for scenario in wanted:
         topics = Topics(scenario)
         for number in range(rounds):

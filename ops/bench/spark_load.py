@@ -24,7 +24,7 @@ SAMPLE_S = 0.05
 
 
 def burn(cores: float, seconds: float, ready: Barrier) -> None:
-    """Use `cores` of a core (0 to 1) for some seconds, a slice at a time."""
+    """Use the fraction `cores` (0 to 1) of one core for some seconds, a slice at a time."""
     ready.wait(START_TIMEOUT_S)
     stop_at = time.monotonic() + seconds
     while (now := time.monotonic()) < stop_at:
@@ -35,9 +35,10 @@ def burn(cores: float, seconds: float, ready: Barrier) -> None:
 
 @contextmanager
 def burning(cores: float, seconds: float) -> Iterator[None]:
-    """Run processes that take this many cores for this long: the control for a job that takes as much.
+    """Keep this many cores busy with processes, to compare their effect with that of an equally busy job.
 
-    All run when the block begins and have ended after it. Raises BrokenBarrierError if one does not start.
+    All processes run when the body begins and have ended after it. Raises BrokenBarrierError if one does not
+    start.
     """
     context = multiprocessing.get_context("spawn")
     whole, rest = divmod(cores, 1)
@@ -63,9 +64,9 @@ def with_cores(tree: Tree, run: Callable[[], Found]) -> tuple[Found, float]:
 
 @dataclass
 class WorkerMemory:
-    """Watches the Python workers below a process; `peak_bytes` is the most that one of them had of its own.
+    """Watches the Python workers below a process; `peak_bytes` is the most memory that one took.
 
-    Mapped files do not count: their pages are the page cache's, and go when it needs room.
+    Mapped files do not count: their pages belong to the page cache, which frees them when it needs room.
     """
 
     root: psutil.Process

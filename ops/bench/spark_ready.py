@@ -16,7 +16,7 @@ TASKS = 2
 
 
 class ReadyBatches(DataSource):
-    """Rows as those of mpbroker's source. Options: `records`, `valueBytes`, and `columns` as there."""
+    """Yields rows like mpbroker's source. Options: `records`, `valueBytes`, and that source's `columns`."""
 
     @classmethod
     def name(cls) -> str:

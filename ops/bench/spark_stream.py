@@ -1,4 +1,4 @@
-"""How soon a record is a row of a streaming query, and what that costs: `make bench-spark-stream`.
+"""How soon a streaming query returns a new record, and what that costs: `make bench-spark-stream`.
 
 One broker, one topic, and one query after the other: our source on files and over the network, and Spark's
 own Kafka connector. The connector exists for PySpark 4.0.0 only, so our source runs under it, too
@@ -66,7 +66,7 @@ def stream(spark: SparkSession, source: str, address: str, log_dir: str) -> Data
 
 
 class Latencies:
-    """Produces a record, waits for its row, and so on."""
+    """Produces single records, and waits for the row of each before the next."""
 
     def __init__(self, address: str) -> None:
         from confluent_kafka import Producer

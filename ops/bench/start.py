@@ -1,11 +1,11 @@
 """How soon a broker serves again: `python -m ops.bench.start`; fails where a bound is missed.
 
-Ten thousand partitions, each with a batch of an idempotent producer, within 4096 descriptors: after a clean
-stop, after every process was killed, and what an idle partition costs in memory. Then some gigabytes in one
-partition and a kill: a start checks the part since the last recovery point then, not the log.
+With ten thousand partitions, each with a batch of an idempotent producer, and at most 4096 descriptors:
+starts after a clean stop and after every process was killed, and the memory of an idle partition. Then, with
+some gigabytes in one partition, a start after a kill: it checks only the log since the last recovery point.
 
-An empty directory is started several times, and the best counts: whatever else the machine does only adds to
-it. The same broker, with two processors and two handlers, then idles for half a minute.
+A broker is started on an empty directory several times, and the best time counts: other work on the machine
+only adds time. The last of these brokers, with two processors and two handlers, then idles for half a minute.
 """
 
 import argparse

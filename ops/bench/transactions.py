@@ -1,9 +1,9 @@
 """Transactions a second and their times, compared with Apache Kafka: `python -m ops.bench.transactions`.
 
 Some producers of librdkafka, each with a transactional id of its own, write some records to two partitions
-and commit, again and again; the brokers take turns. A transaction is answered when its decision is as durable
-as the broker makes it: with mpbroker on the disk or, as with Kafka, in the page cache (`os`).
-Measured is begin to commit, with the pauses that librdkafka makes when a broker asks it to retry.
+and commit, again and again; the brokers take turns. mpbroker answers a commit when the decision is on the
+disk or, with `os`, in the page cache as with Kafka. The time of a transaction is from begin to commit,
+including the pauses that librdkafka makes when a broker asks it to retry.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Browser:
         return self._page.evaluate(expression)
 
     def until(self, expression: str, what: str) -> Any:
-        """Wait until an expression is true, and return it. One that throws is not true yet."""
+        """Wait until an expression is true, and return its value. While it throws, it counts as false."""
         last_error = ""
         for _ in range(PATIENCE_MS // PAUSE_MS):
             try:
@@ -98,7 +98,7 @@ class Browser:
         self.until(f"({shown}).includes({json.dumps(text)})", f"{text!r} is shown in {selector}")
 
     def click(self, selector: str, text: str = "") -> None:
-        """Click the first element that is shown and has a text, when nothing covers it."""
+        """Click the first visible element of `selector` that contains `text`, once nothing covers it."""
         with_text = re.compile(re.escape(text)) if text else None
         self._page.locator(selector, has_text=with_text).filter(visible=True).first.click()
 

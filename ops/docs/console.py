@@ -99,7 +99,7 @@ class Picture(NamedTuple):
 
 @contextmanager
 def filled(broker: Broker) -> Iterator[None]:
-    """Write records of each kind; have a group without members, and one that has committed little."""
+    """Write records of each kind; make a group without members, and one with few committed offsets."""
     broker.create_topic("mixed", partitions=2)
     common = {"bootstrap.servers": broker.bootstrap_servers}
     producer = Producer({**common, "transactional.id": "pictures"})
@@ -133,7 +133,7 @@ def _commit(consumer: Consumer, *offsets: tuple[str, int, int]) -> None:
 
 
 def let_in(broker: Broker) -> None:
-    """Add users and ACLs as of a shop."""
+    """Add the users and ACLs of an imaginary shop."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192)
     users: list[UserScramCredentialAlteration] = [
@@ -164,7 +164,7 @@ def write_record(browser: Browser) -> None:
 
 
 def make(broker: Broker, wanted: list[Picture], watched_s: float = LOAD_S) -> None:
-    """Make pictures of a broker's console, after it was watched for a while."""
+    """Make pictures of a broker's console, after watching it for `watched_s` to fill its history."""
     pointer = read_pointer(broker.log_dir)
     assert pointer is not None
     token = console_token.read(Path(pointer.runtime_dir))

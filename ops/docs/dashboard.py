@@ -21,7 +21,7 @@ RATE = "$__rate_interval"
 
 
 class Panel(NamedTuple):
-    """A panel: its title, Grafana's unit, its queries with their legends, and its width of 24."""
+    """A panel: its title, Grafana's unit, its queries with their legends, its width (a row has 24)."""
 
     title: str
     unit: str

@@ -1,7 +1,7 @@
 """Makes the tables of README and docs/PERFORMANCE.md: `python -m ops.docs.figures`.
 
-They come from docs/figures.json (`make figures`) and docs/growth.json (`make bench-growth`), which call this
-when they have measured; tests compare the pages with the files.
+The numbers come from docs/figures.json (`make figures`) and docs/growth.json (`make bench-growth`). Both
+commands make the tables after measuring; tests compare the pages with the files.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def numbers(figures: Figures) -> list[str]:
 
 
 def small(figures: Figures) -> list[str]:
-    """Return rates of small produces: by connections, then over many partitions; CPU of `os`."""
+    """Return rates of small produces by connections and partitions, and CPU with log.flush.policy=os."""
     lines = head("one record of 100 bytes a request", *BESIDE, "os, CPU : Kafka's")
     for load in (*SMALL, *SPREAD):
         cpu = {one: found["cpu_us"] for one, found in figures["loads"]["loads"][load].items()}
@@ -106,7 +106,7 @@ def small(figures: Figures) -> list[str]:
 
 
 def device(figures: Figures) -> list[str]:
-    """Return the bare device's figures, and how much of them one connection's rate reaches."""
+    """Return the bare device's time, and the rate of durable produces that it allows one connection."""
     device_us = figures["loads"]["device_us"]
     rates = _rates(figures, SMALL[0])
     os_us = 1e6 / rates["os"]
@@ -243,7 +243,7 @@ def circumstances(curves: Curves) -> list[str]:
 
 
 def bends(curves: Curves) -> list[str]:
-    """Return a table of the curves' figures at both ends of each stretch that the page explains."""
+    """Return a table with a row for each of BENDS: a curve's figure at both ends of a range."""
     lines = ["| curve | over | figure, of a request | os | durable |", "|---|---|---|---|---|"]
     for name, first, last, figure, value in BENDS:
         points = {(point["series"], point["x"]): point for point in curves[name]["points"]}
@@ -258,7 +258,7 @@ def bends(curves: Curves) -> list[str]:
 
 
 def hops(curves: Curves) -> list[str]:
-    """Return a table of each hop's work for a request: CPU, system calls, wake-ups."""
+    """Return a table of each hop's work per request: CPU, system calls, wake-ups."""
     lines = [f"| request | | {' | '.join(HOPS)} | all |", f"|---|---|{'---|' * len(HOPS)}---:|"]
     for point in curves["hops"]["points"]:
         cells = [

@@ -1,6 +1,6 @@
-"""A broker with some load, for pictures: topics as of a shop, and groups that read them, mostly too slowly.
+"""Runs a broker with some load, for pictures: topics of a shop, and groups that mostly read too slowly.
 
-The rate of writes goes up and down like a day, only faster.
+The rate of writes rises and falls as over a day, only faster.
 """
 
 from __future__ import annotations

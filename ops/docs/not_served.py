@@ -1,6 +1,6 @@
 """Kafka's APIs that are not served here: what a user loses, which tool finds that out, what to use instead.
 
-Together with the served ones and those only between brokers these are all keys of Kafka
+These APIs, the served APIs, and the APIs that only brokers use among each other are all of Kafka's API keys
 (tests/ops/test_docs.py).
 """
 
@@ -13,7 +13,7 @@ from mpbroker.protocol.api_keys import ApiKey
 
 
 class NotServed(NamedTuple):
-    """A row of the page. `tools`: Kafka's tools that fail, and how, unless with the usual message."""
+    """A row of the page. `tools`: Kafka's tools that fail, and their message if it is not the usual one."""
 
     keys: tuple[ApiKey, ...]
     lost: str

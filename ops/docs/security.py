@@ -1,7 +1,7 @@
 """Writes the tables of docs/SECURITY.md that are measured: `python -m ops.docs.security`.
 
 docs/attacks.json comes from `python -m tests.security.attack_table --write`, docs/security.json from
-`make bench-security ARGS=--write`; both call this.
+`make bench-security ARGS=--write`; both commands also write the tables.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _broker(name: str, rows: Sequence[Measured]) -> list[str]:
 
 
 def _noise(rows: Sequence[Measured]) -> float:
-    """Return by how much the rates of two brokers that are alike differed, as a share of the first one's."""
+    """Return the largest difference between the rates of two equal brokers, as a share of the first rate."""
     return max(abs(float(row["rate_ratio"]) - 1) for row in rows if row["form"] == AGAIN)
 
 

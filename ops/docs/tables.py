@@ -1,4 +1,4 @@
-"""Tables of a page that are made, between `<!-- table NAME -->` and `<!-- end -->`; the rest is by hand."""
+"""Writes a page's generated tables, each between `<!-- table NAME -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Derives Kafka's API keys, and the schema in the form of Kafka's message JSON, from the installed kio.
 
 kio (Apache-2.0) carries one dataclass per message and version, generated from Apache Kafka's
-clients/src/main/resources/common/message/*.json. This program puts the versions of a message together again,
-so that a new Kafka version is: upgrade kio, run this and emit.py, read the diff. Messages of APIs that are
-neither served nor asked (ops/docs/not_served.py) are left out, their keys and versions are not.
+clients/src/main/resources/common/message/*.json. This program merges the versions of a message. To support a
+new Kafka version, upgrade kio, run this and emit.py, and read the diff. Messages of APIs that mpbroker does
+not serve or call (ops/docs/not_served.py) are left out, but their keys and versions are written.
 
     python ops/schema/extract.py            # writes mpbroker/protocol/schema/kafka.json and api_keys.py
 """

@@ -1,8 +1,8 @@
 """Builds a wheel for aarch64 on another processor, from an sdist: python -m ops.setup.cross dist/*.tar.gz
 
-GCC's cross compiler gets headers and libraries of Debian's arm64 packages. The Debian Python defines
-its target: sysconfig reads the data of that one instead of its own. So the wheel is for one Python, Debian's,
-which has to be of the version that runs this.
+GCC's cross compiler gets headers and libraries from Debian's arm64 packages. sysconfig reads the build data
+of Debian's arm64 Python instead of the running Python's. So the wheel is only for Debian's version of Python,
+and this program has to run on the same version.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def add_translated(sources: Path) -> None:
-    """Add what Cython has made of these sources in the checkout: C is the same everywhere."""
+    """Copy Cython's C files from the checkout to `sources`: they are the same for every processor."""
     for package in NATIVE:
         for made in (ROOT / package).rglob("*.c"):
             shutil.copyfile(made, sources / made.relative_to(ROOT))

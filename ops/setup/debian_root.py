@@ -1,7 +1,7 @@
 """A directory with packages of Debian: for arm64 a compiler's sysroot or the root of emulated programs.
 
 apt resolves and fetches with a configuration of its own, so that the system's architectures, sources and
-packages stay as they are. Nothing is configured, so nothing is run and root is not needed.
+packages stay as they are. Packages are only unpacked: none of their scripts run, and root is not needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FetchFailed(Exception):
 
 
 def require(tools: dict[str, str]) -> None:
-    """Raise MissingTools unless every program is on PATH. `tools`: programs by the package that has them."""
+    """Raise MissingTools unless every program is on PATH. `tools`: the package of each program."""
     missing = {tool: package for tool, package in tools.items() if shutil.which(tool) is None}
     if missing:
         install = " ".join(sorted(set(missing.values())))
@@ -39,7 +39,7 @@ def require(tools: dict[str, str]) -> None:
 def make(
     directory: Path, packages: Sequence[str], *, architecture: str = "arm64", release: str = RELEASE
 ) -> Path:
-    """Unpack the packages and their dependencies below `directory`. Return the root, which is kept."""
+    """Unpack packages and their dependencies. Return the root, which later calls with these packages use."""
     root, wanted = directory / "root", directory / "packages"
     named = "\n".join([architecture, release, *packages])
     if wanted.exists() and wanted.read_text() == named:
@@ -95,7 +95,7 @@ def _fetch(configuration: Path, packages: Sequence[str]) -> list[Path]:
 
 
 def _extract(archive: Path, root: Path) -> None:
-    """Unpack a package. `dpkg-deb --extract` would put directories where /lib and /bin are links to /usr."""
+    """Unpack a package. Keep the links /bin, /lib and /sbin, which `dpkg-deb --extract` would replace."""
     for name in ("bin", "lib", "sbin"):
         if not (root / name).is_symlink():
             (root / "usr" / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Compiles the native modules, each translated and compiled in one job, with one job at a time for each CPU.
+"""Compiles the native modules, in as many jobs as there are CPUs. A job translates and compiles a module.
 
 setup.py calls this for a checkout, for wheels and for sanitizers alike.
 """
@@ -77,7 +77,7 @@ def translate(extension: Any, force: bool) -> None:
 
 
 def write_shared() -> bool:
-    """Have Cython write the shared module. Return False if this version of it wrote it before."""
+    """Have Cython write the module of its utility code. Return False if this version has written it."""
     if SHARED_SOURCE.exists():
         with SHARED_SOURCE.open(encoding="utf-8") as text:
             if f"Cython {cython_version} " in text.readline():

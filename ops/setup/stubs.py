@@ -1,7 +1,7 @@
 """Write a stub next to each native module, from its annotated .pyx: `python -m ops.setup.stubs`.
 
-Stubs are made, not kept: setup.py calls this when it compiles, `make lint` before it checks types. What C
-types do not express is annotated in the signature, or in a `# type:` after a constant or a `cdef readonly`.
+Stubs are not in git: setup.py calls this when it compiles, `make lint` before it checks types. What C types
+do not express is annotated in the signature, or in a `# type:` after a constant or a `cdef readonly`.
 Names that only annotations use are imported under `if TYPE_CHECKING:`. A name without a type in the source
 has none in the stub, so that mypy complains.
 """

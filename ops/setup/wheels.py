@@ -1,8 +1,8 @@
 """Builds a wheel for each CPython that is here, from one sdist: python -m ops.setup.wheels dist/*.tar.gz
 
 Each wheel is for any Linux whose C library is as new as the one that auditwheel's tag names (PEP 600).
-OpenSSL stays outside of it, although PEP 600 does not count on it: every distribution with such a C library
-has `libssl.so.3`, mends its holes sooner than a release of ours could, and may have a faster one.
+OpenSSL is not in the wheel, although PEP 600 does not expect it on the host: every distribution with such a
+C library has `libssl.so.3`, fixes its bugs sooner than our releases could, and may have a faster version.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def add_jar(sources: Path) -> None:
 
 
 def lock(file: Path, *chosen: str) -> Path:
-    """Write the versions in uv.lock of the chosen groups and extras. Return the file."""
+    """Write the requirements of the chosen groups and extras, as locked in uv.lock. Return the file."""
     export = ("--quiet", "export", "--locked", "--no-emit-project", "--no-hashes")
     where = ("--project", str(ROOT), "--output-file", str(file))
     subprocess.run([*UV, *export, *where, *chosen], check=True, stdout=subprocess.DEVNULL)
@@ -109,7 +109,7 @@ def build(sources: Path, python: str, into: Path) -> Path:
 
 
 def repair(wheel: Path, into: Path, *, libraries: Path | None = None) -> Path:
-    """Have auditwheel check what the wheel needs of its host, and name it after that. Return the new path.
+    """Have auditwheel check which libraries the wheel needs, and set its tag. Return the new path.
 
     `libraries`: the directory with the target's libraries, if its processor is of another kind.
     """

@@ -1,7 +1,8 @@
 """Archives topics as Parquet, each record once: the records of a run become visible by one rename.
 
-A run belongs to topic ids. A topic that was deleted and recreated continues from its new start, and a run
-during which that happens is dropped. `lake` describes the directory, and what a crash leaves in it.
+A run records the ids of its topics. After a topic was deleted and recreated, the next run begins at the start
+of the new topic. If that happens during a run, the run is dropped. `lake` describes the directory, and what
+a crash leaves in it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _HOUR_US: Final = 3_600_000_000
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """The topics to archive, the target, and its form.
+    """The topics to archive, the target, and its partitioning.
 
     A job with more than `records_per_run` records makes several runs.
     """
@@ -62,7 +63,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Slice:
-    """The offsets of one run, by partition, and the id of each topic at that moment."""
+    """The offsets of one run, by partition, and the topics' ids when the offsets were chosen."""
 
     spans: Mapping[TopicPartition, tuple[int, int]]
     ids: Mapping[str, str | None]
@@ -116,7 +117,7 @@ class _Archiving:
         return self._result
 
     def _ahead(self, reached: Mapping[Log, int]) -> Slice:
-        """Return the offsets to archive, from each log's last run, or its start, to what may be read now."""
+        """Return the offsets to archive: from the last run's end, or the log's start, to the readable end."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             bounds = catalog.bounds(selected(catalog, options))
@@ -188,7 +189,7 @@ class _Archiving:
             writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(place))
 
     def _written(self, now: Slice, place: Path) -> list[Span]:
-        """Return the spans of the run, counted in its files. Raises JobError."""
+        """Return the run's offsets, and its number of records in the files, by partition. Raises JobError."""
         counts = counted(self._spark, place)
         spans = []
         for (topic, number), (start, end) in now.spans.items():
@@ -256,7 +257,7 @@ def without(whole: Slice, done: Slice) -> Slice:
 
 
 def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[int, int, int]]:
-    """Return records, first and last offset by partition, counted in the Parquet files of runs."""
+    """Return (number of records, first offset, last offset) by partition, from the Parquet files of runs."""
     if not any(any(place.rglob("*.parquet")) for place in places):
         return {}
     # Without a schema Spark would take a topic named 0001 for a number.
@@ -267,7 +268,7 @@ def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[in
 
 @contextmanager
 def as_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Have timestamps written in the type that all readers of Parquet support, not in INT96."""
+    """Set Spark to write timestamps in the type that all readers of Parquet support, not as INT96."""
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")
@@ -278,7 +279,7 @@ def as_microseconds(spark: SparkSession) -> Iterator[None]:
 
 
 def file_schema(partition_by: Sequence[str]) -> StructType:
-    """Return the columns of the files, followed by those of the directories around them."""
+    """Return the columns in the Parquet files, then the `partition_by` columns, which name directories."""
     of_directories = {
         "topic": FIELDS["topic"],
         "date": StructField("date", DateType()),

@@ -2,8 +2,8 @@
 
 The files are read by as many tasks as there are segments.
 
-A gap is a run of offsets between two batches that is in no batch. Below the cleaner's checkpoint compaction
-may have removed them; above it a gap is a hole. Control records and aborted records are not gaps, because
+A gap is a range of offsets that no batch contains. Compaction may have removed offsets below the cleaner's
+checkpoint; a gap above the checkpoint is a hole. Control records and aborted records are not gaps, because
 their batches exist. A duplicate is a batch whose producer id, epoch and sequence another batch of the
 partition has, too.
 """
@@ -39,9 +39,9 @@ _DDL: Final = (
 
 @dataclass
 class PartitionAudit:
-    """A partition's numbers.
+    """The results of an audit for a partition.
 
-    `compacted` counts offsets that compaction took, `missing` those that are in no batch.
+    `compacted` counts offsets that compaction removed, `missing` those in the gaps that are holes.
     """
 
     topic: str

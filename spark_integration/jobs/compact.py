@@ -30,7 +30,7 @@ class Compacted:
 def compact(
     spark: SparkSession, target: Path, file_bytes: int = FILE_BYTES, notice: Notice | None = None
 ) -> Compacted:
-    """Rewrite as one the runs whose files are on average smaller than half of `file_bytes`.
+    """Rewrite runs with small files, on average less than half of `file_bytes`, as one run.
 
     The new run is sorted by partition and offset. Raises JobError, PySparkException, OSError.
     """

@@ -50,7 +50,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Source:
-    """The topics that a job reads, and their place. `extra` has more options of the source, by name."""
+    """The topics that a job reads, and where they are. `extra` has more options of the source, by name."""
 
     topics: str | None = None
     pattern: str | None = None
@@ -75,7 +75,7 @@ class Source:
         return {**{name: text for name, text in chosen.items() if text is not None}, **self.extra, **more}
 
     def parsed(self) -> ReadOptions:
-        """Parse the options as a batch query's. Raises OptionError."""
+        """Return the options, parsed for a batch query. Raises OptionError."""
         return parse_options(self.options())
 
 
@@ -87,7 +87,7 @@ def check_sink(options: Mapping[str, str]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Return one sentence of an error that Spark may have wrapped into frames of two languages.
+    """Return one sentence of an error that Spark may have wrapped into errors of Python and Java.
 
     Our own errors come from workers as the last line of a Python traceback inside Spark's message.
     """

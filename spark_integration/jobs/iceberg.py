@@ -133,7 +133,7 @@ class IcebergLake:
         return made
 
     def _spans(self, table: Table | None) -> tuple[Span, ...]:
-        """Return the spans in the newest snapshot that has them: others may compact or delete in between."""
+        """Return the spans in the newest archive snapshot. Raises JobError for a table of other data."""
         if table is None:
             return ()
         snapshot = table.current_snapshot()

@@ -47,7 +47,7 @@ Log = tuple[str, str | None, int]
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Offsets [start, end) of a partition that a run has, and how many of their records it holds."""
+    """The offsets [start, end) that a run has of a partition, and the number of its records there."""
 
     topic: str
     topic_id: str | None
@@ -62,7 +62,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The file with the data of a run. `is_compacted`: the run was made of other runs."""
+    """The content of a run's `_archive.json`. `is_compacted`: the run was made of other runs."""
 
     format: int
     run: int
@@ -81,7 +81,7 @@ class Run(msgspec.Struct, frozen=True):
     state: State
 
     def files(self) -> list[Path]:
-        """Return its data files, sorted."""
+        """Return the run's data files, sorted."""
         return sorted(visible_files(self.path))
 
 
@@ -169,7 +169,7 @@ class Lake:
                 shutil.rmtree(other)
 
     def _check_link(self, generations: Path) -> None:
-        """Check that an archive has its link: without it the job would delete the runs. Raises JobError."""
+        """Raise JobError if there are runs, but no link `data`: without it `begin` could delete them."""
         if self.data.is_symlink() or not generations.exists():
             return
         found = sorted(one.name for one in generations.iterdir() if any(one.iterdir()))
@@ -233,7 +233,7 @@ def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def visible_files(path: Path) -> list[Path]:
-    """Return the files that Spark would read: no part of the name begins with _ or a dot."""
+    """Return the files below `path` that Spark would read: no name on the way begins with _ or a dot."""
     found = []
     for parent, directories, names in os.walk(path):
         directories[:] = [name for name in directories if not name.startswith(_HIDDEN)]
@@ -258,7 +258,7 @@ def _check_is_ours(path: Path) -> None:
 
 
 def _finish(place: Path, state: State) -> None:
-    """Write the state to the data, and sync all of it."""
+    """Write the state next to the data files, and sync all files."""
     for hidden in place.rglob(".*.crc"):
         # Hadoop's own checksums, which would not follow a hard link to a data file.
         hidden.unlink()

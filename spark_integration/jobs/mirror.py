@@ -31,10 +31,10 @@ class MirrorSettings:
     """The records to write, and their target.
 
     `options` are the sink's, such as kafka.bootstrap.servers. `checkpoint` is a directory of this mirror
-    alone. `name` is the sink's, with `exactly_once`; it belongs to the checkpoint. `prefix` goes before the
-    topics' names there. `keep_partitions` writes into partitions of the same numbers; otherwise the key
-    decides. Topics that do not exist there are created with the partitions and settings of their sources, and
-    get the partitions that their sources get.
+    alone. With `exactly_once`, `name` is the sink's id; keep it as long as the checkpoint. `prefix` begins
+    the names of the target's topics. `keep_partitions` writes into partitions of the same numbers; otherwise
+    the key decides. Missing topics are created with the partitions and settings of their sources, and get
+    more partitions when their sources do.
     """
 
     source: Source
@@ -51,7 +51,7 @@ class MirrorSettings:
 def mirror(spark: SparkSession, settings: MirrorSettings, notice: Notice | None = None) -> Running:
     """Start the mirror; the caller waits for it.
 
-    Raises OptionError, SourceUnavailable, JobError (topics there are not as needed), PySparkException.
+    Raises OptionError, SourceUnavailable, JobError (the target's topics do not fit), PySparkException.
     """
     options = {"startingOffsets": "earliest", **settings.source.options(), "includeHeaders": "true"}
     records = spark.readStream.format("mpbroker").options(**in_order(options)).load()

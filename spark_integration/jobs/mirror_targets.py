@@ -1,7 +1,8 @@
 """Makes the topics that a mirror writes to: with the partitions and the settings of its sources.
 
-A mirror does so when it starts, and on the driver before each batch, since topics come and grow meanwhile:
-the tasks would have the broker create a missing topic with its default number of partitions.
+A mirror does so when it starts, and on the driver before each batch, since sources may be created or grow
+while it runs. Tasks must find the topics: they would make the broker create a missing topic with its default
+number of partitions.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _OWN_SETTING: Final = 1
 class Targets:
     """The topics that a mirror reads, and how their copies are named.
 
-    With `keep_partitions` records go into partitions of the same numbers. Options of the sink carry this to
-    the process that begins a batch.
+    With `keep_partitions` records go into partitions of the same numbers. The sink's options carry these
+    fields to the process that begins a batch.
     """
 
     source: Mapping[str, str]
@@ -78,10 +79,10 @@ class Targets:
     def make(self, sink: WriteOptions, *, has_begun: bool) -> list[str]:
         """Create the topics that do not exist, and return their names.
 
-        With `keep_partitions`, a target may lack partitions of its source. With `has_begun` it is extended,
-        since the source has grown; otherwise refused (JobError), since it is not this mirror's topic.
-        Raises JobError before anything is written if a topic cannot be as needed, and OptionError,
-        SourceUnavailable.
+        With `keep_partitions`, an existing topic may have fewer partitions than its source. If the mirror
+        `has_begun`, the source has grown, so add the missing partitions. If it has not begun, raise JobError,
+        since the topic is not this mirror's. Raises JobError also for other topics that do not fit, always
+        before a record is written. Raises OptionError, SourceUnavailable.
         """
         source = parse_options(dict(self.source), streaming=True)
         counts: dict[str, int] = {}
@@ -144,7 +145,7 @@ def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> tuple
 
 
 class _TooFew(NamedTuple):
-    """A topic in which not each record of its source could keep its partition."""
+    """A target topic with fewer partitions than its source."""
 
     name: str
     there: int
@@ -185,7 +186,7 @@ def _create(cluster: Cluster, sink: WriteOptions, name: str, count: int, setting
 def _settings(
     source: ReadOptions, missing: Mapping[str, str], counts: Mapping[str, int]
 ) -> dict[str, dict[str, str]]:
-    """Return the settings that topics have of their own, but those that are not copied. Raises JobError."""
+    """Return the settings to copy: those that a topic itself has. Raises JobError, ClientError."""
     topics = list(missing.values())
     if source.bootstrap_servers is not None:
         found = _asked(source, topics, counts)
@@ -212,7 +213,7 @@ def _settings(
 
 
 def _asked(source: ReadOptions, topics: list[str], counts: Mapping[str, int]) -> dict[str, dict[str, str]]:
-    """Ask the brokers of the source. Raises JobError, ClientError."""
+    """Return the topics' own settings, from the source's brokers. Raises JobError, ClientError."""
     found: dict[str, dict[str, str]] = {}
     with closing(Brokers(source)) as brokers:
         admin = Admin(brokers.cluster)

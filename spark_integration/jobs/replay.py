@@ -28,9 +28,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 class ReplaySettings:
     """The records to write, and their target.
 
-    `name` is the replay's; the archive keeps its progress under that name. `topics` restricts it to these.
-    `to_topic` takes all records; without it each goes to the topic of its name. `keep_partitions` writes into
-    the partition of the same number, which has to exist. `options` are the sink's.
+    The archive keeps the progress of a replay under its `name`. `topics` are replayed; if empty, all are.
+    `to_topic` gets all records; without it, topics keep their names. `keep_partitions` writes into the
+    partition of the same number, which has to exist. `options` are the sink's.
     """
 
     archive: Path
@@ -51,7 +51,7 @@ class Replayed:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The file of a replay. `id` names it to the sink; `step` is the number of the next step."""
+    """The file with a replay's progress. The sink's id contains `id`; the next step has the number `step`."""
 
     format: int
     id: str
@@ -140,7 +140,7 @@ def _is_wanted(topic: str, settings: ReplaySettings) -> bool:
 
 
 def _frame(spark: SparkSession, paths: list[Path], wanted: tuple[Span, ...]) -> DataFrame:
-    """Return the records of these offsets. The files have topics, ids and numbers of partitions."""
+    """Return the records below `paths` whose topic, topic id, partition and offset are in `wanted`."""
     # With one schema Spark takes no topic named 0001 for a number. Dates and hours are not needed here.
     reader = spark.read.schema(file_schema(("topic",))).option("basePath", str(paths[0].parent))
     frame = reader.parquet(*map(str, paths))

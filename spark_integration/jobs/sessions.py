@@ -1,4 +1,4 @@
-"""Joins single events to visits: a session of a key ends when nothing came for as long as the gap.
+"""Joins events to sessions: a key's session ends when no event of the key came for as long as the gap.
 
 This is an example of a query with state, to be read and changed. The watermark limits how late an event may
 be. A session is output once, when no more events can belong to it, and its state is dropped. So the last
@@ -53,7 +53,7 @@ def sessions(spark: SparkSession, settings: SessionSettings, notice: Notice | No
 
 
 def by_key(events: DataFrame, gap: str, lateness: str) -> DataFrame:
-    """Return key, began, ended (of the last event) and events of each session."""
+    """Return each session's key, times of its first and last event, and number of events."""
     return (
         events.where("key is not null")
         .withWatermark("timestamp", lateness)

@@ -33,10 +33,10 @@ class Running:
         self._batch = -1
 
     def wait(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Return when the query has ended or `is_stopped` returns True. Raises the error of the query.
+        """Wait for the end of the query; stop it once `is_stopped` returns True. Raises the query's error.
 
-        Handlers of signals set `is_stopped` and do not raise: an exception would cut a call to the JVM, and
-        the next call would get its answer.
+        Signal handlers must not raise, but make `is_stopped` return True: an exception would interrupt a call
+        to the JVM, and the next call would get the interrupted call's answer.
         """
         while not is_stopped() and not self._query.awaitTermination(POLL_EVERY_S):
             self._report()
@@ -68,14 +68,14 @@ def _behind(progress: Any) -> int:
 
 
 def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataStreamWriter:
-    """Return the writer with a trigger: end at the present records, or run for ever."""
+    """Return the writer with a trigger: with `once` it ends at the present records, else it runs on."""
     if once:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{max(round(every_s * 1000), 0)} milliseconds")
 
 
 def in_order(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options with which one task reads everything that a batch has of a partition.
+    """Return options with which a single task reads all records that a batch has of a partition.
 
     Raises OptionError.
     """

@@ -1,1 +1,1 @@
-"""Commands that ask a cluster, and the client that they ask with."""
+"""Commands that send requests to a cluster, and the client that they share."""

@@ -49,7 +49,7 @@ Prefixed = Annotated[bool, flag("--prefixed", "The names are prefixes of names, 
 
 
 class Resources(NamedTuple):
-    """The resources that flags name."""
+    """The flags that name resources."""
 
     topics: Annotated[list[str] | None, option("--topic", "NAME", "A topic, * for all; repeatable.")] = None
     groups: Annotated[
@@ -68,7 +68,7 @@ class Resources(NamedTuple):
     cluster: Annotated[bool, flag("--cluster", "The cluster itself.")] = False
 
     def each(self, *, are_prefixes: bool = False) -> list[tuple[ResourceType, str, PatternType]]:
-        """Return type, name and pattern type of each resource. Raises CliError if there is none.
+        """Return type, name and pattern type of each resource. Raises CliError if no flag names one.
 
         `are_prefixes`: all names except the cluster's are prefixes.
         """
@@ -94,7 +94,7 @@ class Resources(NamedTuple):
 
 
 class Principals(NamedTuple):
-    """Principals to allow and to deny, and their hosts. No hosts means all hosts."""
+    """The flags that name principals to allow or deny, and hosts. No hosts means all hosts."""
 
     allowed: Annotated[
         list[str] | None, option("--allow-principal", "User:NAME", "User:* for all; repeatable.")
@@ -107,7 +107,7 @@ class Principals(NamedTuple):
     ] = None
 
     def each(self) -> list[tuple[str, str, Permission]]:
-        """Return principal, host and permission of each entry. Raises CliError, InvalidArgument."""
+        """Return principal, host and permission of each ACL entry. Raises CliError, InvalidArgument."""
         pairs = [(one, Permission.ALLOW) for one in self.allowed or ()]
         pairs += [(one, Permission.DENY) for one in self.denied or ()]
         if not pairs:
@@ -120,7 +120,7 @@ class Principals(NamedTuple):
 
 
 class AclOperations(NamedTuple):
-    """The operations of a command: by name, or by --producer and --consumer."""
+    """The flags that name operations, one by one or as the sets of --producer and --consumer."""
 
     operations: Annotated[
         list[str] | None, option("--operation", "NAME", "Read, Write, Create, Describe, All …; repeatable.")
@@ -134,7 +134,7 @@ class AclOperations(NamedTuple):
     is_idempotent: Annotated[bool, flag("--idempotent", "IdempotentWrite of the cluster.")] = False
 
     def on(self, kind: ResourceType) -> list[Operation]:
-        """Return the operations on a resource of this type."""
+        """Return the operations that the flags name for this type of resource."""
         found = [operation_of(name) for name in self.operations or ()]
         if self.is_producer:
             of_producer = {ResourceType.TOPIC: _PRODUCER, ResourceType.TRANSACTIONAL_ID: _TRANSACTIONAL}
@@ -223,7 +223,7 @@ def acl_list(
 
 
 def _check_sets(resources: Resources, what: AclOperations) -> None:
-    """Check that --producer or --consumer have all their resources (Kafka: AclCommand). Raises CliError."""
+    """Raise CliError if --producer or --consumer lacks a resource that it needs (Kafka: AclCommand)."""
     if what.is_consumer and not (resources.topics and resources.groups):
         raise CliError("--consumer needs --topic and --group", USAGE_ERROR)
     if what.is_producer and not (resources.topics or resources.transactional_ids):
@@ -231,7 +231,7 @@ def _check_sets(resources: Resources, what: AclOperations) -> None:
 
 
 def _entries(resources: Resources, whom: Principals, what: AclOperations, *, are_prefixes: bool) -> list[Acl]:
-    """Return the entries of the flags. Raises CliError for those that can have no effect."""
+    """Return the ACLs that the flags describe. Raises CliError if a resource type lacks the operation."""
     _check_sets(resources, what)
     if what.is_idempotent and not resources.cluster:
         resources = resources._replace(cluster=True)
@@ -257,7 +257,7 @@ def _entries(resources: Resources, whom: Principals, what: AclOperations, *, are
 
 
 def _say(done: list[tuple[str, Acl]], *, as_json: bool) -> None:
-    """Print entries, each with its outcome."""
+    """Print ACLs, each with an outcome such as "added" or "would remove"."""
     say_each([(f"{what}: {acl}", {"done": what, **document(acl)}) for what, acl in done], as_json=as_json)
 
 
@@ -269,7 +269,7 @@ def _check_any(found: Iterable[Acl]) -> None:
 def _filters(
     resources: Resources, whom: Principals, what: AclOperations, *, are_prefixes: bool
 ) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
-    """Return filters for these entries, or without a principal for all of the resources. Raises CliError."""
+    """Return filters that match the flags' ACLs, of any principal if no flag names one. Raises CliError."""
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
         return [filter_of(acl) for acl in _entries(resources, whom, what, are_prefixes=are_prefixes)]

@@ -1,4 +1,4 @@
-"""The client of commands that ask a cluster, with the settings of --command-config."""
+"""The client of commands that send requests to a cluster, with the settings of --command-config."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_COMMANDS = ClientConfig(
 def open_admin(
     where: tuple[str, Path | None], base: ClientConfig = OF_COMMANDS, advice: str = ADVICE
 ) -> Admin:
-    """Return a client of an address, with the settings of a file or of `base`. Raises ClientConfigError."""
+    """Return a client for `where`: an address, and a file that overrides `base`. Raises ClientConfigError."""
     bootstrap, command_config = where
     with _flag_named():
         found = config.read_config(command_config, base, _warn)

@@ -1,4 +1,4 @@
-"""`mpbroker cluster`: id, controller, brokers, features and the versions of their APIs.
+"""`mpbroker cluster`: id, controller, brokers and features of a cluster, and its brokers' API versions.
 
 (Kafka: ClusterTool, FeatureCommand, BrokerApiVersionsCommand)
 """
@@ -59,7 +59,7 @@ def cluster(
 
 
 def _print(document: dict[str, Any]) -> None:
-    """Print tables. Their headings are longer than the keys in JSON, which the enclosing object explains."""
+    """Print the document as tables, whose headings are longer and clearer than the keys of the JSON."""
     print_table(["cluster_id", "controller_id"], [[document["cluster_id"], document["controller"]]])
     for name, headings in _HEADINGS.items():
         if rows := document.get(name):
@@ -68,7 +68,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _versions(client: Admin, nodes: list[int], failed: list[ClientError]) -> dict[int, m.ApiVersionsResponse]:
-    """Return the versions of each broker; add an error for each that does not answer."""
+    """Return the API versions by broker id; add an error to `failed` for each broker that does not answer."""
     spoken: dict[int, m.ApiVersionsResponse] = {}
     for node in nodes:
         try:

@@ -59,7 +59,7 @@ class Resource(NamedTuple):
 
 
 def _parsed(texts: Sequence[str]) -> dict[str, str | None]:
-    """Parse KEY=VALUE texts. Raises CliError, also for a repeated key."""
+    """Parse KEY=VALUE texts. Raises CliError for a malformed text and for a repeated key."""
     changes: dict[str, str | None] = {}
     for text in texts:
         key, value = parse_setting(text, flag="")
@@ -149,7 +149,7 @@ def _alter(
     is_dry: bool,
     as_json: bool,
 ) -> None:
-    """Set settings, or unset those whose value is None; all or none. Raises CliError."""
+    """Set settings; unset a setting whose value is None. Either all succeed or none. Raises CliError."""
     with open_admin(where) as client:
         resource = _resource(client, target)
         # A broker unsets what it does not know without a word. Of all brokers it tells only what is set.
@@ -192,7 +192,7 @@ def _resource(client: Admin, target: ConfigTarget) -> Resource:
 
 
 def _broker(client: Admin, wanted: int | None) -> int:
-    """Return the broker that is wanted, or the only one."""
+    """Return the id of the wanted broker; if `wanted` is None, of the only broker. Raises CliError."""
     ids = client.broker_ids()
     if wanted is None and len(ids) == 1:
         return ids[0]
@@ -206,7 +206,7 @@ def _broker(client: Admin, wanted: int | None) -> int:
 def _described(
     client: Admin, resource: Resource, keys: Sequence[str]
 ) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
-    """Return settings by name. Raises ApiFailed."""
+    """Return the settings `keys` of a resource (no keys: all), sorted by name. Raises ApiFailed."""
     result = client.describe_configs(resource.type, resource.name, keys, details=True)
     if result.error_code:
         raise _failed(client, resource, result.error_code, result.error_message)
@@ -218,7 +218,7 @@ def _check_known(
     keys: Sequence[str],
     entries: Sequence[m.DescribeConfigsResponse.DescribeConfigsResourceResult],
 ) -> None:
-    """Check that the broker's response has each of these settings. Raises CliError."""
+    """Check that each key is among the entries of the broker's response. Raises CliError."""
     there = {entry.name for entry in entries}
     if missing := [key for key in keys if key not in there]:
         guess = known.hint(missing, resource.keys)
@@ -226,7 +226,7 @@ def _check_known(
 
 
 def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
-    """Print which settings have no effect. Brokers store unknown settings, as Kafka's brokers do."""
+    """Warn of unknown keys. The broker stores them without an effect, as Kafka's brokers do."""
     for key in keys:
         if key in resource.keys or known.is_known(key):
             continue
@@ -237,14 +237,14 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
-    """Tell whether somebody has set it: for a topic, of its own; for a broker, in its file, too."""
+    """Return whether a topic's value is set on the topic itself, or a broker's value is set anywhere."""
     if resource.type == ConfigResourceType.TOPIC:
         return entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
     return entry.config_source != ConfigSource.DEFAULT_CONFIG
 
 
 def _source(number: int) -> str:
-    """Return Kafka's name of a source; other brokers may have some that are unknown here."""
+    """Return Kafka's name of a setting's source, or the number as text if it is unknown here."""
     return ConfigSource(number).name if number in ConfigSource.__members__.values() else str(number)
 
 

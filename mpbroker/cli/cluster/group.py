@@ -134,7 +134,7 @@ def _print(document: dict[str, Any], *, with_members: bool) -> None:
 
 
 def lag_text(lag: int | None, committed: int, uncommitted: int) -> str:
-    """Return the lag, the number of partitions it sums up, and the number of partitions without a commit."""
+    """Return a text: the lag, the number of partitions with a commit, and the number without one."""
     known = f"lag {lag:,} in {counted(committed, 'partition')}" if lag is not None else "no lag is known"
     missing = f"{counted(uncommitted, 'partition has', 'partitions have')} no commit"
     return f"{known}; {missing}" if uncommitted else known
@@ -186,7 +186,7 @@ def _document(client: Admin, group: Group) -> dict[str, Any]:
 def _ends(
     client: Admin, topics: Sequence[Topic], places: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the high watermarks of partitions that have a leader."""
+    """Return the high watermarks of those `places` that have a leader."""
     ends: dict[TopicPartition, int] = {}
     for topic in topics:
         there = {partition.index for partition in topic.partitions if partition.leader >= 0}
@@ -199,7 +199,7 @@ def _ends(
 def _row(
     place: TopicPartition, committed: int | None, end: int | None, owner: Member | None
 ) -> dict[str, Any]:
-    """Return the row of a partition with a committed offset or an owner; missing values are None."""
+    """Return a row about a partition. Values that depend on a missing offset or owner are None."""
     return {
         "topic": place[0],
         "partition": place[1],

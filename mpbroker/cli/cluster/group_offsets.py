@@ -151,7 +151,10 @@ def _reset(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Set the offsets of groups (None: all groups), or print them. Raises errors of single groups last."""
+    """Print the new offsets of groups (`names` None: of all groups) and, unless `is_dry`, commit them.
+
+    Errors of single groups are raised after all groups are done.
+    """
     failed: list[ClientError] = []
     rows: list[dict[str, Any]] = []
     with open_admin(where) as client:
@@ -182,7 +185,7 @@ def _reset(
 def _plan(
     places: Mapping[str, Any], named: Sequence[str], topics: Sequence[str], *, all_topics: bool
 ) -> ResetPlan:
-    """Return the plan of the flags. `places` has values by flag; CliError is raised unless one is given."""
+    """Return the plan that the flags describe. Raises CliError unless exactly one flag of `places` is set."""
     given = {name: value for name, value in places.items() if value is not None and value is not False}
     if len(given) != 1:
         why = "these exclude each other:" if given else "say where to, with one of"
@@ -212,7 +215,7 @@ def _plan_of_file(path: Path, named: Sequence[str], *, has_topics: bool) -> Rese
 
 
 def _scope(topics: Sequence[str], *, all_topics: bool) -> TopicScope:
-    """Return the topics of --topic and --all-topics. Raises CliError unless exactly one is given."""
+    """Return the topics of --topic or --all-topics. Raises CliError unless exactly one flag is given."""
     if bool(topics) == all_topics:
         raise CliError("say of which topics: --topic TOPIC[:0,1] or --all-topics", USAGE_ERROR)
     scope: dict[str, list[int] | None] = {}
@@ -231,7 +234,7 @@ def _nothing(plan: ResetPlan, group: str) -> ClientError:
 
 
 def _of_consumers(client: Admin) -> list[str]:
-    """Return all groups that commit consumers' offsets. Groups of Connect workers commit none."""
+    """Return the names of all consumer groups. Other groups, such as those of Connect, commit no offsets."""
     return [
         one.group_id
         for one in groups.list_groups(client)

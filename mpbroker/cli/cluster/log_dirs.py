@@ -57,7 +57,7 @@ def log_dirs(
 
 
 def _show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
-    """Print directories with their partitions, of these topics and brokers or of all."""
+    """Print log directories with their partitions. No topics or no brokers means all of them."""
     with open_admin(where) as client:
         wanted = None
         if topics:
@@ -118,7 +118,7 @@ def _move(
 
 
 def _resolved(client: Admin, brokers: Iterable[int], to: str) -> str:
-    """Return the log directory that ends in a relative path; the path itself if none does, or several do."""
+    """Return the one log directory that ends in the relative path `to`; if there is none, return `to`."""
     wanted = PurePosixPath(to)
     if wanted.is_absolute():
         return to
@@ -130,7 +130,7 @@ def _resolved(client: Admin, brokers: Iterable[int], to: str) -> str:
 
 
 def _begin(client: Admin, broker: int, topic: Topic, partitions: list[int], to: str) -> None:
-    """Ask a broker for the moves. Raises ApiFailed, CliError."""
+    """Ask a broker to move partitions to its directory `to`. Raises ApiFailed, CliError."""
     named = m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(topic.name, partitions)
     request = m.AlterReplicaLogDirsRequest([m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(to, [named])])
     response: m.AlterReplicaLogDirsResponse = client.cluster.ask(broker, request)
@@ -147,7 +147,7 @@ def _begin(client: Admin, broker: int, topic: Topic, partitions: list[int], to: 
 def _follow(
     client: Admin, topic: Topic, partitions: list[int], to: str, wait_s: float | None
 ) -> list[dict[str, Any]]:
-    """Return the partitions' rows; unless `wait_s` is None, wait until all have moved. Raises CliError."""
+    """Return a row for each move. Unless `wait_s` is None, wait until all have ended. Raises CliError."""
     deadline = time.monotonic() + (wait_s or 0)
     with progress_bar(0) as update:
         while True:
@@ -166,12 +166,12 @@ def _follow(
 
 
 def _lag(row: dict[str, Any]) -> str:
-    """Return the lag of a future replica; -1 means that its log worker does not know it yet."""
+    """Return a future replica's lag as text. A lag of -1 means that the log worker does not know it yet."""
     return f"{row['offset_lag']} offset(s)" if row["offset_lag"] >= 0 else "some offsets"
 
 
 def _on_the_way(client: Admin, topic: Topic, partitions: list[int], to: str) -> list[dict[str, Any]]:
-    """Return a row with the progress of each move. Raises CliError if one ended in another directory."""
+    """Return a row with the progress of each move to `to`. Raises CliError if a move has ended elsewhere."""
     wanted = [m.DescribeLogDirsRequest.DescribableLogDirTopic(topic.name, partitions)]
     found: dict[int, dict[str, Any]] = {
         number: {"partition": number, "is_there": False, "offset_lag": 0, "size": 0, "copied": -1}
@@ -200,7 +200,7 @@ def _on_the_way(client: Admin, topic: Topic, partitions: list[int], to: str) -> 
 
 
 def title(document: dict[str, Any]) -> str:
-    """Return the line above a directory's partitions."""
+    """Return the heading of a directory: broker, path, size, free space and error."""
     count, size = len(document["partitions"]), sum(row["size"] for row in document["partitions"])
     parts = [f"broker {document['broker']}  {document['log_dir']}"]
     parts.append(f"{count} partition(s) with {size:,} bytes")

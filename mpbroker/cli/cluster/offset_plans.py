@@ -22,7 +22,7 @@ _OF_ONE, _OF_SEVERAL = 3, 4
 
 
 def parse(text: str, file: str, groups: Sequence[str]) -> GroupOffsets:
-    """Return the offsets in a file. `groups`: the command's groups, [] for all. Raises CliError."""
+    """Parse the text of an offsets file. `groups`: the groups of the command, [] for all. Raises CliError."""
     plan: dict[str, dict[TopicPartition, int]] = {}
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -75,7 +75,7 @@ def _is_up_to(text: str, most: int) -> bool:
 
 
 def text_of(rows: Iterable[tuple[str, str, int, int]], *, with_groups: bool) -> str:
-    """Return the rows as CSV text for an offsets file; `with_groups`: each line begins with its group."""
+    """Return rows (group, topic, partition, offset) as CSV text, without the group unless `with_groups`."""
     made = io.StringIO()
     csv.writer(made, lineterminator="\n").writerows(row if with_groups else row[1:] for row in rows)
     return made.getvalue()

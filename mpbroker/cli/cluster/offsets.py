@@ -25,7 +25,7 @@ NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIME
 
 
 def parse_at(text: str, now_ms: int) -> int:
-    """Return the timestamp of ListOffsets for a text: earliest, latest, max-timestamp, or a time."""
+    """Return the timestamp for ListOffsets that a text means: earliest, latest, max-timestamp, or a time."""
     return NAMED_TIMES[text] if text in NAMED_TIMES else of_flag("--time", text, parse_time, now_ms)
 
 
@@ -91,7 +91,7 @@ def _ends(
     isolation: int,
     failed: list[ClientError],
 ) -> list[dict[str, Any]]:
-    """Return rows with start and end offsets; these are None without a leader and after an error."""
+    """Return a row per wanted partition; offsets that cannot be read are None. Add errors to `failed`."""
     starts = client.list_offsets(topic, dict.fromkeys(asked, EARLIEST), failed=failed)
     ends = client.list_offsets(topic, dict.fromkeys(starts, LATEST), isolation, failed)
     return [
@@ -106,7 +106,7 @@ def _ends(
 
 
 def _at(topic: str, partition: int, found: OffsetAndTimestamp | None, *, as_json: bool) -> dict[str, Any]:
-    """Return the row of the first record at a time or later. Its members are None without such a record."""
+    """Return a row about the record that was found by time; its offset and time are None without a record."""
     time_ms = None if found is None else found.timestamp
     return {
         "topic": topic,

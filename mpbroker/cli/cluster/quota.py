@@ -42,7 +42,7 @@ class Owner(NamedTuple):
     ] = None
 
     def entity(self) -> Entity:
-        """Return the owner. Raises CliError."""
+        """Return the owner as pairs of type and name; the name is None for a default. Raises CliError."""
         names = dict(zip(TYPES, self[:3], strict=True))
         pairs: Entity = [(kind, name) for kind, name in names.items() if name is not None]
         for kind in dict.fromkeys(self.defaults or ()):
@@ -116,7 +116,7 @@ def quota_delete(
 
 
 def describe_quotas(client: Admin) -> list[tuple[dict[str, str | None], dict[str, float]]]:
-    """Return (entity, its quotas) of all entities. Raises ApiFailed."""
+    """Return (names by entity type, values by quota) of each entity that has quotas. Raises ApiFailed."""
     response: DescribeClientQuotasResponse = client.cluster.ask_any(DescribeClientQuotasRequest([], False))
     if response.error_code:
         raise ApiFailed("quotas", response.error_code, response.error_message)
@@ -156,7 +156,7 @@ def _alter(where: ClusterAddress, entity: Entity, changes: dict[str, float] | di
 
 
 def _advice(entity: Entity, keys: list[str]) -> str:
-    """Return advice, as the end of a sentence, if a key is no quota of this kind of owner; else ""."""
+    """Return advice to append to an error if a key is no quota of this kind of owner, else ""."""
     is_address = any(kind == "ip" for kind, _name in entity)
     theirs = OF_ADDRESSES if is_address else OF_CLIENTS
     if all(key in theirs for key in keys):

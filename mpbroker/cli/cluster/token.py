@@ -1,7 +1,8 @@
 """`mpbroker token`: delegation tokens (KIP-48).
 
-Commands name a token by its id. Requests need its HMAC, a password, which a command gets from the broker. It
-is printed only when the token is created, and never on a command line, which all users of the host can read.
+Commands name a token by its id. Requests need the token's HMAC, which the commands get from the broker. The
+HMAC is a password, so it is printed only when a token is created. It is never an argument, since all users of
+the host can read arguments.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def token_expire(
 
 
 def _principal(text: str, flag: str) -> tuple[str, str]:
-    """Split `User:NAME`. Raises CliError."""
+    """Split `User:NAME` into type and name. Raises CliError, which names `flag`."""
     kind, colon, name = text.partition(":")
     if kind != USER or not colon or not name:
         raise CliError(f"{flag} {text!r} is not {USER}:NAME", USAGE_ERROR)

@@ -254,7 +254,7 @@ def _describe(client: Admin, topic: Topic) -> dict[str, Any]:
 
 
 def _partitions(client: Admin, topic: Topic) -> list[dict[str, Any]]:
-    """Return a row per partition; one without a leader has no offsets."""
+    """Return a row per partition. The offsets of a partition without a leader are None."""
     indexes = [partition.index for partition in topic.partitions if partition.leader >= 0]
     ends = client.ends(topic, indexes)
     return [

@@ -1,4 +1,4 @@
-"""`mpbroker txn`: lists and describes transactions, finds hanging ones, and aborts.
+"""`mpbroker txn`: lists, describes and aborts transactions, and finds hanging transactions.
 
 (Kafka: TransactionsCommand, KIP-664)
 """
@@ -42,7 +42,7 @@ Partitions = Annotated[
 
 
 class Listed(NamedTuple):
-    """A transactional id in the list of its coordinator."""
+    """A transactional id as its coordinator lists it."""
 
     transactional_id: str
     coordinator: int
@@ -51,7 +51,7 @@ class Listed(NamedTuple):
 
 
 class Hanging(NamedTuple):
-    """The flags that name a transaction in a partition."""
+    """The flags that name a hanging transaction in a partition."""
 
     topic: str | None
     partition: int | None
@@ -237,7 +237,7 @@ def txn_abort(
 
 
 def list_transactions(client: Admin, request: m.ListTransactionsRequest) -> list[Listed]:
-    """Return the transactional ids of all coordinators by name. Raises ApiFailed."""
+    """Return the transactional ids of all coordinators, sorted by name. Raises ApiFailed."""
     listed = [
         Listed(one.transactional_id, broker, one.producer_id, one.transaction_state)
         for broker in client.broker_ids()
@@ -256,7 +256,7 @@ def _list(
 
 
 def describe_transaction(client: Admin, name: str) -> tuple[int, State]:
-    """Return a transactional id's coordinator and its state there. Raises ApiFailed."""
+    """Return the broker id of a transactional id's coordinator, and the id's state. Raises ApiFailed."""
     return client.patiently(partial(_describe, client, name))
 
 
@@ -296,7 +296,7 @@ def _for_people(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def producers(client: Admin, topic: Topic, partitions: Sequence[int]) -> dict[int, list[Producer]]:
-    """Return the producers of partitions. Raises CliError, ApiFailed."""
+    """Return the producers that each partition remembers, sorted by id. Raises ClientError."""
     found: dict[int, list[Producer]] = {}
     for leader, mine in by_leader(topic, dict.fromkeys(partitions, None)).items():
         one = m.DescribeProducersRequest.TopicRequest(topic.name, list(mine))
@@ -324,12 +324,12 @@ def _row_of_producer(topic: str, partition: int, producer: Producer) -> dict[str
 
 
 def hanging(old: Iterable[dict[str, Any]], ongoing: set[tuple[int, str, int]]) -> list[dict[str, Any]]:
-    """Return the rows about producers whose coordinator has no open transaction in that partition."""
+    """Return the rows of `old` whose (producer id, topic, partition) is not in `ongoing`."""
     return [row for row in old if (row["producer_id"], row["topic"], row["partition"]) not in ongoing]
 
 
 def _open_partitions(client: Admin, producer_ids: set[int]) -> set[tuple[int, str, int]]:
-    """Return (producer id, topic, partition) of each partition in an open transaction of a coordinator."""
+    """Return (producer id, topic, partition) of each partition in the producers' current transactions."""
     listed = list_transactions(client, m.ListTransactionsRequest(producer_id_filters=sorted(producer_ids)))
     found = set()
     for one in listed:
@@ -359,7 +359,7 @@ def _check(transactional_id: str | None, hanging: Hanging) -> None:
 
 
 def _abort_by_id(client: Admin, name: str, *, is_sure: bool) -> None:
-    """Abort by fencing the producer (InitProducerId), as kafka-transactions.sh forceTerminateTransaction."""
+    """Abort an id's open transaction by fencing its producer, as Kafka's forceTerminateTransaction does."""
     _, state = describe_transaction(client, name)
     if state.transaction_state != ONGOING:
         raise CliError(
@@ -371,7 +371,7 @@ def _abort_by_id(client: Admin, name: str, *, is_sure: bool) -> None:
 
 
 def _producer(client: Admin, topic: Topic, hanging: Hanging) -> Producer:
-    """Return the producer of the hanging transaction, with the epochs for its marker. Raises CliError."""
+    """Return the producer of a hanging transaction, with the epochs for the marker. Raises CliError."""
     assert hanging.partition is not None
     if hanging.producer_epoch is not None and hanging.coordinator_epoch is not None:
         assert hanging.producer_id is not None
@@ -403,7 +403,7 @@ def _producer(client: Admin, topic: Topic, hanging: Hanging) -> Producer:
 
 
 def _write_marker(client: Admin, topic: str, partition: int, producer: Producer) -> None:
-    """Abort as kafka-transactions.sh does: write a marker, whatever coordinators know. Raises ApiFailed."""
+    """Abort a hanging transaction by a marker sent to the leader, as Kafka's tool does. Raises ApiFailed."""
     leaders = {part.index: part.leader for part in client.topic(topic).partitions}
     if leaders[partition] < 0:
         raise without_leader(topic, partition)

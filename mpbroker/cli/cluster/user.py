@@ -1,7 +1,7 @@
 """`mpbroker user`: SCRAM users of a broker, by DescribeUserScramCredentials and AlterUserScramCredentials.
 
 A password comes from a prompt, standard input or a file, never from the command line, which everybody on the
-host can read. It is sent salted and hashed (KIP-554).
+host can read. The password is sent salted and hashed (KIP-554).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def user_delete(
 
 
 def read_password(user: str, source: Path | None) -> str:
-    """Return the first line of a file or of standard input ("-"), or ask twice. Raises CliError."""
+    """Return the first line of `source` ("-": standard input), or ask for a password. Raises CliError."""
     if source is None:
         if not sys.stdin.isatty():
             raise CliError("no terminal to ask for the password: use --password-file", USAGE_ERROR)

@@ -30,7 +30,7 @@ def checks(config: BrokerConfig, running: tuple[str, ...] | None) -> Iterator[Ch
 
 
 def port(listener: Listener, config: BrokerConfig, running: tuple[str, ...] | None) -> Check:
-    """Check that a broker can listen on the address, or that the running broker already does."""
+    """Check that a broker can bind the listener's address, or that the running broker has bound it."""
     name = f"listener {listener.name}"
     if running is not None and str(listener) in running:
         return Check(name, OK, f"{listener} is served by the broker that runs")

@@ -1,4 +1,4 @@
-"""All checks of a host for a broker with given settings, in the order in which a start needs them."""
+"""All checks of a host for a broker with given settings: machine, disks, addresses, and then Spark."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ONLY_SPARK = "only Spark needs it; mpbroker doctor spark has all that Spark nee
 
 
 def checks(config: BrokerConfig) -> Iterator[Check]:
-    """Check everything. Starts nothing, and leaves nothing behind.
+    """Run all checks. They start no process and leave no files.
 
-    If the settings name no listeners, those of a broker that runs on the log directories are checked.
+    If the settings name no listeners, check the listeners of the broker that runs on the log directories.
     """
     described = _running(config)
     running = None if described is None else tuple(one["listener"] for one in described)
@@ -40,7 +40,7 @@ def checks(config: BrokerConfig) -> Iterator[Check]:
 
 
 def _running(config: BrokerConfig) -> list[dict[str, Any]] | None:
-    """Return how the broker that runs on the log directories describes its listeners; None if none runs."""
+    """Return the listeners as the broker on the log directories describes them; None if no broker runs."""
     try:
         listeners: list[dict[str, Any]] = by_log_dirs(",".join(config.log_dirs)).call("listeners")[
             "listeners"
@@ -64,7 +64,7 @@ def _with_listeners(config: BrokerConfig, described: Sequence[Mapping[str, Any]]
 
 
 def _for_spark() -> Iterator[Check]:
-    """Check Java and PySpark. A broker needs neither, so no finding about them is a problem here."""
+    """Check Java and PySpark. A failed check is only a note here, since a broker needs neither."""
     from mpbroker.spark import java_check, spark_check
 
     for one in (java_check(), spark_check()):

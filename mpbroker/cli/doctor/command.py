@@ -29,7 +29,7 @@ def host(config_file: Path | None, overrides: Sequence[str], flags: Flags, *, as
 
 
 def log_dirs_of(broker: LocalBroker) -> str:
-    """Return the log directories of a running broker, as --log-dirs takes them. Raises CliError."""
+    """Return the log directories of a running broker as a value for --log-dirs. Raises CliError."""
     return ",".join(one["log_dir"] for one in broker.control().call("status")["log_dirs"])
 
 
@@ -43,7 +43,7 @@ def spark(log_dirs: str | None, *, as_json: bool) -> None:
 
 
 def _end(problems: int, otherwise: str, *, as_json: bool) -> None:
-    """Say how many problems there are, and end with 1 if there are any."""
+    """Print the number of problems, or `otherwise` if there are none. Exit with 1 if there are any."""
     if not as_json:
         told = counted(problems, "problem") if problems else f"No problems: {otherwise}"
         sys.stdout.write(f"{told}.\n")
@@ -70,7 +70,7 @@ def report(checks: Iterable[Check], *, as_json: bool) -> int:
 
 
 def _print(check: Check) -> None:
-    """Print state, name and finding, and the advice below; folded on a terminal, whole lines otherwise."""
+    """Print a check's state, name and finding, and its advice below. Lines are folded only on a terminal."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_COLUMNS
     head = f"{check.state:<8} {check.name}: "
     for first, text in ((head, check.found), (" " * 9 + "→ ", check.advice)):

@@ -98,13 +98,13 @@ def file_system(path: Path, kind: str) -> Check:
 
 
 def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> Check:
-    """Check that a start has space for journals and reserve, and that the disk is not almost full."""
+    """Check that the disk has room for journals and log.reserve.bytes, and is not almost full."""
     system = os.statvfs(there)
     free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
     journals = config.log_journal_bytes * config.log_workers if config.log_flush_policy == "group" else 0
     needed = 0 if is_running else journals + config.log_reserve_bytes
     found = f"{binary_size(free)} of {binary_size(total)} free"
-    # With less no start succeeds, and a broker that runs refuses produces soon.
+    # With less space no start succeeds, and a running broker will soon refuse produces.
     state = PROBLEM if free < START_BYTES else NOTE
     if free < needed:
         advice = f"free {binary_size(needed)}: a start makes do with less of a journal and reserve in {path}"
@@ -118,7 +118,7 @@ def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> 
 
 
 def sync_time(path: Path, there: Path) -> Check:
-    """Measure how long a sync of 4 KiB takes: each acknowledgement with acks=all waits for one."""
+    """Measure the time of a 4 KiB sync. Each acknowledgement with acks=all waits for such a sync."""
     name = "sync"
     try:
         took_ms = sorted(_syncs(there))
@@ -136,7 +136,7 @@ def sync_time(path: Path, there: Path) -> Check:
 
 
 def _syncs(directory: Path) -> Iterator[float]:
-    """Write and sync a temporary file several times; yield the milliseconds that each time takes."""
+    """Write and sync a temporary file several times; yield the duration of each time in ms."""
     with tempfile.TemporaryFile(dir=directory) as file:
         block = os.urandom(SYNC_BYTES)
         for _ in range(SYNCS):
@@ -147,7 +147,7 @@ def _syncs(directory: Path) -> Iterator[float]:
 
 
 def read_ahead(path: Path, there: Path, devices: Path = Path("/sys/dev/block")) -> Check:
-    """Check the size of the kernel's read-ahead: commits wait for these reads in the device's queue."""
+    """Check the size of the kernel's read-ahead. Commits wait while the device carries out large reads."""
     name, device = "read-ahead", there.stat().st_dev
     place = devices / f"{os.major(device)}:{os.minor(device)}"
     for queue in (place / "queue", place.resolve().parent / "queue"):
@@ -162,7 +162,7 @@ def read_ahead(path: Path, there: Path, devices: Path = Path("/sys/dev/block")) 
 
 
 def metadata(config: BrokerConfig) -> Check:
-    """Check that the directories are not another broker's."""
+    """Check that the log directories are new or mpbroker's, and not Apache Kafka's."""
     try:
         refuse_foreign_metadata(config.log_dirs)
     except FatalError as error:

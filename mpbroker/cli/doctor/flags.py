@@ -1,4 +1,4 @@
-"""The flags of `mpbroker doctor`; what it does is in `command`."""
+"""The flags of `mpbroker doctor`. The module `command` runs the checks."""
 
 from typing import Annotated
 

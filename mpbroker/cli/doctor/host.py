@@ -39,7 +39,7 @@ _TIMEX_BYTES: Final = 1024
 
 
 def checks(config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
-    """Check the machine for a broker with these settings. `is_running`: it runs, and has its memory."""
+    """Check the machine for a broker. `is_running`: the broker runs, and has its shared memory already."""
     yield platform()
     yield packages()
     yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -59,7 +59,7 @@ def platform() -> Check:
 
 
 def packages() -> Check:
-    """Check that no package of another project has files where this one has its own."""
+    """Check that no package of another project is installed in the same place as this package's files."""
     try:
         foreign = version(FOREIGN_PACKAGE)
     except PackageNotFoundError:
@@ -72,7 +72,7 @@ def packages() -> Check:
 
 
 def descriptors(hard: int) -> Check:
-    """Check how many files a process may open: the broker raises its own limit to the hard one."""
+    """Check `hard`, the hard limit of open files. The broker raises its soft limit to this number."""
     name = "open files"
     if hard == resource.RLIM_INFINITY or hard >= DESCRIPTORS_WANTED:
         return Check(name, OK, "no limit" if hard == resource.RLIM_INFINITY else f"{hard:,}")
@@ -82,7 +82,7 @@ def descriptors(hard: int) -> Check:
 
 
 def memory(config: BrokerConfig) -> Iterator[Check]:
-    """Check that requests under way have room, and that memory may be mapped without being reserved."""
+    """Check that there is memory for the requests in progress, and that the kernel allows overcommit."""
     wanted = buffers.request_bytes(config)
     there, limit = psutil.virtual_memory().available, _cgroup_limit()
     name, found = (
@@ -109,7 +109,7 @@ def _cgroup_limit() -> int | None:
 
 
 def _number_in(path: Path) -> int | None:
-    """Return the number in a file of the kernel; None if the file is missing or has `max`."""
+    """Return the number in a file of the kernel; None if the file is missing or contains `max`."""
     try:
         text = path.read_text("ascii").strip()
     except OSError:

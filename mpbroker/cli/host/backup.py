@@ -1,8 +1,8 @@
 """`mpbroker backup` and `mpbroker restore`: copies of log directories as of one instant.
 
-The broker serves while it is copied, in passes over the directories (`backup_copy`). For the last one, which
-has little to copy, the supervisor stops all its processes (`mpbroker.supervisor.pause`): a broker that starts
-from the copy finds what it would find after a kill of all processes at that moment.
+A copy is made in passes over the directories (`backup_copy`). The broker serves during all passes but the
+last, which has little to copy: for it the supervisor pauses all processes (`mpbroker.supervisor.pause`). So a
+broker that starts from the copy finds the same files as after a kill of all processes at that moment.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _PAUSE_ATTEMPTS, _RETRY_S = 150, 0.2
 
 
 def backup(here: LocalBroker, target: Path, *, keep: int | None, as_json: bool) -> None:
-    """Copy the log directories of a running broker, or those in --log-dirs of a stopped one.
+    """Copy the log directories of a running broker, or the --log-dirs of a stopped broker.
 
-    `keep`: the number of copies to keep; None: the last backup's. Raises CliError, ControlError, OSError.
+    `keep`: the number of copies to keep; None: as in the last backup. Raises CliError, ControlError, OSError.
     """
     here.check()
     began = time.monotonic()
@@ -113,7 +113,7 @@ def check(target: Path, *, as_json: bool) -> None:
 
 
 def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
-    """Copy the newest copy into new directories. Raises CliError, OSError."""
+    """Restore the newest copy into new or empty directories. Raises CliError, OSError."""
     with _newest(source) as copy:
         _restore(copy, log_dirs)
     node = _node_id(log_dirs[0])
@@ -151,9 +151,9 @@ def _restore(copy: Copy, log_dirs: Sequence[Path]) -> None:
 
 @contextmanager
 def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[Path]]]:
-    """Find the log directories; yield a client of the broker that has them, None if none has.
+    """Yield a client of the running broker (None: no broker runs), and the log directories.
 
-    A stopped broker's directories stay locked meanwhile. Raises CliError, OSError.
+    The directories of a stopped broker are locked in the block. Raises CliError, OSError.
     """
     named = [Path(name.strip()).absolute() for name in (here.log_dirs or "").split(",") if name.strip()]
     if named and not any(map(has_broker, named)):
@@ -187,7 +187,7 @@ def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[P
 
 
 def _copy(incoming: Incoming, control: ControlClient | None) -> tuple[int, int, int]:
-    """Copy all; return the bytes written, the passes, and how many milliseconds the broker was paused."""
+    """Copy all files. Return the bytes written, the number of passes, and the broker's pause in ms."""
     with progress_bar(incoming.segment_bytes()) as update:
         update(description="copying")
         if control is None:
@@ -201,7 +201,7 @@ def _copy(incoming: Incoming, control: ControlClient | None) -> tuple[int, int, 
 
 
 def _nothing(_: int) -> None:
-    """Show no progress of what was copied before."""
+    """Ignore the size of a file: only the first pass shows progress."""
 
 
 def _copy_in_pause(incoming: Incoming, control: ControlClient) -> tuple[int, int]:
@@ -225,7 +225,7 @@ def _copy_in_pause(incoming: Incoming, control: ControlClient) -> tuple[int, int
 
 
 def _verify(incoming: Incoming) -> None:
-    """Read the partitions that have new segments. Raises CliError if a copy differs from its original."""
+    """Check copied partitions with new segments. Raises CliError if a file is damaged only in the copy."""
     new = incoming.new_partitions()
     directories = [inspected.open_directory(incoming.path / str(n)) for n in range(len(incoming.log_dirs))]
     for one in _damages(directories, new):
@@ -239,7 +239,7 @@ def _verify(incoming: Incoming) -> None:
 
 
 def _damages(directories: Sequence[InspectedDirectory], wanted: Container[Path]) -> list[Finding]:
-    """Read these partitions and return the findings of damage. Raises OSError."""
+    """Read the `wanted` partitions and return the findings of damage. Raises OSError."""
     partitions = [one for directory in directories for one in directory.partitions if one.path in wanted]
     checked(partitions)
     return [
@@ -248,7 +248,7 @@ def _damages(directories: Sequence[InspectedDirectory], wanted: Container[Path])
 
 
 def _refuse_damaged(copy: Copy) -> None:
-    """Read the partitions with files that have changed since they were copied. Raises CliError, OSError."""
+    """Check the partitions whose files changed since the copy was made. Raises CliError (damage), OSError."""
     if not (changed := copy.changed()):
         return
     _warn(f"changed since the copy was made, or moved without their times: {_some(changed)}")
@@ -279,7 +279,7 @@ def _named(one: Finding, original: Path) -> str:
 
 
 def _is_beginning(copied: Path, original: Path, piece_bytes: int = 1 << 20) -> bool:
-    """Return whether the original, which may have grown, begins with what was copied."""
+    """Return whether the original, which may have grown, begins with the bytes of the copy."""
     if copied.is_dir():
         return True
     try:
@@ -294,7 +294,7 @@ def _is_beginning(copied: Path, original: Path, piece_bytes: int = 1 << 20) -> b
 
 @contextmanager
 def _newest(target: Path) -> Iterator[Copy]:
-    """Yield the newest copy, which no backup removes meanwhile. Raises CliError, OSError."""
+    """Yield the newest whole copy, locked so that no backup removes it. Raises CliError, OSError."""
     while copies := whole_copies(target):
         with ExitStack() as stack:
             is_there = False
@@ -322,7 +322,7 @@ def _refuse_nested(target: Path, log_dirs: Sequence[Path]) -> None:
 
 
 def _refuse_others(former: Copy | None, incoming: Path, log_dirs: Sequence[Path]) -> None:
-    """Raise CliError if the target has copies of other log directories, which this one would replace."""
+    """Raise CliError if a former or unfinished copy in the target is of other log directories."""
     for place in (incoming, *((former.path,) if former is not None else ())):
         for number, one in enumerate(log_dirs):
             there = place / str(number) / META_PROPERTIES

@@ -1,19 +1,20 @@
-"""Copies of log directories below a directory of backups: its layout, and how the next one is made.
+"""Copies of log directories below a directory of backups: the layout, and how the next copy is made.
 
     DIR/
-    ├── lock                    held while a backup is made
+    ├── lock                    locked while a backup is made
     ├── incoming/               the copy that is being made
-    │   ├── copied-….jsonl      what was copied, a file a line, for a run that continues it
+    │   ├── copied-….jsonl      the copied files, one per line, for a run that continues the copy
     │   ├── 0/ 1/ …             each of log.dirs
     │   └── manifest.json       the last file that is written
-    └── 2026-11-28T12.00.00Z/   a copy that is whole: `incoming` under another name
+    └── 2026-11-28T12.00.00Z/   a whole copy: `incoming`, renamed
 
-A copy is made in passes over the log directories. The broker serves during all but the last; each copies what
-is new or has changed since the one before. Unchanged files are hard links to those of the former copy, so no
-file of a whole copy is ever written again. A file is unchanged if its inode, size and time of change (ctime)
-are the same; times of modification do not count, since the cleaner sets them. The kernel counts ctime in
-ticks of some ms, so a file that changed just before the check is copied once more. A copied file has its
-original's time of modification. If its time or size differs later, it is damaged and is not linked.
+A copy is made in passes over the log directories. The broker serves during all passes but the last. Each pass
+copies the files that are new or have changed since the pass before. Unchanged files are hard links to files
+of the former copy, so no file of a whole copy is ever written again. A file is unchanged if its inode, size
+and time of change (ctime) are the same. Times of modification do not count, since the cleaner sets them. The
+kernel counts ctime in ticks of some ms, so a file that changed just before the check is copied once more. A
+copied file has its original's time of modification. If time or size of the copied file differ later, it is
+damaged and is not linked.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _REMOVED: Final = (".deleted", "-delete")
 _NOT_LINKED: Final = -1
 _UNSURE_NS: Final = 1_000_000_000
 _PIECE_BYTES: Final = 8 << 20
-# As much of a copied segment must agree with the original where its tail is added.
+# This many last bytes of a copied segment must agree with the original before its new tail is added.
 _OVERLAP_BYTES: Final = 64 << 10
 # What is larger is brought to disk with its pass, but for the last one.
 _SYNC_BYTES: Final = 1 << 20
@@ -59,9 +60,10 @@ class _BecameShorter(OSError):
 
 
 class CopiedFile(msgspec.Struct):
-    """A file of a copy. `inode` and `changed_ns` are the original's, or 0 if it was changing.
+    """A file of a copy. `inode` and `changed_ns` (ctime) are the original's.
 
-    `modified_s` is the time of modification of both, in whole seconds, which all file systems keep.
+    `changed_ns` is 0 if the original changed just before it was copied. `modified_s` is the time of
+    modification of the copy and its original, in whole seconds, which all file systems keep.
     """
 
     path: str
@@ -78,9 +80,9 @@ class CopiedFile(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
-    """The list of a whole copy's files. `log_dirs` are where the directories 0, 1 … were.
+    """The list of a whole copy's files. `log_dirs`: the original paths of the directories 0, 1 …
 
-    `keep`: how many copies stay, unless the next call gives another number.
+    `keep`: the number of copies that backups keep, until a call gives another number.
     """
 
     log_dirs: list[str]
@@ -96,7 +98,7 @@ class Manifest(msgspec.Struct):
 
 
 class Copy(NamedTuple):
-    """A whole copy."""
+    """A whole copy: its path and its manifest."""
 
     path: Path
     manifest: Manifest
@@ -106,7 +108,7 @@ class Copy(NamedTuple):
         return [self.path / str(number) for number in range(len(self.manifest.log_dirs))]
 
     def problems(self) -> Iterator[str]:
-        """Yield the differences from the manifest."""
+        """Yield a text for each file that is missing or whose size differs from the manifest."""
         for one in self.manifest.files:
             try:
                 size = (self.path / one.path).stat().st_size
@@ -159,7 +161,7 @@ def backup_lock(target: Path) -> Iterator[bool]:
 
 @contextmanager
 def held(copy: Copy, how: int) -> Iterator[bool]:
-    """Lock a whole copy, to read it (LOCK_SH) or remove it (LOCK_EX). Yield False if it is in use.
+    """Lock a whole copy, to read it (LOCK_SH) or remove it (LOCK_EX). Yield False if it is in use or removed.
 
     On a file system without locks the copy counts as not in use.
     """
@@ -179,9 +181,9 @@ def held(copy: Copy, how: int) -> Iterator[bool]:
 
 
 class Incoming:
-    """The unfinished copy of these log directories. The caller holds the lock. Raises CliError.
+    """The unfinished copy of log directories. The caller holds the lock of the directory of backups.
 
-    Its state file exists until the copy is whole. Files without a state file are not mpbroker's.
+    Its state file exists until the copy is whole. Raises CliError if there are files, but no state file.
     """
 
     def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:
@@ -225,7 +227,7 @@ class Incoming:
         self._state.close()
 
     def segment_bytes(self) -> int:
-        """Return about how many bytes the segments have. Files may be deleted meanwhile."""
+        """Return approximately how many bytes all segments have. The broker may delete files meanwhile."""
         total = 0
         for directory, _, names in (one for log_dir in self.log_dirs for one in os.walk(log_dir)):
             for name in names:
@@ -234,10 +236,10 @@ class Incoming:
         return total
 
     def copy(self, seen: Callable[[int], None], *, at_rest: bool = False) -> int:
-        """Copy what is new or has changed; return how many bytes that was. Raises OSError.
+        """Copy new and changed files in one pass; return the number of bytes copied. Raises OSError.
 
-        `seen` is called with the bytes of each file. `at_rest`: the originals do not change, so none may be
-        missing.
+        `seen` is called with the size of each file. `at_rest`: the originals do not change, so a
+        missing file is an error.
         """
         self.files, copied = {}, 0
         for number, log_dir in enumerate(self.log_dirs):
@@ -271,7 +273,7 @@ class Incoming:
             if known is None or not (known.is_of(found) and to.exists()):
                 former = self._linkable.get(name)
                 if former is None or not (former.is_of(found) and self._link(former)):
-                    # Until it is copied nothing is known of it.
+                    # Forget what is known of the file until it is copied.
                     self._note(CopiedFile(name, 0, found.st_ino, 0))
                     count = self._write(source.fileno(), found, to, grown=known, at_rest=at_rest)
                 self._note(one)
@@ -283,7 +285,7 @@ class Incoming:
         self._state.write(msgspec.json.encode(one) + b"\n")
 
     def _link(self, one: CopiedFile) -> bool:
-        """Link the file from the former copy; return False if it is damaged there, or has too many links."""
+        """Hard-link a file of the former copy. Return False if that file is damaged or cannot be linked."""
         assert self._former is not None
         there, to = self._former.path / one.path, self.path / one.path
         if not (there.exists() and one.is_as_copied(there.stat())):
@@ -302,7 +304,7 @@ class Incoming:
     def _write(
         self, source: int, found: os.stat_result, to: Path, *, grown: CopiedFile | None, at_rest: bool
     ) -> int:
-        """Copy the file, or the end of one that has grown; return the bytes."""
+        """Copy a file, or only the new end of a segment that has grown; return the bytes copied."""
         begin = 0
         if grown is not None and grown.inode == found.st_ino and to.name.endswith(".log"):
             begin = _agreement(source, to, found.st_size)
@@ -314,14 +316,14 @@ class Incoming:
             _copy_bytes(source, fd, begin, found.st_size)
             _copy_owner(fd, found)
             if not at_rest and found.st_size - begin > _SYNC_BYTES:
-                # Else the kernel has the writers of the last pass wait for all that is not on disk yet.
+                # Otherwise, in the last pass, writers would wait for all bytes that are not on disk yet.
                 os.fsync(fd)
         finally:
             os.close(fd)
         return found.st_size - begin
 
     def finish(self, paused_ms: int, keep: int = 1) -> Copy:
-        """Sync all files, write the manifest, and give the copy its name. Raises OSError."""
+        """Sync all files, write the manifest, and rename the copy to its final name. Raises OSError."""
         self._forget_rest()
         for name in self.files:
             _sync(self.path / name)
@@ -349,7 +351,7 @@ class Incoming:
         return Copy(self._target / name, manifest)
 
     def _forget_rest(self) -> None:
-        """Remove files that the originals no longer have. The state file stays until the copy is whole."""
+        """Remove files whose originals no longer exist. The state file stays until the copy is whole."""
         self._state.close()
         for directory, names, files in os.walk(self.path, topdown=False):
             for file in files:
@@ -361,7 +363,7 @@ class Incoming:
                     Path(directory, name).rmdir()
 
     def new_partitions(self) -> set[Path]:
-        """Return the directories of this copy with a segment that no former one has."""
+        """Return the partition directories of this copy with a segment that no former copy has."""
         return {
             path.parent
             for name in self.files
@@ -369,7 +371,7 @@ class Incoming:
         }
 
     def forget(self, directory: Path) -> None:
-        """Have the next run copy all files of a directory, and link none: one of them is damaged."""
+        """Remove a directory with a damaged file. The next run copies all its files, and links none."""
         shutil.rmtree(directory)
         prefix = f"{directory.relative_to(self.path)}/"
         with self._state_path.open("ab") as state:
@@ -397,7 +399,7 @@ def remove_former(target: Path, keep: int) -> int:
 
 
 def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) -> None:
-    """Copy a directory of the copy to an empty one, its identity last. Raises OSError."""
+    """Restore directory `number` of a copy into an empty one, meta.properties last. Raises OSError."""
     prefix = f"{number}/"
     names = [one.path.removeprefix(prefix) for one in copy.manifest.files if one.path.startswith(prefix)]
     for name in sorted(names, key=lambda name: name == META_PROPERTIES):
@@ -422,7 +424,7 @@ def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) ->
 
 
 def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
-    """Yield the files of a log directory and of its partitions. Files may be deleted meanwhile."""
+    """Yield the files to copy from a log directory. Unless `at_rest`, partitions may be deleted meanwhile."""
     for entry in sorted(log_dir.iterdir()):
         if entry.name in _NOT_COPIED or entry.name.endswith((".tmp", *_REMOVED)):
             continue
@@ -441,7 +443,7 @@ def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
 def _agreement(source: int, to: Path, size: int) -> int:
     """Return the number of bytes that copy and source share: the copy's size, or 0 if its last bytes differ.
 
-    They differ if the log was truncated and has grown again.
+    The last bytes differ if the log was truncated and has grown again.
     """
     try:
         fd = os.open(to, os.O_RDONLY | os.O_CLOEXEC)
@@ -459,7 +461,7 @@ def _agreement(source: int, to: Path, size: int) -> int:
 
 
 def _copy_bytes(source: int, to: int, begin: int, end: int) -> None:
-    """Copy a range. The kernel does it, without moving bytes where the file system shares them."""
+    """Copy the bytes [begin, end) in the kernel, which shares blocks instead if the file system can."""
     while begin < end:
         try:
             count = os.copy_file_range(source, to, min(end - begin, 1 << 30), begin, begin)

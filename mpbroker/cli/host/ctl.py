@@ -40,7 +40,7 @@ def _ctl(
 
 
 def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
-    """Return Click's default values, by command, by which the group's commands inherit these flags."""
+    """Return Click's default_map of a group, which makes `given` the defaults of each command."""
     return {
         name: _defaults(command, given) if isinstance(command, TyperGroup) else given
         for name, command in group.commands.items()
@@ -307,7 +307,7 @@ def scrub_text(scrub: dict[str, Any]) -> str:
 def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the most important values of each process, as columns that fit into 80 characters.
 
-    --json has everything.
+    --json prints all values.
     """
     rows = []
     for process in processes:
@@ -339,7 +339,7 @@ def _pss_text(pid: int) -> str | None:
 
 
 def last_errors(processes: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each process that has had an error; a table would be as wide as the longest."""
+    """Return a line for the last error of each process. In a table a long error would widen its column."""
     said = [(process["name"], process.get("last_error", "").strip()) for process in processes]
     return [
         f"last error of {name}: {printable(error.splitlines()[-1].strip())}" for name, error in said if error

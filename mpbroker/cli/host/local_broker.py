@@ -1,7 +1,7 @@
-"""The broker on this host that a command is about: by its data directory, or by where it listens.
+"""Finds the broker on this host that a command names by its data directory, address or port.
 
-By its address or port a broker is found among the runtime directories in memory. Anybody may make a directory
-there, so only one whose owner also owns the listening socket counts.
+By address or port, a broker is found among the runtime directories in memory. Any user may make a directory
+there, so a directory counts only if its owner also owns the listening socket.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without a flag the environment names it: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without
-    these variables the data directory is ./data. If that does not exist, the broker is the one that listens
-    on 127.0.0.1:9092.
+    these variables the data directory is ./data. If ./data does not exist, the broker is the one on
+    127.0.0.1:9092.
     """
 
     log_dirs: LogDirs = None
@@ -55,9 +55,9 @@ class LocalBroker(NamedTuple):
             )
 
     def control(self, *, or_default: bool = True) -> ControlClient:
-        """Return a client of the broker's supervisor. Raises CliError if it is not found.
+        """Return a client of the broker's supervisor. Raises CliError if no broker is found.
 
-        `or_default`: without ./data, use the broker on the default port, and print a line about that.
+        `or_default`: without ./data, use the broker on the default port, and print that it is used.
         """
         self.check()
         if self.port is not None:
@@ -93,8 +93,8 @@ def _name_default() -> None:
 def bootstrap_of_data() -> str | None:
     """Return the address of the broker that runs on ./data; None if ./data is not a log directory.
 
-    The listener named PLAINTEXT comes first: it has neither TLS nor logins. Raises CliError
-    if no broker runs on ./data: a broker on the default port is another one.
+    The listener named PLAINTEXT is preferred, since it has neither TLS nor logins. Raises CliError if no
+    broker runs on ./data, since the default address would lead to another broker.
     """
     # Probes import this module often, and need none of that.
     from mpbroker.storage.names import META_PROPERTIES
@@ -106,7 +106,7 @@ def bootstrap_of_data() -> str | None:
         pointer = read_pointer(directory)
         runs = has_broker(directory)
     except (OSError, msgspec.DecodeError):
-        # Of another user.
+        # The directory belongs to another user.
         return None
     if not runs:
         raise CliError(
@@ -122,7 +122,7 @@ def bootstrap_of_data() -> str | None:
 
 
 def bootstrap_of_environment() -> str | None:
-    """Return the broker's address in the environment; None if it has none, or only a directory."""
+    """Return MPBROKER_BOOTSTRAP_SERVER; None if it is not set, or if MPBROKER_RUNTIME_DIR is set."""
     if os.environ.get(RUNTIME_DIR):
         return None
     return os.environ.get(BOOTSTRAP_SERVER) or None
@@ -153,7 +153,7 @@ def by_address(bootstrap: str) -> ControlClient:
 
 
 def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> bool:
-    """Return whether an address of getaddrinfo is this host's, by binding one of its ports."""
+    """Return whether a result of getaddrinfo is an address of this host, by binding a port of it."""
     family, kind, protocol, _, address = found
     with socket.socket(family, kind, protocol) as probe:
         try:
@@ -164,7 +164,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
-    """Return a client of the environment's broker, else of the first log directory's. Raises CliError."""
+    """Return a client of MPBROKER_RUNTIME_DIR's broker, or of the first log directory's. Raises CliError."""
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())
@@ -193,11 +193,11 @@ def by_log_dirs(log_dirs: str | None) -> ControlClient:
 
 
 def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:
-    """Return whether the broker that the directory's pointer names runs, but not on this directory."""
+    """Return whether the pointer file of a log directory names a broker that runs on another directory."""
     try:
         return not has_broker(log_dir) and is_locked(runtime_dir)
     except OSError:
-        # Of another user: who may ask that broker is decided when it is asked.
+        # The directory belongs to another user. The broker itself checks who may ask it.
         return False
 
 
@@ -255,7 +255,7 @@ def _by_listener(owners: set[int], is_wanted: Callable[[str], bool]) -> ControlC
 
 
 def listening_owners(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> set[int]:
-    """Return the users whose sockets listen on a TCP port of this host."""
+    """Return the uids of the users whose sockets listen on a TCP port of this host."""
     owners = set()
     for table in tables:
         try:
@@ -280,7 +280,7 @@ def _runtime_dirs() -> Iterator[Path]:
 
 
 def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
-    """Make an error about a directory: a wrong --log-dirs is a usage error, a missing default is not."""
+    """Return an error about a directory: a usage error if --log-dirs names it, else a runtime error."""
     given = "--log-dirs: " if log_dirs else "no broker is running here: "
     return CliError(
         f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}", USAGE_ERROR if log_dirs else RUNTIME_ERROR

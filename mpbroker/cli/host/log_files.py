@@ -94,7 +94,7 @@ def log_verify(
 
 
 def verify(paths: list[Path], *, as_json: bool, damaged: str | None = None) -> None:
-    """Read and report everything; exit with 1 for damage. `damaged`: the verdict for it. Raises OSError."""
+    """Check and report on directories. For damage, print `damaged` and exit with 1. Raises OSError."""
     try:
         directories = [open_directory(path) for path in paths]
     except NotALogDirectory as error:
@@ -113,7 +113,7 @@ def verify(paths: list[Path], *, as_json: bool, damaged: str | None = None) -> N
 
 
 def checked(partitions: list[Partition]) -> None:
-    """Read partitions, with a bar of progress. Raises OSError."""
+    """Check partitions, and show a progress bar. Raises OSError."""
     with _progress(partitions) as progress:
         for partition in partitions:
             with progress(partition) as seen, file_named(str(partition.path)):
@@ -166,7 +166,7 @@ def _carried_out(plan: repairing.Plan, *, is_sure: bool, as_json: bool) -> list[
 
 
 def _repair_document(plan: repairing.Plan, kept: list[Path]) -> dict[str, Any]:
-    """Return the repairs. Offsets `first` to `last` are lost; `last` is null if it is unknown."""
+    """Return the repairs as a document. Offsets `first` to `last` are lost; a null `last` is unknown."""
     durable = plan.partition.durable
     return {
         "path": str(plan.partition.path),
@@ -257,7 +257,7 @@ def _print_report(
 
 
 def _print_partitions(partitions: list[Partition]) -> None:
-    """Print a row per partition, and one line for those without a batch, which may be dozens."""
+    """Print a row per partition with records, and one line for all others, which may be dozens."""
     empty: Counter[str] = Counter()
     for partition in partitions:
         row = _summary(partition)
@@ -285,7 +285,7 @@ _VERDICTS = (
 
 @contextmanager
 def _progress(partitions: list[Partition]) -> Iterator[Any]:
-    """Show how much of the bytes at the beginning is read: a broker may be writing more."""
+    """Show how many bytes of the logs are read. Bytes that a broker appends meanwhile are not counted."""
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
     sizes = {one.path: log_bytes(one) for one in partitions}

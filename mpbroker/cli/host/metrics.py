@@ -1,6 +1,6 @@
-"""`mpbroker ctl metrics`: reads the broker's public region, without asking any process.
+"""`mpbroker ctl metrics`: reads the broker's public region (shared memory), without asking a process.
 
-It works while the broker is jammed, and after a crash for as long as the region's file exists.
+This works while the broker does not answer, and after a crash as long as the region's file exists.
 """
 
 import time

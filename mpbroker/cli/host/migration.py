@@ -1,4 +1,4 @@
-"""`mpbroker export` and `mpbroker import`: hand log directories over to Apache Kafka, and take them over."""
+"""`mpbroker export` and `mpbroker import`: hand log directories over to Kafka, or take over Kafka's."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
 
 def _problems(here: LocalBroker, *, waits: bool) -> list[str]:
     try:
-        # One that is still to start must not be taken for another one that serves.
+        # Another broker that serves must not be taken for a broker that is still to start.
         client = here.control(or_default=not waits)
         client.timeout_seconds = ANSWER_TIMEOUT_S
         problems: list[str] = client.call("ready")["problems"]

@@ -100,7 +100,7 @@ def _print_changes(changes: list[recovering.Change], indent: str) -> None:
 
 @contextmanager
 def _progress(paths: list[Path]) -> Iterator[Callable[[str], None]]:
-    """Show how many partitions are done."""
+    """Show how many partitions are recovered. Yields a function to call with each partition's name."""
     from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
     names = {entry.name for path in paths if path.is_dir() for entry in path.iterdir() if entry.is_dir()}

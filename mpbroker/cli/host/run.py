@@ -1,6 +1,6 @@
 """`mpbroker run`: a command with a broker of its own, for tests in any language.
 
-The broker is that of `mpbroker.testing`: free ports, and directories of its own, which are removed.
+`mpbroker.testing` starts the broker, on free ports and with directories that are removed at the end.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 def _run(program: str, command: Sequence[str], broker: Broker) -> int:
-    """Run the command and wait. Raises BrokerFailed if the command succeeded and the broker did not."""
+    """Run the command, then stop the broker. Return the command's exit code. Raises BrokerFailed."""
     address = broker.bootstrap_servers
     environment = {**os.environ, BOOTSTRAP_SERVER: address, KAFKA_BOOTSTRAP_SERVERS: address}
     code = _exit_code(program, command, environment)
@@ -96,10 +96,10 @@ def _run(program: str, command: Sequence[str], broker: Broker) -> int:
 
 
 def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program, forward signals to it, and return its exit code. It is killed with this process.
+    """Run a program, forward signals to it, and return its exit code.
 
-    A signal from the terminal reaches the program by itself, since it goes to the whole foreground group; one
-    from a process (`si_code` <= 0) reaches only us and is forwarded.
+    The program is killed when this process ends. A terminal sends signals to its whole foreground group, also
+    to the program. Only a signal from a process (`si_code` <= 0) is forwarded.
     """
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)

@@ -1,4 +1,4 @@
-"""`mpbroker log scrub`: has a running broker check its segments for damage, or prints its findings."""
+"""`mpbroker log scrub`: has a running broker check its segments for damage, and prints the findings."""
 
 from __future__ import annotations
 

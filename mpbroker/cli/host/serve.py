@@ -26,7 +26,7 @@ def serve(
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    If programs read the log, warnings and errors before its first line have the log's format, too.
+    Warnings and errors before the log's first line have the log's format if it is JSON or for journald.
     """
     try:
         logs.wanted_level(os.environ)
@@ -76,7 +76,7 @@ def _serve(
         say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
-    # Off until the supervisor forks: imports leave no garbage.
+    # Garbage collection is off until the supervisor forks: imports leave no garbage.
     gc.disable()
     from mpbroker.supervisor.main import run
 
@@ -89,7 +89,7 @@ def _serve(
 def read_config(
     config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None]
 ) -> Loaded:
-    """Return the configuration, and warnings. Raises CliError for problems."""
+    """Return the configuration and warnings about it. Raises CliError if it is wrong."""
     try:
         return load(config_file, overrides, _given(flags))
     except ConfigError as error:

@@ -1,6 +1,6 @@
 """`mpbroker service`: this installation as a service of systemd.
 
-Each call lists the steps that are still to be done, so it can be repeated after a failure.
+A command takes only the steps that are not done yet, so it can be repeated after a failure.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _HOW_TO_INSTALL = (
     "install mpbroker where every user may read it, as with /usr/bin/python3 -m venv /opt/mpbroker and "
     "/opt/mpbroker/bin/pip install, and call /opt/mpbroker/bin/mpbroker"
 )
-# Is there where systemd runs (sd_booted).
+# This directory exists on hosts that systemd has booted (sd_booted).
 BOOTED = Path("/run/systemd/system")
 
 
 class Step(NamedTuple):
-    """A change of the host. `run` makes it; `subject` (a file, user or unit) and `outcome` describe it."""
+    """A change of the host, made by `run`. `subject` (a file, user or unit) and `outcome` describe it."""
 
     subject: str
     outcome: str
@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 
 class Host(NamedTuple):
-    """The host of a service: this one, or another one whose root is a directory here."""
+    """The host of the service: this host, or an image whose root is the directory `root` of this host."""
 
     root: Annotated[
         Path | None,
@@ -80,7 +80,7 @@ class Host(NamedTuple):
 
     @property
     def has_systemd(self) -> bool:
-        """Return whether the systemd that will run the service runs now."""
+        """Return whether the service's host is this host, and systemd runs on it."""
         return self.is_this and BOOTED.is_dir()
 
 
@@ -233,7 +233,7 @@ def _log_directory(host: Host, name: str) -> Iterator[Step]:
 
 
 def _log_dirs(settings: Path) -> list[str]:
-    """Return the log directories that settings name, or will name once they are written. Raises CliError."""
+    """Return the log.dirs in a file of settings, or the default if there is no file yet. Raises CliError."""
     if not settings.exists():
         return [DATA]
     try:
@@ -253,7 +253,7 @@ def _log_dirs(settings: Path) -> list[str]:
 
 
 def _kept_dirs(host: Host) -> list[str]:
-    """Return the log directories that an uninstallation keeps, if the settings have no error."""
+    """Return the log directories that an uninstallation keeps; the default if the settings are wrong."""
     try:
         return _log_dirs(host.at(SETTINGS))
     except CliError:
@@ -261,7 +261,7 @@ def _kept_dirs(host: Host) -> list[str]:
 
 
 def unit(command: Sequence[str], log_dirs: Sequence[str]) -> str:
-    """Return the unit that runs this command and may write to these directories. Raises CliError."""
+    """Return the text of a unit that runs a command and lets it write to log directories. Raises CliError."""
     for path in (*command, *log_dirs):
         if not _PLAIN.fullmatch(path):
             raise CliError(
@@ -285,7 +285,7 @@ def own_command() -> list[str]:
 
 
 def hidden_from_service(command: Sequence[str]) -> str | None:
-    """Return why the user of the service could not run the command, None if it can."""
+    """Return why the service's user could not run the command; None if the user can run it."""
     for path in (Path(command[0]), Path(sys.executable).resolve(), shipped.PACKAGE):
         closed = [one for one in path.parents if not one.stat().st_mode & 0o001]
         closed += [one for one in path.parents if str(one) in _HIDDEN]
@@ -298,7 +298,7 @@ def hidden_from_service(command: Sequence[str]) -> str | None:
 
 
 def account() -> pwd.struct_passwd | None:
-    """Return the account of the service's user, or None."""
+    """Return the account of the service's user; None if it does not exist."""
     try:
         return pwd.getpwnam(USER)
     except KeyError:
@@ -310,7 +310,7 @@ def _is_owned(path: Path) -> bool:
 
 
 def _refuse_others_files(path: Path) -> None:
-    """Raise CliError if a log directory of another user is not empty."""
+    """Raise CliError if this log directory, which another user owns, is not empty."""
     if any(path.iterdir()):
         raise CliError(
             f"{path} has files, and belongs to another user. Make it {USER}'s, then call this again: "
@@ -319,7 +319,7 @@ def _refuse_others_files(path: Path) -> None:
 
 
 def _give(host: Host, path: Path) -> None:
-    """Make a log directory, of the service's user on this host. Raises CliError for files of others."""
+    """Make a log directory. On this host, give it to the service's user. Raises CliError if it has files."""
     path.mkdir(parents=True, exist_ok=True)
     if host.is_this and not _is_owned(path):
         _refuse_others_files(path)
@@ -328,7 +328,7 @@ def _give(host: Host, path: Path) -> None:
 
 
 def _own(path: Path, uid: int | None = None) -> None:
-    """Give a path to the service's user and group, with a `uid` of -1 to the group alone. Raises CliError."""
+    """Set a path's owner (`uid`; None: the service's user; -1: no change) and group. Raises CliError."""
     owner = account()
     if owner is None:
         raise CliError(

@@ -1,6 +1,6 @@
 """`mpbroker why`: reads facts about a topic or a group, and prints the causes of a delay.
 
-The cluster has all facts but damage, which the supervisor of a broker on this host reports.
+The cluster reports all facts except damage, which the supervisor of a broker on this host reports.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _lag(facts: Facts) -> dict[str, int]:
 
 
 def _group(client: Admin, name: str) -> tuple[Group | None, ApiFailed | None]:
-    """Return the group, None if it does not exist, and a coordinator's retriable error. Raises ApiFailed."""
+    """Return (group or None, the coordinator's retriable error or None). Raises ApiFailed for all others."""
     try:
         return groups.describe(client, name, _PATIENCE_MS), None
     except ApiFailed as error:
@@ -125,7 +125,7 @@ def _of_group(
     committed = groups.committed(client, group.name)
     places = {*committed, *(place for one in group.members for place in one.partitions)}
     names = sorted({topic for topic, _ in places})
-    # It may miss a partition of its topics that has neither an owner nor an offset.
+    # Read whole topics: some of their partitions may have neither an owner nor an offset.
     topics = [one for one in client.topics(names) if not one.error_code] if names else []
     return _of_topics(client, where, topics, group, committed, before)
 
@@ -192,7 +192,7 @@ def _partitions(client: Admin, topic: Topic) -> dict[TopicPartition, PartitionFa
 
 
 def _directories(client: Admin, node: int, unseen: list[str]) -> list[DirectoryFacts]:
-    """Return the directories of a broker; add a line to `unseen` if it refuses."""
+    """Return the log directories of a broker; add a line to `unseen` if the broker refuses the request."""
     try:
         found = described(client.cluster, node, None)
         return [
@@ -215,7 +215,7 @@ def _directories(client: Admin, node: int, unseen: list[str]) -> list[DirectoryF
 def _damages(
     where: ClusterAddress, partitions: Iterable[TopicPartition], unseen: list[str]
 ) -> dict[TopicPartition, list[Damage]]:
-    """Return the damage that the scrubber found; add a line to `unseen` if it cannot be asked."""
+    """Return the damage that the scrubber has found; add a line to `unseen` if no supervisor answers."""
     found: dict[TopicPartition, list[Damage]] = {}
     wanted = {f"{topic}-{number}": (topic, number) for topic, number in partitions}
     try:
@@ -228,7 +228,7 @@ def _damages(
 
 
 def _quotas(client: Admin, unseen: list[str]) -> list[Quota]:
-    """Return all quotas; add a line to `unseen` if the broker refuses."""
+    """Return all quotas; add a line to `unseen` if the broker refuses the request."""
     try:
         return [
             Quota(entity_text(list(entity.items())), entity.get(_CLIENT_ID), key, value)

@@ -1,4 +1,4 @@
-"""Checks of facts about a topic or a group: each yields causes of a delay, with advice."""
+"""Checks of facts about a topic or a group. Each check yields causes of a delay, with advice."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _EMPTY: Final = "Empty"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The sentence that names a cause, and the sentence with advice."""
+    """A cause of a delay (`what`) and the advice against it (`do`), in sentences."""
 
     what: str
     do: str
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
-    """A transaction that a partition has open. `last_timestamp_ms` is that of its producer's last record."""
+    """An open transaction of a partition. `last_timestamp_ms`: when its producer wrote last."""
 
     producer_id: int
     first_offset: int
@@ -35,7 +35,7 @@ class OpenTransaction(msgspec.Struct, frozen=True):
 
 
 class PartitionFacts(msgspec.Struct, frozen=True):
-    """A partition. Offsets are -1 without a leader; `high_watermark` is where uncommitted reads end."""
+    """A partition. Offsets are -1 without a leader. Reads with read_uncommitted end at `high_watermark`."""
 
     has_leader: bool = True
     log_start_offset: int = -1
@@ -55,14 +55,14 @@ class DirectoryFacts(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Offsets from `first`, up to and without `end`, cannot be read."""
+    """A damaged part of a partition: the offsets [first, end) cannot be read."""
 
     first: int
     end: int
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A quota and its owner, `whose`. Without a `client_id` it is for all clients, or all of a user."""
+    """A quota of the owner `whose`. `client_id` is None if the quota is not for one client id."""
 
     whose: str
     client_id: str | None
@@ -71,7 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The facts. `before`: earlier committed offsets. `unseen`: missing facts. `refused`: an error."""
+    """Known facts. `before`: earlier commits. `unseen`: unknown facts. `refused`: the group's error code."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()
@@ -98,7 +98,7 @@ class Facts(msgspec.Struct, frozen=True):
         ]
 
     def owners(self) -> dict[TopicPartition, str]:
-        """Return the clients that have partitions."""
+        """Return the client id of the member that owns each assigned partition."""
         members = self.group.members if self.group is not None else []
         return {place: one.client for one in members for place in one.partitions}
 

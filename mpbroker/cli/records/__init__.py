@@ -1,1 +1,1 @@
-"""Commands that write and read records, and the formats of both."""
+"""Commands that write and read records, and the formats of records."""

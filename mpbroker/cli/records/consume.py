@@ -32,7 +32,7 @@ COMMIT_MS = 5_000
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The flags of the command. A count of 0 means no limit; reading stops at the time `until_ms`."""
+    """The parsed flags. `count` 0: no limit. `until_ms`: stop at records of that time or later."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def consume(where: ClusterAddress, settings: Settings) -> None:
-    """Print records until there are enough, or until the end is reached if that was asked for."""
+    """Print records until the count, end or time in the settings is reached."""
     render = json_lines.render if settings.as_json else compile_template(settings.template)
     with open_admin(where) as client:
         reader = Reader(client, settings)
@@ -66,7 +66,7 @@ def _is_watched() -> bool:
 
 
 def _print_share(client: Admin, settings: Settings, group: str, reader: Reader, render: Part) -> None:
-    """Print records of the assigned partitions. Commit the printed ones, however the command ends."""
+    """Print records of the partitions that the group assigns. Commit printed records, also after an error."""
     member = GroupMember(client.cluster, group, settings.topic, PATIENCE_MS)
     with Interrupt(client.cluster.client.wakeup) as interrupt:
         share = Share(member, reader, settings.start, interrupt)
@@ -99,7 +99,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Wait for this consumer's partitions; each begins at the group's offset, else at that of -o."""
+        """Join the group and wait for partitions. Each begins at its committed offset, else as -o says."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False
@@ -112,13 +112,13 @@ class Share:
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
 
     def must_stop(self) -> bool:
-        """Commit if the interval is over. Return whether the group rebalances, or the end is requested."""
+        """Commit if the interval is over. Return whether reading must stop: for a rebalance or a signal."""
         if monotonic_ms() >= self._commit_due_ms:
             self.commit()
         return self._interrupt.came or self._member.must_rejoin()
 
     def commit(self) -> None:
-        """Commit the offsets of what has been printed, if there is something new."""
+        """Commit the offsets after the printed records, if they have changed since the last commit."""
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
         printed = self._reader.printed
         changed = {number: at for number, at in printed.items() if self._committed.get(number) != at}
@@ -128,7 +128,7 @@ class Share:
 
 
 class Reader:
-    """Positions in the partitions of one topic, and the loop that moves them."""
+    """Reads partitions of one topic, and keeps the position in each of them."""
 
     def __init__(self, client: Admin, settings: Settings) -> None:
         self._client = client
@@ -156,13 +156,13 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Return whether there are enough records, or the end is reached that was asked for."""
+        """Return whether `count` records were read, or each partition has reached the wanted end."""
         wants_end = self._settings.exit_at_end or self._settings.until_ms is not None
         at_end = self._has_begun and self._at_end >= self._positions.keys()
         return self._left == 0 or (wants_end and at_end)
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions, from these positions on."""
+        """Set the partitions to read, with the first offset to read of each."""
         self._has_begun = True
         self._positions = dict(positions)
         self.printed = {}
@@ -174,7 +174,7 @@ class Reader:
             self._at_end = {number for number, at in self._positions.items() if at >= self._stops[number]}
 
     def first_positions(self, start: Start, indexes: list[int] | None = None) -> dict[int, int]:
-        """Return where to begin in these partitions; without them, in the one or all that the flags name."""
+        """Return the first offset by partition. `indexes` None: the partition of the flags, or all."""
         if indexes is None:
             wanted = self._settings.partition
             indexes = [wanted] if wanted >= 0 else partitions_of(self._topic)
@@ -186,9 +186,9 @@ class Reader:
         return self._client.ends(self._topic, indexes, time_ms, self._settings.isolation)
 
     def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
-        """Yield records with their partition, batch by batch, until this reader is done or must stop.
+        """Yield (partition, records of a batch) until this reader is done, or `must_stop` returns true.
 
-        All small records of a fetch at once would fill the memory.
+        One batch at a time saves memory: small records take far more as Python objects than in a batch.
         """
         while not self.is_done and not must_stop():
             for fetched in self._fetch():
@@ -239,9 +239,9 @@ class Reader:
         self._topic = self._client.topic(self._settings.topic)
 
     def _reset(self, partition: int) -> None:
-        """Begin at the place of -o, as auto.offset.reset has Kafka's consumers do.
+        """Continue at the offset that -o means, as Kafka's consumers do by auto.offset.reset.
 
-        Retention has removed the records that the group would read next.
+        Called when retention has removed the record that the group would read next.
         """
         start = self._settings.start
         was = self._where(partition)

@@ -16,7 +16,7 @@ TEMPLATE = "%v\\n"
 
 
 class ConsumeFlags(NamedTuple):
-    """Which records, and how many."""
+    """The flags that choose records and limit their number."""
 
     topic: str
     partition: int
@@ -27,7 +27,7 @@ class ConsumeFlags(NamedTuple):
 
 
 class StartFlags(NamedTuple):
-    """Where to begin and to stop."""
+    """The flags that name where to begin and where to stop."""
 
     from_beginning: bool
     offset: str | None
@@ -51,7 +51,7 @@ class StartFlags(NamedTuple):
 
 
 class OutputFlags(NamedTuple):
-    """The form in which records are printed, and the file they are written to."""
+    """The flags for the form of printed records, or for the file that records are written to."""
 
     template: str
     as_json: bool

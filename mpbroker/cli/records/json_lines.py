@@ -1,7 +1,7 @@
 """Records as lines of JSON, which `consume --json` writes and `produce --json` reads. Without I/O.
 
-Text is under its name, other bytes are in base64 under another name (key_base64, value_base64): as text they
-would be changed. A header is a pair of its name and its value, which is text, null or {"base64": …}.
+A key or value in UTF-8 is text in `key` or `value`. Bytes that are not UTF-8 are in base64 in `key_base64` or
+`value_base64`. A header is a pair of its name and its value: text, null or {"base64": …}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of JSON, by `render` or by another program. Missing members have defaults."""
+    """A line of JSON, made by `render` or by another program. Missing members have defaults."""
 
     topic: str | UnsetType = UNSET
     partition: int | UnsetType = UNSET
@@ -42,14 +42,14 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 class Parsed(msgspec.Struct, frozen=True, gc=False):
-    """A record of a line; `partition` is None if the line names none."""
+    """A record parsed from a line; `partition` is None if the line names none."""
 
     record: NewRecord
     partition: int | None
 
 
 def render(topic: str, partition: int, record: Record) -> bytes:
-    """Return the line of a record, with its end."""
+    """Return a record as a line of JSON, with the newline."""
     document = {
         "topic": topic,
         "partition": partition,
@@ -64,9 +64,9 @@ def render(topic: str, partition: int, record: Record) -> bytes:
 
 
 def parse(line: bytes, number: int, now_ms: int) -> Parsed:
-    """Return the record of a line. Its topic and offset are ignored.
+    """Return the record of a line. The line's topic and offset are ignored.
 
-    `number` is that of the line, for errors; `now_ms` the time of a record that has none. Raises CliError.
+    `number`: the line number, for errors. `now_ms`: the timestamp for a line without one. Raises CliError.
     """
     try:
         found = _DECODER.decode(line)

@@ -11,7 +11,7 @@ from mpbroker.records.record import Header, NewRecord
 
 
 class Format(msgspec.Struct, frozen=True):
-    """How lines are read. `null` is the text of null keys and values, `headers` are added to every record.
+    """The format of lines. `null`: the text that means null. `headers`: are added to every record.
 
     `ignores_partition`: the partition in a line of JSON is ignored.
     """
@@ -24,7 +24,7 @@ class Format(msgspec.Struct, frozen=True):
 
 
 class LineRecords:
-    """Makes records of lines, and counts them. Raises CliError if the format contradicts itself."""
+    """Makes records from lines, and counts the lines. Raises CliError if the format contradicts itself."""
 
     def __init__(self, form: Format) -> None:
         if form.as_json and (form.key_separator is not None or form.null is not None):
@@ -78,7 +78,7 @@ class LineRecords:
         return key, value
 
     def warning(self) -> str:
-        """Return a warning about a separator that no line had; "" if a line had it, or there was none."""
+        """Return a warning if the format has a key separator and no line had it, else ""."""
         if self._separator is None or not self.number or self._keyed:
             return ""
         return f"no line had the key separator {self._form.key_separator!r}: their records have no key"

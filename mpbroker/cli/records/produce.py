@@ -1,8 +1,8 @@
 """`mpbroker produce`: each line of standard input becomes a record.
 
-Lines are sent as they come: whatever one read brings is one batch per partition, so that typing is sent at
-once and a file in large pieces. A thread reads a little ahead; the main thread builds batches and talks to
-the broker meanwhile. With acks=all a batch whose connection was lost is sent again and written once.
+The lines of one read become one batch per partition, so that typed lines are sent at once, and a file in
+large pieces. A thread reads a little ahead, while the main thread builds batches and sends them. With
+acks=all a batch is sent again after its connection was lost, and is still written only once.
 """
 
 import math
@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
-    """Parse NAME=VALUE; without = the value is null, as in kcat. Raises CliError."""
+    """Parse NAME=VALUE texts. A header without = has a null value, as in kcat. Raises CliError."""
     headers: list[Header] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -76,7 +76,7 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
 
 
 def produce(where: ClusterAddress, settings: Settings, properties: Sequence[str] = ()) -> None:
-    """Send standard input until it ends. After Ctrl-C write the lines read so far."""
+    """Send the lines of standard input until it ends. After Ctrl-C, send only the lines read so far."""
     settings = check(with_properties(settings, properties))
     with open_admin(where) as client:
         reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)
@@ -136,7 +136,7 @@ def _flush(producer: Producer, interrupt: Interrupt) -> None:
 
 
 def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
-    """Return the settings with the changes of -X. Raises CliError."""
+    """Return the settings, with values replaced by the -X properties. Raises CliError."""
     for text in properties:
         name, _equals, value = text.partition("=")
         if name not in PROPERTIES:
@@ -146,7 +146,7 @@ def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
 
 
 def check(settings: Settings) -> Settings:
-    """Return the same settings if codec and acks exist. Raises CliError."""
+    """Check that codec and acks are known, and return the settings. Raises CliError."""
     if settings.compression not in CODECS:
         raise CliError(
             f"compression is one of {', '.join(CODECS)}, not '{settings.compression}'", USAGE_ERROR
@@ -157,7 +157,7 @@ def check(settings: Settings) -> Settings:
 
 
 def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]:
-    """Yield lines without their ends, in groups as they arrive. A last line needs no end."""
+    """Yield groups of lines as they arrive, without newlines. The last line may lack a newline."""
     rest: list[bytes] = []
     rest_bytes = 0
     while chunk := os.read(descriptor, size):
@@ -175,7 +175,7 @@ def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]
 
 
 class Reader(threading.Thread):
-    """A thread that reads a few groups ahead: memory stays bounded and the broker is not kept waiting."""
+    """A thread that reads a few groups of lines ahead, so that memory is bounded and sending never waits."""
 
     def __init__(self, descriptor: int, wakeup: Callable[[], None]) -> None:
         # The command must be able to end while this thread waits for a terminal.
@@ -201,7 +201,7 @@ class Reader(threading.Thread):
         return not self._is_empty
 
     def take(self) -> list[bytes] | None:
-        """Return the next group if it has come. Raises the error that ended the reading."""
+        """Return the next group of lines, None if none has come, [] at the end. Raises errors of reading."""
         try:
             group = self._groups.get_nowait()
         except queue.Empty:
@@ -221,7 +221,7 @@ class Reader(threading.Thread):
 
 
 class Lines:
-    """The maker of a topic's batches from lines."""
+    """Makes batches for a topic from lines, and sends them."""
 
     def __init__(self, client: Admin, settings: Settings) -> None:
         self._settings = settings
@@ -243,10 +243,10 @@ class Lines:
         )
 
     def append(self, lines: list[bytes]) -> None:
-        """Append one batch per partition. Raises CliError at a line that is wrong; those before it are sent.
+        """Send lines as one batch per partition. At a wrong line, send those before it and raise CliError.
 
-        A line goes to the partition asked for, else to its own, else to its key's, else to one of all: a few
-        lines to one, and then others to the next (Kafka: the sticky partitioner, KIP-480).
+        -p names the partition, or else the line does, or else the key decides. Of lines without a key, a few
+        go to one partition, and the next few to the next one (Kafka: the sticky partitioner, KIP-480).
         """
         now_ms = time.time_ns() // 1_000_000
         if self._records.is_plain and self._settings.partition >= 0:
@@ -279,7 +279,7 @@ class Lines:
                 self.producer.append(self._topic.name, partition, batch)
 
     def _partition(self, record: NewRecord, named: int | None, keyless: int) -> int:
-        """Return where a record goes; `named` is the partition that its line has. Raises CliError."""
+        """Return the partition: -p, else `named`, else the key's, else `keyless`. Raises CliError."""
         if self._settings.partition >= 0:
             return self._settings.partition
         if named is None:
@@ -294,7 +294,7 @@ class Lines:
         return named
 
     def _retried(self, text: str) -> None:
-        """Print why a batch is sent again. A full disk has no error code of its own in Kafka's protocol."""
+        """Print why a batch is sent again; after KAFKA_STORAGE_ERROR, also which command checks the disk."""
         storage = ErrorCode.KAFKA_STORAGE_ERROR.name in text
         disk = f". Its disk is full or broken: mpbroker why {self.topic} says which" if storage else ""
         _say(f"{text}{disk}")
@@ -308,7 +308,7 @@ class Lines:
 
 
 def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
-    """Split records into batches that brokers take by default. Short lines take more room as records."""
+    """Yield batches of up to BATCH_BYTES_MAX, which brokers accept by default, or of one larger record."""
     first = size = 0
     for index, record in enumerate(records):
         own = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
@@ -322,7 +322,7 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
 
 
 def _is_there(client: Admin, name: str) -> bool:
-    """Return whether the topic exists; True also for input without a line, which creates none."""
+    """Return False if the topic does not exist, True if it does, and True after any other error."""
     try:
         client.topic(name)
     except ApiFailed as error:
@@ -350,7 +350,7 @@ def _existing(client: Admin, name: str) -> Topic | None:
 
 
 def _created(client: Admin, name: str) -> Topic:
-    """Ask for a topic that the broker may create. Raises ApiFailed while a partition has no leader."""
+    """Have the broker create the topic, and return it. Raises ApiFailed while a partition has no leader."""
     topic = client.topic(name, auto_create=True)
     for partition in topic.partitions:
         if partition.leader < 0:

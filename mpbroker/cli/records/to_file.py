@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 def write(where: ClusterAddress, settings: Settings) -> None:
-    """Write the committed records that exist between the offsets now, and print a summary."""
+    """Write the topic's committed records, from the place that -o names to the end; print a summary."""
     _check_target(settings)
     try:
         from mpbroker.reading import arrow
@@ -95,7 +95,7 @@ def _is_there(path: Path) -> CliError:
 
 
 def _options(where: ClusterAddress, settings: Settings) -> dict[str, str]:
-    """Return options by the names of the Spark source, among them the properties of --command-config."""
+    """Return the flags as options of the Spark source, with the properties of --command-config."""
     given = {"includeHeaders": "true", "kafka.bootstrap.servers": where.bootstrap}
     if settings.log_dirs is not None:
         given["log.dir"] = settings.log_dirs
@@ -108,7 +108,7 @@ def _options(where: ClusterAddress, settings: Settings) -> dict[str, str]:
 
 
 def _ranges(given: Mapping[str, str], settings: Settings) -> dict[int, Range]:
-    """Return the offsets by partition that -o means now. Raises CliError, OptionError, SourceUnavailable."""
+    """Return the offsets to write, by partition. Raises CliError, OptionError, SourceUnavailable."""
     from mpbroker.reading.catalogs import open_catalog
     from mpbroker.reading.options import parse_options
     from mpbroker.reading.plan import selected
@@ -144,7 +144,7 @@ def _json(value: Any) -> str:
 
 
 def _first(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    """Yield all rows, or only the first `count`."""
+    """Yield batches up to the first `count` rows; 0 means all rows."""
     left = count or None
     for batch in batches:
         yield batch.slice(0, left)
@@ -202,7 +202,7 @@ def _writer(path: Path, file: Any, schema: pa.Schema) -> Iterator[Callable[[pa.T
 
 @contextmanager
 def _whole_file(settings: Settings) -> Iterator[Any]:
-    """Yield a file in the target's directory. It replaces the target once synced, or is removed.
+    """Yield a temporary file. At the end it is synced and becomes the target; after an error it is removed.
 
     Raises CliError, OSError.
     """

@@ -1,7 +1,7 @@
 """The commands of `mpbroker spark`.
 
-They also run under spark-submit, which gets this package's `__main__.py` and the same words: Spark's settings
-are then those of spark-submit.
+The commands also run under spark-submit, with this package's `__main__.py` and the same arguments. Spark's
+settings are then those of spark-submit.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def _source(
     *,
     fail_on_data_loss: bool,
 ) -> Source:
-    """Return the source of the flags, checked before Spark starts, which takes seconds. Raises CliError."""
+    """Return the source that the flags name. Check it before Spark's slow start. Raises CliError."""
     _needs_spark()
     from mpbroker.spark.jobs import Source
 
@@ -339,7 +339,7 @@ def _options(given: list[str] | None) -> dict[str, str]:
 def _target(
     form: str, directory: Path, catalog: str | None, table: str, *, compacts: bool
 ) -> Path | IcebergTarget:
-    """Return the target of the flags. Raises CliError."""
+    """Return the target of an archive: a directory for Parquet, or an Iceberg table. Raises CliError."""
     if form == "parquet":
         if catalog is not None:
             raise CliError("--catalog is for --format iceberg", USAGE_ERROR)
@@ -375,7 +375,7 @@ def _sessions_target(
 
 
 def _sink(options: dict[str, str]) -> dict[str, str]:
-    """Return the options if the sink takes them. Raises CliError."""
+    """Check that the sink takes these options, and return them. Raises CliError."""
     from mpbroker.spark.jobs import check_sink
 
     try:

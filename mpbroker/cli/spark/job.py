@@ -1,4 +1,4 @@
-"""The session of a job of `mpbroker spark`, its progress, its signals, and one sentence if it fails."""
+"""Runs a job of `mpbroker spark`: shows progress, handles signals, and reports a failure in one sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rate(records: int, began: float) -> str:
 
 
 def measured(records: int, began: float) -> dict[str, Any]:
-    """Return the members that every summary has."""
+    """Return the members that every summary has: records, and the seconds since `began`."""
     return {"records": records, "seconds": time.monotonic() - began}
 
 
@@ -64,7 +64,7 @@ class Terminal:
         self._show(completed=done, total=total, description=text)
 
     def end(self, text: str, document: Mapping[str, Any]) -> None:
-        """Print a line of the summary, or add its members to the document."""
+        """Print `text` as a line of the summary, or for JSON add the members of `document` to the summary."""
         if self._document is None:
             print(text, file=self._stream)
         else:
@@ -75,7 +75,7 @@ class Terminal:
 def running(
     name: str, master: str | None, *, polls: bool = False, as_json: bool = False
 ) -> Iterator[tuple[SparkSession, Terminal]]:
-    """Open a session for one job, and stop it at the end. Raises CliError: one sentence for any failure."""
+    """Yield a Spark session and a terminal for one job. Raises CliError, one sentence, for any failure."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from mpbroker.cli.text.progress import progress_bar
@@ -160,7 +160,7 @@ def until_stopped(
 
 
 def _interrupt_start() -> NoReturn:
-    """End the child processes and raise KeyboardInterrupt. A JVM that is still starting would never end."""
+    """End the child processes; a JVM that is still starting would run forever. Raise KeyboardInterrupt."""
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         with suppress(ProcessLookupError):
             os.kill(int(child), signal.SIGTERM)
@@ -184,7 +184,7 @@ def _end_accumulators_in_silence(spark: SparkSession) -> None:
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Drop what Py4J logs by the root logger: the traceback of a call that a signal interrupted."""
+    """Drop records of the root logger, to which Py4J logs tracebacks of interrupted calls."""
     root = logging.getLogger()
 
     def drop(_record: logging.LogRecord) -> bool:
@@ -199,7 +199,7 @@ def _without_tracebacks() -> Iterator[None]:
 
 @contextmanager
 def _in_a_sentence(signals: list[int]) -> Iterator[None]:
-    """Raise the failure of a job as CliError. `signals`: those received."""
+    """Raise any failure of a job as CliError with one sentence. `signals`: the signals received so far."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -12,7 +12,10 @@ from mpbroker.protocol.printable import printable
 
 
 def confirm(question: str, *, is_sure: bool, scripts_need_yes: bool = False) -> None:
-    """Ask on the terminal, if any, unless the caller is sure. Raises CliError unless the answer is yes."""
+    """Ask a question on the terminal, and raise CliError if the answer is not yes. `is_sure`: do not ask.
+
+    Without a terminal nothing is asked; then raise CliError only if `scripts_need_yes`.
+    """
     if is_sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -12,15 +12,15 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While entered, Ctrl-C or SIGTERM asks for the end of a command, which finishes its current work.
+    """While entered, Ctrl-C or SIGTERM sets `came`, so that the command finishes its current work and ends.
 
-    A second one ends it at once. The first sets a flag, because an exception could leave anything half done.
-    While `raises` is true no work has begun, and the first one raises an exception, too.
+    An exception could leave work half done, so the first signal raises one only while `raises` is true
+    (before work has begun). A second signal ends the command at once.
     """
 
     def __init__(self, wakeup: Callable[[], None]) -> None:
         self.came = False
-        # As a shell reports it: 128 plus the number of the signal.
+        # The code that a shell reports: 128 plus the number of the signal.
         self.exit_code = INTERRUPTED
         self.raises = False
         self._wakeup = wakeup

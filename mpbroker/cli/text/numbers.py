@@ -15,7 +15,7 @@ SECONDS_MAX = INT_MAX // 1000
 
 
 def limited_to(low: float, high: float) -> Callable[[Any], Any]:
-    """Return a callback that refuses numbers out of range, and nan, which passes Typer's min and max."""
+    """Return a callback that refuses numbers outside [low, high], and nan, which Typer's limits accept."""
 
     def check(given: Any) -> Any:
         for number in given if isinstance(given, (list, tuple)) else [given]:

@@ -1,6 +1,6 @@
 """Tables for people and JSON for programs.
 
-They may have names that clients chose, so they are printed without control characters.
+Names in the output may be chosen by clients, so control characters are escaped.
 """
 
 import re
@@ -23,18 +23,18 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def print_json(value: Any) -> None:
-    """Print one document, indented. Its keys are as stable as the command."""
+    """Print a value as indented JSON. Its keys are part of a command's stable interface."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     sys.stdout.write(_UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
 
 
 def log_offsets(start: int, end: int) -> str:
-    """Return text with both offsets by Kafka's names: a range would not show whether its end is included."""
+    """Return text that names both offsets, since a range would not show whether its end is included."""
     return f"log start offset {start:,}, log end offset {end:,}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table; on a terminal it fits the width, piped output is never folded."""
+    """Print a table. On a terminal it is fitted to the width; piped output is never folded."""
     is_terminal = sys.stdout.isatty()
     table = [list(row) for row in rows]
     right = {index for index, column in enumerate(zip(*table, strict=True)) if _is_numeric(column)}
@@ -64,7 +64,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, nothing: str
 
 
 def say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print the result of a command: a line for people, or an object."""
+    """Print the result of a command: `text` for people, or `document` as JSON."""
     if as_json:
         print_json(document)
     else:
@@ -72,7 +72,7 @@ def say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def say_each(done: Iterable[tuple[str, Mapping[str, Any]]], *, as_json: bool) -> None:
-    """Print the results of a command: a line each, or one list of objects."""
+    """Print results, pairs of text and document: each text as a line, or all documents as one JSON list."""
     pairs = list(done)
     if as_json:
         print_json([document for _, document in pairs])
@@ -105,7 +105,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _is_numeric(column: Iterable[Any]) -> bool:
-    """Return whether a column has numbers, and nothing else but gaps."""
+    """Return whether a column has numbers, and no other values except None."""
     cells = [cell for cell in column if cell is not None]
     return bool(cells) and all(
         isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in cells

@@ -16,7 +16,7 @@ BAR_CHARACTERS = 20
 
 @contextmanager
 def progress_bar(total: int, *columns: ProgressColumn) -> Iterator[Callable[..., None]]:
-    """Show a bar until the end. Yields a function that takes `advance` and `description`."""
+    """Show a progress bar. Yields a function that takes `advance`, `completed`, `total`, `description`."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column

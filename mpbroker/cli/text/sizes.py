@@ -1,7 +1,7 @@
 """Sizes as text for people.
 
-Reports have exact bytes (`1,234 bytes`). In narrow columns, a size that is compared with
-settings is in binary units, and one that is watched is in decimal units, as disks and networks count.
+Reports have exact bytes (`1,234 bytes`). Narrow columns have binary units for sizes that users compare with
+settings, and decimal units for use and throughput, as is common for disks and networks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _DECIMAL: Final = ("", "k", "M", "G", "T", "P")
 
 
 def binary_size(count: float) -> str:
-    """Write bytes as people compare them with settings: 64 MiB."""
+    """Return a number of bytes as text in binary units, as settings have them: 64 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if count < 1024 or unit == "TiB":
             break
@@ -21,14 +21,14 @@ def binary_size(count: float) -> str:
 
 
 def decimal_size(value: float) -> str:
-    """Write bytes in units of a thousand, as disks and networks count: 870 B, 1.2 MB."""
+    """Return a number of bytes as text in decimal units: 870 B, 1.2 MB."""
     number, unit = scaled(value)
     digits = 0 if not unit or number >= 99.95 else 1
     return f"{number:.{digits}f} {unit}B"
 
 
 def scaled(value: float) -> tuple[float, str]:
-    """Return the value in the largest unit in which it is at least 1 after rounding, and that unit."""
+    """Return the value in the largest unit in which it rounds to at least 1, and the unit ("", "k" …)."""
     unit = 0
     while abs(value) >= 999.5 and unit < len(_DECIMAL) - 1:
         value /= 1000

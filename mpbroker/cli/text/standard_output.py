@@ -1,4 +1,4 @@
-"""Standard output whose errors name it. Python's own errors name no file."""
+"""Replaces sys.stdout: its errors then name standard output. Errors of Python's own stream name no file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "standard output"
 
 
 class ReaderGone(Exception):
-    """Standard output has no reader (`| head`). Typer would end with 1 for a BrokenPipeError."""
+    """The reader of standard output has ended (`| head`). Typer would exit with 1 at a BrokenPipeError."""
 
 
 @contextmanager
@@ -30,8 +30,9 @@ def _named() -> Iterator[None]:
         raise ReaderGone from error
 
 
+# Not a subclass of the raw stream: if Ctrl-C came after its write, the buffer would write the bytes again.
 class _Buffered(io.BufferedWriter):
-    """A buffered stream whose errors name standard output. A raw stream could repeat bytes after Ctrl-C."""
+    """A buffered stream whose errors name standard output."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         with _named():
@@ -49,7 +50,7 @@ class _Unbuffered(io.FileIO):
 
 
 def name_failures() -> None:
-    """Make failures of standard output name it from now on. A replaced sys.stdout is kept."""
+    """Replace Python's own sys.stdout by a stream whose errors name standard output."""
     before = sys.stdout
     if before is None or before is not sys.__stdout__ or not isinstance(before, io.TextIOWrapper):
         return
@@ -67,13 +68,13 @@ def name_failures() -> None:
 
 
 def flush() -> None:
-    """Write the buffered output. Raises OSError: at Python's exit it could not be reported well."""
+    """Write the buffered output. Raises OSError, which Python would report badly at its exit."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def give_up_errors() -> None:
-    """Discard what cannot be written to standard error, or Python would try again and exit with 120."""
+    """Flush standard error. If that fails, discard the buffer, or Python would exit with code 120."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()

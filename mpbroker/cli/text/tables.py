@@ -1,7 +1,7 @@
 """The layout of tables for people, without I/O.
 
-A table that is too wide for its terminal is folded by rich. One that is still too wide becomes a list of its
-rows, as in the expanded display of psql. Headings are never broken.
+A table that is too wide for its terminal is folded by rich. If it is too wide even then, it becomes a list of
+its rows, as in the expanded display of psql. Headings are never broken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def heading(name: str) -> str:
 def layout(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int], width: int | None
 ) -> list[str]:
-    """Return the lines of a table. `right`: indexes of columns to align. `width`: None for no limit."""
+    """Return the lines of a table. `right`: indexes of right-aligned columns. `width`: None for no limit."""
     widths = [max(map(cells_of, column)) for column in zip(headings, *rows, strict=True)]
     gaps = GAP * (len(widths) - 1)
     if width is None or sum(widths) + gaps <= width:
@@ -49,7 +49,7 @@ def layout(
 
 
 def cells_of(text: str) -> int:
-    """Return the number of a terminal's cells that a text takes."""
+    """Return the number of terminal cells that a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -65,7 +65,7 @@ def theme_of(environ: Mapping[str, str]) -> str:
 
 
 class TextScreen(ModalScreen[None]):
-    """A text above everything, until a key is pressed."""
+    """A text that covers the application until a key is pressed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,question_mark", "dismiss", show=False)]
 
@@ -81,14 +81,14 @@ class TextScreen(ModalScreen[None]):
 
 
 class TopApp(App[None]):
-    """`mpbroker top`. `first` is the first sample, without which the application does not start."""
+    """The application of `mpbroker top`. `first` is the first sample, which the caller has taken."""
 
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
     TITLE = "mpbroker top"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"view({number - 1})", show=False) for number in range(1, len(VIEWS) + 1)),
-        # Before the screen's, which would move the focus.
+        # These take precedence over the screen's bindings, which would move the focus.
         Binding("tab", "turn(1)", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", show=False, priority=True),
         Binding("slash", "filter", show=False),
@@ -163,7 +163,7 @@ class TopApp(App[None]):
             self.call_later(self._add, sample, self._watch.groups_at_rest())
 
     def _ask_for_groups(self) -> None:
-        """Ask the broker for groups while their view is shown."""
+        """Ask the broker for groups while the view of groups is shown, until the application ends."""
         while self._wants_groups.wait() and not self._ended.is_set():
             broker = self.model.sample.broker if self.model.sample is not None else None
             pause_s = self._interval_s
@@ -270,7 +270,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_sort(self, by: int) -> None:
-        """Sort by the column `by` places to the right. The model's own order counts as one."""
+        """Sort by the column `by` places right of the current sort column. Unsorted counts as a column."""
         room = self.query_one(Table).size.width
         keys: list[str | None] = [None]
         keys += [
@@ -335,7 +335,7 @@ class TopApp(App[None]):
             self.push_screen(TextScreen(self.view.title, self._details(row)))
 
     def _details(self, row: Row) -> Text:
-        """Return all values of a row, also those that the terminal has no column for."""
+        """Return all values of a row as text, also the values that have no column on this terminal."""
         kinds = {one.key: one.kind for one in self.view.columns}
         titled = [one.key for one in self.view.columns if one.kind not in DRAWN and one.title]
         pairs = [(key, text_of(row[key], kinds[key])) for key in titled]

@@ -1,4 +1,4 @@
-"""The views of `mpbroker top`: their columns, by the names that rows have in JSON, and their order."""
+"""The views of `mpbroker top`: their columns, named as in the rows of the JSON, and the order of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpbroker.observe.model import Model, Row
 
 
 class Kind(Enum):
-    """The ways to write a value: see `text`."""
+    """The kinds of values, each with its form in the module `text`."""
 
     TEXT = "text"
     STATE = "state"
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class Column(NamedTuple):
-    """A column for terminals of at least `from_columns` columns. `is_wide`: it takes the remaining width."""
+    """A column for terminals at least `from_columns` wide. `is_wide`: it takes the remaining width."""
 
     key: str
     title: str
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class View(NamedTuple):
-    """A view: its name for `--view`, its title, rows and columns, and its first sort column."""
+    """A view: its name for `--view`, title, rows and columns, and the column that sorts it at first."""
 
     key: str
     title: str
@@ -141,10 +141,10 @@ DRAWN: Final = (Kind.TREND,)
 def arranged(
     rows: Iterable[Row], view: View, wanted: str, key: str | None, *, is_reversed: bool
 ) -> list[Row]:
-    """Return the rows that have the wanted text, sorted by a column; None keeps the model's order.
+    """Return the rows that match `wanted`, sorted by the column `key`; None keeps the model's order.
 
-    The wanted text is a part of a text in the row, or a pattern with * and ?. Numbers begin with the largest,
-    texts and offsets with the smallest. Unknown values come last in either direction.
+    `wanted` is a part of a text in the row, or a pattern with * and ?. Numbers begin with the largest, texts
+    and offsets with the smallest, unless `is_reversed`. Unknown values come last in either direction.
     """
     kinds = {column.key: column.kind for column in view.columns}
     texts = [name for name, kind in kinds.items() if kind in (Kind.TEXT, Kind.STATE)]

@@ -1,4 +1,4 @@
-"""`mpbroker top`: chooses between the terminal and plain text, and names what the terminal lacks."""
+"""`mpbroker top`: chooses between the terminal and plain text; an error names a missing package."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _HEALTH_COLOURS: Final = {Health.RUNNING: "success", Health.RECOVERING: "warning
 
 
 class Number(NamedTuple):
-    """A number of `Summary`: its title, its name, its text, and a text after the title."""
+    """A number on a card: its title, its field of `Summary`, its format, and the text after the title."""
 
     title: str
     name: str
@@ -79,7 +79,7 @@ class Card(Vertical):
 
 
 class Cards(Horizontal):
-    """The cards that the width has room for."""
+    """The row of cards. It shows as many cards as its width has room for."""
 
     def compose(self) -> ComposeResult:
         yield from map(Card, NUMBERS)
@@ -94,7 +94,7 @@ class Cards(Horizontal):
 
 
 def headline(sample: Sample, colours: Mapping[str, str], *, is_paused: bool) -> Text:
-    """Return the broker in one line: health, node, uptime, listeners, version."""
+    """Return one line about the broker: health, node, uptime, listeners, version."""
     broker = sample.broker
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(" mpbroker", style=f"bold {colours['primary']}")
@@ -113,7 +113,7 @@ def headline(sample: Sample, colours: Mapping[str, str], *, is_paused: bool) -> 
 
 
 def tabs(shown: View, views: Sequence[View] = VIEWS) -> str:
-    """Return the views and their keys in a line of markup; a click on one shows it."""
+    """Return a line of markup with all views and their keys. A click on a view shows it."""
     return " ".join(
         f"[@click=app.view({number})]{'[reverse b]' if view is shown else ''} {number + 1} {view.title} "
         f"{'[/]' if view is shown else ''}[/]"

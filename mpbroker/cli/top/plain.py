@@ -17,7 +17,7 @@ from mpbroker.protocol.topic_names import OWN_TOPICS
 
 
 def seen_once(wanted: BrokerFlags, interval_s: float, *, with_groups: bool) -> Model:
-    """Take two samples, for rates; of directories at rest one. Raises CliError, ClientConfigError."""
+    """Sample a running broker twice, for rates, or a stopped one once. Raises CliError, ClientConfigError."""
     watch, model = Watch(wanted), Model()
     first = watch.first()
     model.add(first)
@@ -42,7 +42,7 @@ def _groups(watch: Watch, wanted: BrokerFlags, model: Model) -> Groups:
 
 
 def document(model: Model, views: Iterable[View]) -> dict[str, Any]:
-    """Return everything as one JSON object. Rates and latencies that are not known are null."""
+    """Return the broker and the views as one JSON object. Unknown rates and latencies are null."""
     assert model.sample is not None
     broker = model.sample.broker
     found: dict[str, Any] = {
@@ -71,7 +71,7 @@ def document(model: Model, views: Iterable[View]) -> dict[str, Any]:
 
 
 def show(model: Model, views: Iterable[View], *, as_json: bool) -> None:
-    """Print everything."""
+    """Print the broker and the views, as tables or as one JSON object."""
     views = tuple(views)
     if as_json:
         print_json(document(model, views))
@@ -93,7 +93,7 @@ def show(model: Model, views: Iterable[View], *, as_json: bool) -> None:
 
 
 def _is_empty_of_broker(row: Row) -> bool:
-    """Return whether a partition is one of the broker's own without records: there are dozens of them."""
+    """Return whether the row is an empty partition of one of the broker's own topics."""
     return row["topic"] in OWN_TOPICS and row["log_start_offset"] == row["log_end_offset"]
 
 

@@ -1,4 +1,4 @@
-"""The table of `mpbroker top`: Textual's, with the columns that fit and a cursor that follows its row."""
+"""The table of `mpbroker top`: shows the columns that fit, and its cursor follows a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BAD: Final = frozenset({"down", "Dead"})
 
 
 class Table(DataTable[Text]):
-    """Rows of one view: `shown`."""
+    """A table of one view. `shown` are the rows in it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("k", "cursor_up", show=False),
@@ -44,7 +44,7 @@ class Table(DataTable[Text]):
         self._texts: list[list[str]] = []
 
     def show(self, view: View, rows: list[Row], sorted_by: str | None, *, is_reversed: bool) -> None:
-        """Show the first `ROWS_MAX` rows. The cursor stays on its row, in another view on the first one."""
+        """Show the first `ROWS_MAX` rows. The cursor stays on its row; a new view begins at the top."""
         at = self.cursor_row
         if view is not self._view:
             self._view, self._widths, at = view, {}, 0
@@ -82,7 +82,7 @@ class Table(DataTable[Text]):
         return tuple(row.get(key) for key in (self._view.columns[0].key, "partition"))
 
     def _fit(self, columns: Sequence[Column], texts: Sequence[Sequence[str]], room: int) -> list[int]:
-        """Return the widths of columns. They only grow while a view is shown, so that nothing jumps."""
+        """Return the widths of columns. A width only grows while a view is shown, so that nothing jumps."""
         for number, one in enumerate(columns):
             longest = max(len(line[number]) for line in texts)
             self._widths[one.key] = max(self._widths.get(one.key, _WIDTHS.get(one.kind, 0)), longest)
@@ -118,7 +118,7 @@ def _title(column: Column, sorted_by: str | None, *, is_reversed: bool) -> str:
 
 
 def _colour_of(column: Column, value: Any) -> str:
-    """Return the variable of the theme that a value is written in."""
+    """Return the theme's variable for the colour of a value."""
     if column.kind in (Kind.BAR, Kind.TREND):
         return "primary"
     if column.kind is Kind.STATE:

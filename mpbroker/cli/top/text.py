@@ -1,4 +1,4 @@
-"""Values as text for people: short, with units, with three digits that count."""
+"""Values as short text for people, with units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_right(kind: Kind) -> bool:
 
 
 def text_of(value: Any, kind: Kind) -> str:
-    """Write a value. None is a dash, or empty in a column that is drawn."""
+    """Return a value as text. None is a dash, or empty for a bar or trend."""
     if kind is Kind.TREND:
         return trend(value or ())
     if kind is Kind.BAR:
@@ -48,7 +48,7 @@ def _of_number(value: float, kind: Kind) -> str:
 
 
 def short(value: float) -> str:
-    """Write three digits that count: 0.12, 4.5, 870, 12.3k."""
+    """Return a number as text with at most three digits: 0.12, 4.5, 870, 12.3k."""
     if value == 0:
         return "0"
     if abs(value) < 10:
@@ -58,7 +58,7 @@ def short(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration: 8 s, 3:04:05, 12 d 03:04."""
+    """Return a duration as text: 8 s, 3:04:05, 12 d 03:04."""
     whole = int(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:

@@ -1,6 +1,6 @@
 """Takes samples of a broker, or of its directories while it does not run, and asks it for its groups.
 
-A broker that is killed, stopped or started meanwhile is found by the next sample.
+If the broker was killed, stopped or started since the last sample, the next sample is of its new state.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BrokerFlags(NamedTuple):
 
 
 class Watch:
-    """Takes samples of one broker. Its methods are called by one thread."""
+    """Takes samples of one broker. Only one thread may call its methods."""
 
     def __init__(self, wanted: BrokerFlags) -> None:
         self._wanted = wanted
@@ -62,7 +62,7 @@ class Watch:
         self._rest: tuple[float, Sample, Groups] | None = None
 
     def first(self) -> Sample:
-        """Take the first sample. Raises CliError, also if no broker ever ran there."""
+        """Take the first sample, of a running or stopped broker. Raises CliError, ControlError, OSError."""
         try:
             return self._sample_live()
         except (CliError, ControlError) as error:
@@ -85,7 +85,7 @@ class Watch:
             return Sample(time.monotonic_ns(), broker)
 
     def groups_at_rest(self) -> Groups | None:
-        """Return the groups in the files, if the last sample was of directories at rest."""
+        """Return the groups in a stopped broker's files; None if the last sample was of a running broker."""
         return self._rest[2] if self._rest is not None else None
 
     def _sample_live(self) -> Sample:
@@ -119,7 +119,7 @@ class GroupWatch:
         self._admin: Admin | None = None
 
     def groups(self, broker: BrokerSeen) -> Groups:
-        """Return the groups, or why not. Raises ClientConfigError for a wrong --command-config."""
+        """Return the groups or the problem. Raises ClientConfigError for a wrong --command-config."""
         address = self._wanted.address or next((one.partition("://")[2] for one in broker.listeners), "")
         if not address:
             return Groups(time.monotonic_ns(), problem="the broker has no listener; name one with -b")

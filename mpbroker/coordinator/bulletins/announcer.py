@@ -1,10 +1,10 @@
 """Announces topics, quotas and access control entries to the handlers, in a bulletin.
 
-The bulletin has the usable topics with their slots, all quotas and all access control entries. A word in
-shared memory shows the processors whether there is a quota on request time.
+The bulletin has the usable topics with their slots in the partition table, all quotas and all access control
+entries. A word in shared memory shows the processors whether any quota on request time exists.
 
-A change is announced when it is durable and the log process serves it. `then` queues an action for the time
-after the announcement.
+A change is announced when it is durable and the log workers have opened the topic. `then` queues an action to
+run after the announcement.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from shm.word import Words
 class Announcer(BulletinWriter):
     """The writer of the handlers' bulletin.
 
-    `slots` has the partitions of every topic that the log process has opened, `topics` the topic as it was
-    opened, `announced` the topic as the handlers know it.
+    `slots` and `topics` have the topics that the log workers have opened, with the settings that the workers
+    got. `announced` has the topics as the bulletin describes them to handlers. These dicts are by topic id.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Announcer(BulletinWriter):
         self._acls: dict[Acl, None] = {}
 
     def opened(self, topic: Topic, partitions: PartitionSlots) -> bool:
-        """Note the slots of a topic. Return whether they are new."""
+        """Note the slots of an opened topic. Return whether the topic or its slots have changed."""
         topic_id = topic.topic_id
         if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:
             return False
@@ -69,12 +69,12 @@ class Announcer(BulletinWriter):
         self.has_news = True
 
     def acls_changed(self, acls: list[Acl]) -> None:
-        """Note entries that were created or deleted."""
+        """Note access control entries that were created or deleted; the next bulletin message has them."""
         self._acls.update(dict.fromkeys(acls))
         self.has_news = True
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce changes. Return False if there are none or a base must wait for readers of the last."""
+        """Announce the noted changes. Return False if nothing was written."""
         if not self.has_news:
             return False
         written = self.write(lambda: self._delta(state), lambda: self._base(state))

@@ -1,4 +1,4 @@
-"""Writes one bulletin of the coordinator: deltas, and bases once all readers follow the last one."""
+"""Writes one bulletin of the coordinator: deltas (the changes) and bases (the whole content)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _log = logging.getLogger("mpbroker.coordinator")
 
 class Written(Enum):
     NOTHING = 0
-    """Nothing is written: a base waits until all readers follow the last one."""
+    """Nothing was written: a new base must wait until all readers have read the previous base."""
     DELTA = 1
     BASE = 2
     TOO_LARGE = 3
-    """Even a base is too large; only a change can help."""
+    """Even a base is too large for the bulletin; nothing is written until something is removed."""
 
 
 class BulletinWriter:
     """The writer of one bulletin; `what` is its content in an operator's words, for the log.
 
-    `has_news`: there is something to write. It is False after a base that was too large, until a change may
-    have made it smaller. Actions that wait for an announcement run after it.
+    `has_news`: there is something to write. After a base that was too large, `has_news` is False until the
+    content changes again.
     """
 
     def __init__(self, publisher: BulletinPublisher, what: str) -> None:
@@ -39,16 +39,16 @@ class BulletinWriter:
         self._encoder = msgspec.msgpack.Encoder()
 
     def replaced(self) -> None:
-        """Make the next message a base: earlier announcements may be wrong."""
+        """Make the next message a base, because the earlier messages may be wrong."""
         self._needs_base = True
         self.has_news = True
 
     def then(self, action: Callable[[], None]) -> None:
-        """Run the action when everything noted so far is announced."""
+        """Queue an action that runs when all changes noted so far are announced."""
         self._then.append(action)
 
     def run_actions(self) -> None:
-        """Run the actions that waited for the announcement. Call it after ringing the readers' doorbells."""
+        """Run the queued actions. Call this method after ringing the readers' doorbells."""
         actions, self._then = self._then, []
         for action in actions:
             action()
@@ -75,7 +75,7 @@ class BulletinWriter:
 
 
 class Bulletins:
-    """All bulletins of the coordinator. `is_alive` returns whether a role has a process."""
+    """All bulletins of the coordinator. `is_alive(role)` returns whether the role has a running process."""
 
     def __init__(self, memory: SharedMemory, is_alive: Callable[[int], bool]) -> None:
         self._memory = memory
@@ -83,11 +83,11 @@ class Bulletins:
         self.topics = self._publisher("bulletin", "bulletin_acks", HANDLERS)
         self.credentials = self._publisher("credentials", "credential_acks", PROCESSORS)
         self.limits = self._publisher("limits", "limit_acks", ACCEPTORS)
-        # The supervisor always counts as alive: without it no process is.
+        # The supervisor always counts as alive: no other process runs without it.
         self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
 
     def lagging(self) -> list[int]:
-        """Return the live readers that have not read the last base yet: a new base waits for them."""
+        """Return the live readers that have not read the last base yet. They delay the next base."""
         publishers = (self.topics, self.credentials, self.limits, self.brokers)
         return [reader for publisher in publishers for reader in publisher.lagging()]
 

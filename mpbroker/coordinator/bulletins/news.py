@@ -1,8 +1,8 @@
 """Bulletins for processes other than handlers, one for each purpose.
 
-Processors get credentials, acceptors the connection rates of addresses, the supervisor the altered broker
-settings. Each process reads only the bulletins that it needs: a handler holds no credentials that it could
-leak, and an acceptor does not read the metadata of all topics for a few rates.
+Processors get credentials, acceptors get the connection rates of addresses, the supervisor gets the altered
+broker settings. Each process reads only the bulletins that it needs: a handler holds no credentials that it
+could leak, and an acceptor does not read the metadata of all topics for a few rates.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CredentialKey: TypeAlias = tuple[str, int] | str
 
 
 class NewsAnnouncer(BulletinWriter, Generic[K]):
-    """The writer of one bulletin.
+    """The writer of a bulletin that is not for handlers.
 
-    `everything` and `some` make the messages of a base and of a delta, from the state and the changed keys.
+    `everything(state)` makes a base, `some(state, keys)` makes a delta with the changed keys.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class NewsAnnouncer(BulletinWriter, Generic[K]):
         self.then(then)
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce changes. Return False if there are none or a base must wait for readers of the last."""
+        """Announce the noted changes. Return False if nothing was noted or a base must wait for readers."""
         if not self.has_news:
             return False
         written = self.write(lambda: self._some(state, self._changed), lambda: self._everything(state))
@@ -69,7 +69,7 @@ class NewsAnnouncer(BulletinWriter, Generic[K]):
 def credential_news(
     publisher: BulletinPublisher, macs: TokenMacs | None = None
 ) -> NewsAnnouncer[CredentialKey]:
-    """Make the announcer of credentials. Without `macs` tokens are disabled, and none is announced."""
+    """Make the announcer of SCRAM credentials and, unless `macs` is None, of delegation tokens."""
     return NewsAnnouncer(
         publisher,
         "credentials",
@@ -119,7 +119,7 @@ def limit_news(publisher: BulletinPublisher) -> NewsAnnouncer[Entity]:
 
 
 def limited(entities: Iterable[Entity]) -> list[Entity]:
-    """Return the entities that acceptors limit."""
+    """Return the entities that are addresses. Acceptors enforce the quotas of addresses."""
     return [entity for entity in entities if entity[0][0] == IP]
 
 
@@ -138,7 +138,7 @@ def _limit(entity: Entity, quotas: QuotaTable) -> LimitImage:
 
 
 def _packed(name: str | None) -> bytes | None:
-    """Pack an address as acceptors do: IPv4 addresses take four bytes, also IPv4-mapped ones."""
+    """Return an address as bytes: 4 for IPv4 (also mapped into IPv6), 16 for IPv6. None stays None."""
     if name is None:
         return None
     address = ipaddress.ip_address(name)
@@ -150,7 +150,7 @@ def _packed(name: str | None) -> bytes | None:
 
 
 def broker_news(publisher: BulletinPublisher) -> NewsAnnouncer[str]:
-    """Make the announcer of altered broker settings. They are few, so each message has all of them."""
+    """Make the announcer of altered broker settings. Each message has all settings, because they are few."""
     return NewsAnnouncer(publisher, "settings of brokers", _brokers, lambda state, _: _brokers(state))
 
 

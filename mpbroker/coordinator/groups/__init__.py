@@ -1,4 +1,5 @@
 """Consumer groups of the classic protocol: members, generations and offsets (KIP-62, KIP-345, KIP-394).
 
-A state machine without I/O, fed with requests and a clock. Its decisions are records of `__consumer_offsets`.
+The package is a state machine without I/O. It gets requests and the time, and decides which records are
+written to `__consumer_offsets`.
 """

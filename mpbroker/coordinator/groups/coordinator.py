@@ -1,7 +1,8 @@
 """The coordinator of consumer groups: the methods that serve requests, and periodic work.
 
-It gets decoded requests, a clock and the records of its topic, answers through `answers` and writes through
-`queue`. A decision is answered when its record is durable. (Kafka: GroupCoordinatorService, -Shard.)
+The coordinator gets decoded requests, a clock and the records of its topic. It answers through `answers` and
+writes through `queue`. A request is answered when the record of its decision is durable. (Kafka:
+GroupCoordinatorService, GroupCoordinatorShard.)
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mpbroker.protocol.errors import ErrorCode
 
 
 class GroupCoordinator:
-    """The state machine of groups (a Shard). `new_id` makes the random part of a member id."""
+    """The state machine of groups (implements Shard). `new_id` returns the random part of a member id."""
 
     creators: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT})
 
@@ -92,11 +93,11 @@ class GroupCoordinator:
         self.waiters = rebalances.waiters
 
     def topic_loaded(self) -> None:
-        """Delete offsets of topics that were deleted while no coordinator ran."""
+        """Delete the offsets of topics that no longer exist: they were deleted while no coordinator ran."""
         self.topics_deleted({name for name in self.offsets.topics() if not self._host.id_of(name)})
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """Delete the offsets of deleted topics: a new topic of that name starts without offsets."""
+        """Delete the offsets of deleted topics, so that a new topic with the same name has no offsets."""
         for group_id, keys in list(self.offsets.keys_of_topics(names)):
             self._offset_manager.expire(group_id, keys)
 
@@ -105,7 +106,7 @@ class GroupCoordinator:
         self.timers.run(self._clock.monotonic_ms(), "group", self.refuse_waiters)
 
     def refuse_waiters(self, group_id: str, waiter: Waiter | None = None) -> None:
-        """Fail a request, or all waiting requests of the group, because of an internal error."""
+        """Answer `waiter` after an internal error; if `waiter` is None, all waiting requests of the group."""
         group = self.manager.find(group_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -37,7 +37,7 @@ class DeleteGroups:
         self._set_cleanup()
 
     def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse | None:
-        """Delete groups without members. Errors of a group are in its result."""
+        """Delete groups that have no members. The response has an error code for each group."""
         names = list(dict.fromkeys(request.groups_names))
         results = [DeleteGroupsResponse.DeletableGroupResult(name) for name in names]
         missing = 0
@@ -64,7 +64,7 @@ class DeleteGroups:
         return None if doomed else DeleteGroupsResponse(results=results)
 
     def _bury(self, group: Group, then: Then, waiter: Waiter | None = None) -> None:
-        """Delete the group with its offsets. The group is Dead, and refuses joins, until that is durable."""
+        """Delete the group with its offsets. It is Dead, and refuses joins, until the deletion is durable."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self._rebalances.end_group(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         group.expect_no_joins()
@@ -106,5 +106,5 @@ class DeleteGroups:
                 self._offset_manager.expire(group.group_id, keys)
 
     def _is_awaited(self, group: Group) -> bool:
-        """Return whether a join or a transaction is about to use the group."""
+        """Return whether a client is about to join the group, or a transaction has offsets of the group."""
         return bool(group.pending_joins) or self._offsets.is_in_transaction(group.group_id)

@@ -19,7 +19,7 @@ CLASSIC: Final = "classic"
 FIRST_DESCRIBE_VERSION_WITH_ERRORS: Final = 6
 # The most that one response has of members' metadata and assignments, which can be large.
 DESCRIBED_BYTES: Final = 1 << 20
-# The text of an error quotes a group id up to here: with a longer one it might exceed the protocol's strings.
+# The most characters of a group id in the text of an error: the protocol bounds the length of strings.
 NAME_SHOWN_MAX: Final = 255
 
 
@@ -28,7 +28,7 @@ class DescribeGroups:
         self._manager = manager
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Describe as many groups as fit into one response. The handler process asks for the others."""
+        """Describe the first groups, as many as fit into a response. The handler asks again for the rest."""
         described: list[DescribeGroupsResponse.DescribedGroup] = []
         size = 0
         for name in request.groups:

@@ -1,4 +1,4 @@
-"""A group of the classic protocol: members, their protocols and their requests that wait. No clock, no I/O.
+"""A group of the classic protocol: its members, their protocols and waiting requests. No clock, no I/O.
 
 (Kafka: ClassicGroup, ClassicGroupMember, ClassicGroupState.)
 
@@ -44,16 +44,16 @@ NAME_BYTES: Final = 100
 
 
 class MemberMemory:
-    """An estimate of the bytes that groups keep for their members.
+    """An estimate of the bytes that all groups together keep for their members.
 
-    Kafka has no such bound: a client that keeps joining groups fills the heap.
+    Joins are refused above group.max.members.bytes. (Kafka has no such bound, so clients can fill its heap.)
     """
 
     def __init__(self) -> None:
         self.used_bytes = 0
 
     def charge(self, size: int) -> None:
-        """Charge bytes, or release them if `size` is negative."""
+        """Add `size` bytes to the estimate; a negative size reduces it."""
         self.used_bytes += size
 
 
@@ -72,8 +72,8 @@ REBALANCES_FROM: Final = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, Gro
 class Member:
     """A member of a group.
 
-    `is_new`: the member came after the last rebalance began, and its join was not answered yet.
-    `knows_its_id`: the client had its member id before it joined (KIP-394).
+    `is_new`: no join phase has been completed since the client joined the group.
+    `knows_its_id`: the client had received its member id before it joined (KIP-394).
     """
 
     member_id: str
@@ -99,7 +99,7 @@ class Member:
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
-        """True if the member waits for a rebalance and so cannot send heartbeats. False if it is new."""
+        """True if the session must not expire: the member is not new, and its join or sync is waiting."""
         return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -113,9 +113,10 @@ class Member:
 class Group:
     """A group. `state_ms`: when its state changed (milliseconds since 1970), None if unknown.
 
-    `pending_joins`: ids that were given out (MEMBER_ID_REQUIRED) and have not joined yet.
-    `pending_syncs`: members that have not sent SyncGroup in this generation yet.
-    `failed_writes`: the number of assignments that failed to be written since the last success.
+    `static_members`: member ids by instance id.
+    `pending_joins`: member ids that clients received with MEMBER_ID_REQUIRED and have not used to join yet.
+    `pending_syncs`: ids of members that have not sent SyncGroup in this generation yet.
+    `failed_writes`: how many writes of assignments have failed since the last success.
     `subscribed`: the topics of all members, None if their subscriptions cannot be read.
     """
 
@@ -139,7 +140,7 @@ class Group:
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupValue, memory: MemberMemory) -> Group:
-        """Make a group from its last record. A group with members is stable."""
+        """Make a group from its last record. The group is Stable if it has members, else Empty."""
         group = cls(
             group_id,
             state=GroupState.STABLE if value.members else GroupState.EMPTY,
@@ -166,7 +167,7 @@ class Group:
         return group
 
     def to_record(self, assignments: dict[str, bytes], state_ms: int) -> GroupValue:
-        """Return the record of the generation with these assignments."""
+        """Return the value of the group's record for this generation. `assignments` is by member id."""
         return GroupValue(
             self.protocol_type or "",
             self.generation,
@@ -204,7 +205,7 @@ class Group:
         self._charge(member)
 
     def expect(self, member_id: str) -> None:
-        """Add a member id that a client has received to the pending joins."""
+        """Add to the pending joins a member id that a client has received."""
         self.pending_joins.add(member_id)
         self.memory.charge(self._pending_size(member_id))
 
@@ -254,7 +255,7 @@ class Group:
         self._charge(member)
 
     def replace_static(self, member: Member, new_id: str) -> None:
-        """Give a static member a new member id. Clients that use the old one are fenced."""
+        """Give a static member a new member id. Clients that use the old member id are fenced."""
         assert member.instance_id is not None
         assert (member.awaits_join, member.awaits_sync) == (None, None)
         self.members = {
@@ -271,7 +272,7 @@ class Group:
         self._supported = +self._supported
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """Return the member with that id. Raises ApiError, and logs the error if the id is fenced."""
+        """Return the member as `member` does, and log the error if the client is fenced. Raises ApiError."""
         try:
             return self.member(member_id, instance_id)
         except ApiError as error:
@@ -281,7 +282,7 @@ class Group:
             raise
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
-        """Return the member with that id. Raises ApiError if it is unknown or fenced."""
+        """Return the member with that id. Raises ApiError if it is unknown or the client is fenced."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -306,7 +307,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_leader_who_joined(self) -> bool:
-        """Replace a leader that did not rejoin by a member that did. Returns False if none did."""
+        """Replace a leader that did not rejoin by a member that did. Return False if no member rejoined."""
         if self.leader is None:
             return False
         if self.members[self.leader].awaits_join is not None:
@@ -321,14 +322,14 @@ class Group:
     # --- protocols
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a client with these protocols can be a member."""
+        """Return whether a client can join: all members must support a common protocol in `names`."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         count = len(self.members)
         return self.protocol_type == protocol_type and any(self._supported[name] == count for name in names)
 
     def select_protocol(self) -> str:
-        """Return the protocol with most votes among those that all members support; on a tie, the first."""
+        """Return the protocol with most votes. A member votes for its first protocol that all support."""
         count = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -336,7 +337,7 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the subscribed topics; None without Kafka's consumer protocol, or if there are too many."""
+        """Return the topics that members subscribe to; None if they cannot be read or are too many."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -365,7 +366,7 @@ class Group:
     # --- states
 
     def enter(self, state: GroupState, now_ms: int) -> None:
-        """Change the state. `now_ms` is milliseconds since 1970."""
+        """Change the group's state. `now_ms` is milliseconds since 1970."""
         self.previous_state, self.state, self.state_ms = self.state, state, now_ms
 
     @property
@@ -381,7 +382,7 @@ class Group:
         self.pending_syncs.clear()
 
     def for_leader(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
-        """Return the members as the leader's response lists them."""
+        """Return the members for the leader's JoinGroup response."""
         return [
             JoinGroupResponse.JoinGroupResponseMember(m.member_id, m.instance_id, m.metadata(self.protocol))
             for m in self.members.values()
@@ -389,19 +390,19 @@ class Group:
 
 
 def size_of(protocols: Protocols) -> int:
-    """Estimate the bytes that a member's protocols take, including one protocol's topics as strings."""
+    """Estimate the bytes that a member's protocols take, with the decoded topic names of one protocol."""
     names = max((names_in(metadata) for _, metadata in protocols), default=0)
     return NAME_BYTES * names + sum(NAME_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 def names_in(subscription: bytes) -> int:
-    """Return how many topics `topics_in` finds, at most."""
+    """Return an upper bound of the number of topics that `topics_in` finds in a subscription."""
     count = int.from_bytes(subscription[2:6], signed=True)
     return min(count, len(subscription) // 2) if 0 < count <= SUBSCRIPTION_MAX else 0
 
 
 def shown(names: Sequence[str]) -> str:
-    """Return names for a log message: clients choose their number and length."""
+    """Return names as a text for a log, shortened, because clients choose their number and length."""
     text = ", ".join(f"{name:.{NAME_SHOWN_MAX}}" for name in names[:NAMES_SHOWN_MAX])
     more = len(names) - NAMES_SHOWN_MAX
     return f"{text} and {more} more" if more > 0 else text
@@ -410,7 +411,7 @@ def shown(names: Sequence[str]) -> str:
 def topics_in(subscription: bytes) -> list[str]:
     """Return the topics of a ConsumerProtocolSubscription. Raises MalformedMessage.
 
-    All versions begin as version 0 does: version i16 | topics: count i32, each length i16 and bytes | …
+    All versions begin alike: version i16 | count of topics i32 | for each topic its length i16 and bytes | …
     """
     at = 6
     topics = []

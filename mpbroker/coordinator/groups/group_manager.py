@@ -19,7 +19,7 @@ from mpbroker.records.markers import COMMIT, marker_of
 
 @dataclass(eq=False)
 class GroupMetadataManager:
-    """The groups by id. `_offsets` has their committed offsets, also those without a group."""
+    """The groups by id. `_offsets` has the committed offsets of these groups and of ids without a group."""
 
     _config: BrokerConfig
     _clock: Clock
@@ -33,20 +33,20 @@ class GroupMetadataManager:
         return self.groups.get(group_id)
 
     def new_group(self, group_id: str) -> Group:
-        """Make an empty group, for `add`."""
+        """Return a new, empty group. The caller passes it to `add`."""
         return Group(group_id, state_ms=self._clock.wall_ms(), memory=self.memory)
 
     def add(self, group: Group) -> None:
-        """Add a group. Idempotent."""
+        """Add a group. Do nothing if a group has this id already."""
         self.groups.setdefault(group.group_id, group)
 
     def remove(self, group: Group) -> None:
-        """Remove a group, unless another one of that id has replaced it."""
+        """Remove a group, unless another group has taken its id."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
     def live(self, group_id: str) -> Group:
-        """Return a group for one of its members. Raises ApiError if it does not exist or is dead."""
+        """Return a group for a member's request. Raises ApiError if it is missing, dead or not loaded."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._find_loaded(group_id)
@@ -57,21 +57,21 @@ class GroupMetadataManager:
         return group
 
     def existing(self, group_id: str) -> Group:
-        """Return a group; the id may be empty, as Kafka allows here. Raises ApiError if it does not exist."""
+        """Return a group; its id may be empty. Raises ApiError if it is missing, dead or not loaded."""
         group = self._find_loaded(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
 
     def _find_loaded(self, group_id: str) -> Group | None:
-        """Return a group or None. Raises ApiError until its partition is loaded."""
+        """Return a group, None if it does not exist. Raises ApiError until its partition is loaded."""
         self.partitions.check_loaded(group_id)
         return self.groups.get(group_id)
 
     # --- loading and unloading
 
     def load(self, partition: int, values: dict[str, GroupValue | None]) -> None:
-        """Add a partition's groups. `values` has each group's last record; offsets were applied before."""
+        """Add a partition's groups from their last records. The partition's offsets were applied before."""
         # Groups of other partitions are known, or not read yet; there may be many.
         new = (name for name in self._offsets.groups() if name not in self.groups)
         names = {name for name in new if self.partitions.partition_for(name) == partition}
@@ -88,7 +88,7 @@ class GroupMetadataManager:
         self.partitions.set(partition, LoadState.LOADED)
 
     def fail(self, partition: int) -> None:
-        """Mark the partition offline, and drop the offsets read from it."""
+        """Mark the partition offline, and drop the offsets that were read from it."""
         for name in self._offsets.groups():
             if self.partitions.partition_for(name) == partition:
                 self._offsets.drop_group(name)
@@ -96,7 +96,7 @@ class GroupMetadataManager:
         self.partitions.set(partition, LoadState.OFFLINE)
 
     def unload(self) -> None:
-        """Drop all groups and offsets, and end all waits."""
+        """Drop all groups and offsets. Answer all waiting requests with NOT_COORDINATOR."""
         for group in self.groups.values():
             self._rebalances.end_group(group, ErrorCode.NOT_COORDINATOR)
         for name in self._offsets.groups():
@@ -109,9 +109,10 @@ class GroupMetadataManager:
 
 
 class GroupContents:
-    """Applies offsets one by one, transactional ones with their markers. Keeps each group's last record.
+    """Takes the records read from `__consumer_offsets`: applies offsets and keeps each group's last record.
 
-    The offsets of a transaction whose marker is missing stay pending: its coordinator will send the marker.
+    Offsets of a transaction stay pending until its marker is read. If the log lacks the marker, the
+    transaction coordinator will send it.
     """
 
     def __init__(self, manager: GroupMetadataManager, offsets: Offsets) -> None:

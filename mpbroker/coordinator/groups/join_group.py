@@ -1,4 +1,4 @@
-"""JoinGroup: adds clients to a group under an id, and starts rebalances.
+"""JoinGroup: adds clients to a group, gives them member ids, and starts rebalances.
 
 (Kafka: GroupMetadataManager.classicGroupJoinToClassicGroup; KIP-345 static members, KIP-394 member ids,
 KIP-814 static leaders that keep their assignment.)
@@ -48,7 +48,7 @@ class Join:
 
     @property
     def protocols(self) -> Protocols:
-        """Return each protocol once, with its first metadata: a member has one vote for a name."""
+        """Return the protocols. Of protocols with the same name, return only the first."""
         found: dict[str, bytes] = {}
         for one in self.request.protocols:
             found.setdefault(one.name, one.metadata)
@@ -56,7 +56,7 @@ class Join:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The session timeout for version 0, which has no field for it."""
+        """The rebalance timeout; in version 0, which lacks that field, the session timeout."""
         asked = self.request.rebalance_timeout_ms
         return self.request.session_timeout_ms if asked < 0 else asked
 
@@ -67,7 +67,7 @@ class Join:
 
 @dataclass(eq=False)
 class JoinGroup:
-    """Serves JoinGroup requests. `new_id` makes the random part of a member id."""
+    """Serves JoinGroup requests. `_new_id` returns the random part of a member id."""
 
     _config: BrokerConfig
     _queue: WriteQueue[Entry]
@@ -78,7 +78,7 @@ class JoinGroup:
     _answer: Callable[[Waiter, Message], None]
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> None:
-        """Serve a request. It is answered when the join phase ends, or at once. Raises ApiError."""
+        """Serve a request. The answer is sent at once or when the join phase ends. Raises ApiError."""
         group, join = self._group_for(request), Join(context, request)
         if group.state is GroupState.DEAD:
             self._refuse(join, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -95,7 +95,7 @@ class JoinGroup:
             self._manager.remove(group)
 
     def _group_for(self, request: JoinGroupRequest) -> Group:
-        """Return the group; create a missing one. Raises ApiError."""
+        """Return the request's group; create it if the client has no member id yet. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shortest_ms = self._config.group_min_session_timeout_ms
@@ -124,7 +124,7 @@ class JoinGroup:
         self._answer(join.context.waiter, refused_join(NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED))
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """Return whether another member can join. A rebalance counts only members that have rejoined."""
+        """Return whether the group has room for the member. In a rebalance, only rejoined members count."""
         most = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is GroupState.EMPTY:
@@ -135,7 +135,7 @@ class JoinGroup:
         return member is not None or len(group.members) < most
 
     def _has_memory(self, group: Group, join: Join) -> bool:
-        """Return whether the member's data fits into memory. A rejoin that adds no bytes always fits."""
+        """Return whether the member fits into the memory bound. A rejoin that adds no bytes always fits."""
         instance_id = join.request.group_instance_id
         member_id = group.static_members.get(instance_id or "", join.request.member_id)
         known = group.members.get(member_id)
@@ -197,7 +197,7 @@ class JoinGroup:
     # --- static members that come back
 
     def _replace(self, group: Group, join: Join, member: Member, new_id: str) -> None:
-        """Give a restarted instance the place of its old member, which is fenced."""
+        """Let a restarted static member replace its old member id, which is fenced."""
         old_id, old_leader = member.member_id, group.leader
         log.info(
             "group %.255s: instance %s: member %s is replaced by %s",
@@ -231,7 +231,7 @@ class JoinGroup:
         old_leader: str | None,
         before: tuple[Protocols, int, int],
     ) -> None:
-        """Write the group with the new id, without a rebalance: the other members are not affected."""
+        """Write the group with the new member id, without a rebalance; if this fails, restore the old id."""
         new_id = member.member_id
 
         def written(error: ErrorCode) -> None:

@@ -33,7 +33,7 @@ class Members:
     _rebalances: Rebalances
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | None:
-        """Return the member's assignment, None if the leader has not sent it yet. Raises ApiError."""
+        """Return the member's assignment, None if the answer is sent later. Raises ApiError."""
         group = self._manager.live(request.group_id)
         if group.state is GroupState.EMPTY:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -64,7 +64,7 @@ class Members:
         return None
 
     def _check_memory(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Raise ApiError if the assignment exceeds the members' memory."""
+        """Raise ApiError if the members would take more than group.max.members.bytes with the assignments."""
         most = self._config.group_max_members_bytes
         more = sum(map(len, assignments.values()))
         more -= sum(len(member.assignment) for member in group.members.values())
@@ -78,7 +78,7 @@ class Members:
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def heartbeat(self, _context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Extend the member's session. Raises ApiError, also REBALANCE_IN_PROGRESS."""
+        """Extend the member's session. Raises ApiError, for instance to make the member rejoin."""
         try:
             group = self._manager.live(request.group_id)
         except ApiError as error:
@@ -95,7 +95,7 @@ class Members:
         return HeartbeatResponse()
 
     def leave(self, _context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Remove members. Raises ApiError for the group; a member's error is in its result."""
+        """Remove members. The response has an error per member. Raises ApiError if the request fails."""
         # Each once: a request may name the same member very often.
         asked = list({(m.member_id, m.group_instance_id): m for m in request.members}.values())
         results = [LeaveGroupResponse.MemberResponse(m.member_id, m.group_instance_id) for m in asked]
@@ -125,7 +125,7 @@ class Members:
         return LeaveGroupResponse(members=results)
 
     def _leave_one(self, group: Group, identity: LeaveGroupRequest.MemberIdentity) -> None:
-        """Remove a member. Raises ApiError. Operators name a static member by its instance id alone."""
+        """Remove a member, which may be named by its instance id alone. Raises ApiError if it is unknown."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == NO_MEMBER and instance_id is not None:
             member_id = group.static_members.get(instance_id, NO_MEMBER)

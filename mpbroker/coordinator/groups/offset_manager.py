@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete. (Kafka: OffsetMetadataManager, and KafkaApis for the topics.)
 
-A commit is answered when it is durable. Records have topic names. Requests of version 10 or later have topic
-ids, which this module translates.
+An OffsetCommit is answered when its records are durable. Keys of records have topic names. Requests of
+version 10 or later have topic ids, which this module translates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OffsetMetadataManager:
         then: Then,
         waiter: Waiter | None = None,
     ) -> None:
-        """Append offsets, None for a tombstone, and apply them when they are durable."""
+        """Append offsets and apply them when they are durable. A value of None is a tombstone."""
         keys = [key for key, _ in offsets]
 
         def written(error: ErrorCode) -> None:
@@ -63,7 +63,7 @@ class OffsetMetadataManager:
         self.offsets.begin(keys)
 
     def expire(self, group_id: str, keys: list[OffsetKey]) -> None:
-        """Delete offsets of a group."""
+        """Delete offsets of a group. `keys`: the keys of these offsets."""
         self._write(group_id, [(key, None) for key in keys], lambda _error: None)
 
     # --- commit
@@ -71,7 +71,7 @@ class OffsetMetadataManager:
     def commit(
         self, context: RequestContext, request: messages.OffsetCommitRequest
     ) -> messages.OffsetCommitResponse | None:
-        """Commit offsets. Raises ApiError for the group; a partition's error is in its result."""
+        """Commit offsets. The response has an error per partition. Raises ApiError if the request fails."""
         self._manager.partitions.check_loaded(request.group_id)
         group = self._group_for(request, context.version)
         self._manager.add(group)
@@ -110,7 +110,7 @@ class OffsetMetadataManager:
         return None
 
     def _group_for(self, request: messages.OffsetCommitRequest, version: int) -> Group:
-        """Return the group; make one for a consumer that assigns its own partitions. Raises ApiError."""
+        """Return the group; make a missing group if the client names no generation. Raises ApiError."""
         group = self._manager.find(request.group_id)
         if group is not None:
             self._check_commit(group, request)
@@ -121,7 +121,7 @@ class OffsetMetadataManager:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if knows_it else ErrorCode.ILLEGAL_GENERATION)
 
     def _check_commit(self, group: Group, request: messages.OffsetCommitRequest) -> None:
-        """Raise ApiError unless the client may commit offsets of the group now."""
+        """Raise ApiError if the client may not commit now; otherwise extend the member's session."""
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         if group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -138,7 +138,7 @@ class OffsetMetadataManager:
         self._rebalances.keep_alive(group, member)
 
     def problem_with(self, name: str, partition: int, metadata: str) -> ErrorCode:
-        """Return the error of a commit for that partition, NONE if it is valid."""
+        """Return the error of a commit for that partition, NONE if the commit is valid."""
         if not 0 <= partition < self._host.partitions_of(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if _java_length(metadata) > self._config.offset_metadata_max_bytes:
@@ -146,7 +146,7 @@ class OffsetMetadataManager:
         return ErrorCode.NONE
 
     def _resolve(self, name: str, topic_id: bytes) -> tuple[str, bytes, ErrorCode]:
-        """Return name and id of a topic, and the error if it does not exist."""
+        """Return (name, id, error) of a topic, named by its id or, if the id is ZERO_UUID, by its name."""
         if topic_id != messages.ZERO_UUID:
             found = self._host.name_of(topic_id)
             return found or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID if found is None else ErrorCode.NONE
@@ -159,10 +159,10 @@ class OffsetMetadataManager:
     def fetch(
         self, context: RequestContext, request: messages.OffsetFetchRequest
     ) -> messages.OffsetFetchResponse | None:
-        """Fetch offsets of the request's `groups`. Errors of a group are in its result.
+        """Fetch the offsets of the request's groups. The response has an error code for each group.
 
-        With `require_stable` the answer waits for the commits under way, and lacks offsets that an open
-        transaction may replace.
+        With `require_stable` the answer waits until the commits under way have ended, and it has an error in
+        place of each offset that an open transaction may replace.
         """
         by_id = any(t.topic_id != messages.ZERO_UUID for g in request.groups for t in g.topics or ())
         missing = 0
@@ -233,7 +233,7 @@ class OffsetMetadataManager:
     def delete(
         self, context: RequestContext, request: messages.OffsetDeleteRequest
     ) -> messages.OffsetDeleteResponse | None:
-        """Delete offsets, except those of topics with subscribed members. Raises ApiError."""
+        """Delete offsets, except those of subscribed topics. Raises ApiError if the whole request fails."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)
@@ -271,7 +271,7 @@ class OffsetMetadataManager:
 
 
 def _is_of(value: OffsetValue, topic_id: bytes) -> bool:
-    """Return whether the offset belongs to this topic, not to an earlier one of its name."""
+    """Return whether the offset belongs to this topic, not to a deleted topic with the same name."""
     return messages.ZERO_UUID in (value.topic_id, topic_id) or value.topic_id == topic_id
 
 

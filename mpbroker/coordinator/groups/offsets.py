@@ -1,6 +1,6 @@
-"""Committed offsets: durable, under way, or pending in a transaction; and their expiry.
+"""Committed offsets: durable, being appended ("under way"), or pending in a transaction; and their expiry.
 
-Deletions remove all three kinds; clients see durable ones only. (Kafka: OffsetMetadataManager,
+Deletions remove offsets of all three kinds; clients see only durable offsets. (Kafka: OffsetMetadataManager,
 OffsetExpirationConditionImpl; KIP-211 for the expiry.)
 """
 
@@ -25,7 +25,7 @@ class TransactionKey(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """An offset of a transaction. `order` grows with each record of the log."""
+    """An offset of a transaction. `order` numbers the pending offsets in the order of their records."""
 
     order: int
     value: OffsetValue
@@ -33,7 +33,7 @@ class _Pending(NamedTuple):
 
 @dataclass(eq=False)
 class _OpenTransaction:
-    """A transaction with offsets. `groups` keeps a group even after the group's last offset is dropped."""
+    """A transaction with offsets. `groups` has each group that ever had an offset in the transaction."""
 
     offsets: dict[OffsetKey, _Pending] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -41,19 +41,19 @@ class _OpenTransaction:
 
 @dataclass(eq=False)
 class _KeyState:
-    """The state of an offset's key. `overtaken_before`: records before this order are void."""
+    """The open transactions of a key. The key's offsets with `order` below `overtaken_before` are void."""
 
     transactions: set[TransactionKey] = field(default_factory=set)
     overtaken_before: int = 0
 
 
 class PendingOffsets:
-    """Offsets that transactions have committed, and that count once the marker is written.
+    """Offsets committed in open transactions. They count once the transaction's commit marker is durable.
 
-    The later record of a key counts, however it was committed: the end of a transaction does not undo an
-    offset that was written while the transaction was open. Compaction keeps the last record and has the same
-    result. A group or a key may have any number of open transactions; only an end iterates over them. (Kafka:
-    OffsetMetadataManager.pendingTransactionalOffsets, openTransactionsByGroup.)
+    Of two records of a key, the later one counts: the end of a transaction does not undo an offset that was
+    written while the transaction was open. (Compaction keeps the last record, too.) A group or a key may have
+    any number of open transactions. (Kafka: OffsetMetadataManager.pendingTransactionalOffsets,
+    openTransactionsByGroup.)
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class PendingOffsets:
         self._next_order = 0
 
     def add(self, transaction: TransactionKey, key: OffsetKey, value: OffsetValue) -> None:
-        """Add a durable record."""
+        """Add an offset of an open transaction, after the offset's record has become durable."""
         one = self._open.setdefault(transaction, _OpenTransaction())
         one.offsets[key] = _Pending(self._next_order, value)
         one.groups.add(key.group)
@@ -72,19 +72,19 @@ class PendingOffsets:
         self._of_key.setdefault(key, _KeyState()).transactions.add(transaction)
 
     def overtake(self, key: OffsetKey, before: int | None = None) -> None:
-        """Drop the key's pending offsets that precede a new one, at `before` in the order or just now."""
+        """Void the key's pending offsets whose order is below `before` (None: all pending offsets)."""
         if (found := self._of_key.get(key)) is not None:
             before = self._next_order if before is None else before
             found.overtaken_before = max(found.overtaken_before, before)
 
     def remove(self, key: OffsetKey) -> None:
-        """Drop the offsets of a key: a tombstone was written after all of them."""
+        """Drop the pending offsets of a key, because a tombstone was written after them."""
         if (found := self._of_key.pop(key, None)) is not None:
             for transaction in found.transactions:
                 del self._open[transaction].offsets[key]
 
     def end(self, transaction: TransactionKey) -> list[tuple[OffsetKey, OffsetValue, int]]:
-        """End a transaction whose marker is durable. Returns the records that count, with their order."""
+        """Remove a transaction. Return (key, value, order) of its offsets that have not been overtaken."""
         ended = self._open.pop(transaction, _OpenTransaction())
         for group_id in ended.groups:
             self._of_group[group_id].discard(transaction)
@@ -111,7 +111,7 @@ class PendingOffsets:
         self._of_key.clear()
 
     def is_open(self, group_id: str) -> bool:
-        """Return whether an open transaction has committed offsets of the group."""
+        """Return whether offsets of the group were added to a transaction that is still open."""
         return group_id in self._of_group
 
     def has(self, key: OffsetKey) -> bool:
@@ -138,7 +138,7 @@ class Offsets:
         return sum(len(offsets) for offsets in self._durable.values())
 
     def of(self, group_id: str) -> dict[tuple[str, int], OffsetValue]:
-        """Return the group's durable offsets by topic and partition. Not a copy."""
+        """Return the group's durable offsets by (topic, partition). The dict is not a copy."""
         return self._durable.get(group_id, {})
 
     def has_any(self, group_id: str) -> bool:
@@ -157,7 +157,7 @@ class Offsets:
             under_way[key.topic, key.partition] += 1
 
     def end(self, keys: Iterable[OffsetKey]) -> None:
-        """Note that the records are durable, or refused."""
+        """Note that the records of these keys are no longer being appended: they are durable or refused."""
         for key in keys:
             under_way = self._under_way[key.group]
             under_way[key.topic, key.partition] -= 1
@@ -167,7 +167,7 @@ class Offsets:
                 del self._under_way[key.group]
 
     def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
-        """Apply a durable record, None for a tombstone."""
+        """Apply a durable record that is not in a transaction. A value of None is a tombstone."""
         if value is not None:
             self._pending.overtake(key)
             self._believe(key, value)
@@ -182,11 +182,11 @@ class Offsets:
         self._durable.setdefault(key.group, {})[key.topic, key.partition] = value
 
     def pend(self, transaction: TransactionKey, key: OffsetKey, value: OffsetValue) -> None:
-        """Keep a durable record that counts when its transaction is committed."""
+        """Keep a durable record until its transaction ends. It counts if the transaction is committed."""
         self._pending.add(transaction, key, value)
 
     def end_transaction(self, transaction: TransactionKey, is_commit: bool) -> None:
-        """Apply a durable marker. Idempotent; does nothing for an unknown transaction."""
+        """Apply a durable marker. Do nothing if the transaction is unknown."""
         ended = self._pending.end(transaction)
         for key, value, order in ended if is_commit else ():
             self._pending.overtake(key, order)
@@ -196,7 +196,7 @@ class Offsets:
         return self._pending.has(key)
 
     def is_in_transaction(self, group_id: str) -> bool:
-        """Return whether the end of a transaction may yet bring the group an offset."""
+        """Return whether offsets of the group were added to a transaction that is still open."""
         return self._pending.is_open(group_id)
 
     def drop_group(self, group_id: str) -> None:
@@ -204,7 +204,7 @@ class Offsets:
         self._durable.pop(group_id, None)
 
     def drop_transactions(self, partition: int | None = None) -> None:
-        """Drop the pending offsets of a partition that was unloaded, by default of all."""
+        """Drop the pending offsets of an unloaded partition; if `partition` is None, of all partitions."""
         if partition is None:
             self._pending.clear()
         else:
@@ -214,17 +214,17 @@ class Offsets:
         return list(self._durable.keys() | self._pending.groups())
 
     def topics(self) -> set[str]:
-        """Return the topics of all offsets."""
+        """Return the names of all topics that have offsets, durable or pending."""
         return {key.topic for group_id in self.groups() for key in self.keys_of(group_id)}
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Return the keys to delete so that the group has no offset."""
+        """Return the keys of all offsets of the group: durable, under way and pending."""
         found = dict.fromkeys(self.of(group_id)) | dict.fromkeys(self._under_way.get(group_id, ()))
         keys = [OffsetKey(group_id, topic, partition) for topic, partition in found]
         return list(dict.fromkeys([*keys, *self._pending.keys_of(group_id)]))
 
     def keys_of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, list[OffsetKey]]]:
-        """Yield each group that has offsets of these topics, with their keys."""
+        """Yield the id of each group that has offsets of these topics, and the keys of these offsets."""
         deleted = frozenset(topics)
         for group_id in self._durable.keys() | self._under_way.keys() | self._pending.groups():
             keys = [key for key in self.keys_of(group_id) if key.topic in deleted]
@@ -232,9 +232,10 @@ class Offsets:
                 yield group_id, keys
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
-        """Return the group's offsets of topics without subscribers that are older than the retention.
+        """Return the keys of the group's expired offsets, except offsets of topics that members subscribe to.
 
-        The age counts from the commit; for a group without members, from when it became empty.
+        The retention begins at the commit or, if all members have left the group, when the group became
+        empty. An offset with its own expiry (OffsetCommit v2-4) expires at that time instead.
         """
         is_idle = group.protocol_type is not None and group.state is GroupState.EMPTY
         is_simple = group.protocol_type is None

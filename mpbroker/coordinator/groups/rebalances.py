@@ -1,4 +1,4 @@
-"""Rebalances of a group: join phase, sync phase, and the events that end either.
+"""Rebalances of a group: the join phase, the sync phase, and the events that end each phase.
 
 (Kafka: GroupMetadataManager.prepareRebalance, completeClassicGroupJoin, expireClassicGroupMemberHeartbeat,
 expirePendingSync.) A waiting request is answered exactly once: at the end of the phase, when its member is
@@ -54,7 +54,7 @@ class Rebalances:
         return len(self._waiting)
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for others."""
+        """Return the JoinGroup and SyncGroup requests that wait for other members."""
         return list(self._waiting)
 
     def wait_for_join(self, group: Group, member: Member, waiter: Waiter) -> None:
@@ -76,7 +76,7 @@ class Rebalances:
         return self._end(waiter, response)
 
     def fence_sync(self, member: Member) -> None:
-        """End the wait of a static member that another client has replaced."""
+        """Answer the waiting SyncGroup of a static member that another client has replaced."""
         self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
 
     def _end(self, waiter: Waiter | None, response: Message) -> bool:
@@ -89,8 +89,8 @@ class Rebalances:
     def abandon(self, waiter: Waiter) -> None:
         """End the wait of a request whose connection is closed. The member may return within its session.
 
-        A member without an id cannot return and is removed at once, or the others would wait for it. (Kafka
-        does not notice closed connections and keeps such members for five minutes.)
+        A client that does not know its member id cannot return. Its member is removed at once, so that other
+        members do not wait. (Kafka keeps such members for five minutes.)
         """
         found = self._waiting.get(waiter)
         if found is None:
@@ -106,7 +106,7 @@ class Rebalances:
             self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait of a request that is answered with its error; its member may retry."""
+        """Stop the wait of a request without answering it: the caller answers it with an error."""
         found = self._waiting.pop(waiter, None)
         if found is None:
             return
@@ -119,7 +119,7 @@ class Rebalances:
             self.keep_alive(group, member)
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """End all waits of the group with an error that clients retry. Restart the time of a join phase."""
+        """Answer all waiting requests of the group with a retriable error. Restart the join timeout."""
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)
@@ -130,7 +130,7 @@ class Rebalances:
                 self.keep_alive(group, member, patience_ms + member.session_timeout_ms)
 
     def end_group(self, group: Group, error: ErrorCode) -> None:
-        """End all waits and timers of a group that is dropped."""
+        """Answer all waiting requests of a dropped group with an error, and cancel its timers."""
         for member in group.members.values():
             self.end_join(member, refused_join(member.member_id, error))
             self.end_sync(member, SyncGroupResponse(error_code=error))
@@ -143,12 +143,12 @@ class Rebalances:
     # --- sessions
 
     def keep_alive(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """Restart the member's session, for `timeout_ms` if that is given."""
+        """Restart the member's session. `timeout_ms` replaces its session timeout if given."""
         patience_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.expect(group, member.member_id, patience_ms)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Remove the member, or the pending id, unless its client sends a request in time."""
+        """Set a timer that removes the member or the pending id if its client sends no request in time."""
         self._timers.set(
             ("member", group.group_id, member_id),
             self._clock.monotonic_ms() + timeout_ms,
@@ -178,7 +178,7 @@ class Rebalances:
             self.complete_join_if_all_are_there(group)
 
     def remove(self, group: Group, member: Member) -> None:
-        """Remove a member. Its waiting requests get UNKNOWN_MEMBER_ID, so that it rejoins."""
+        """Remove a member. Its waiting requests get UNKNOWN_MEMBER_ID, so that the client rejoins."""
         self.end_join(member, refused_join(NO_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID))
         self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         self.expect_no_more(group, member.member_id)
@@ -193,7 +193,7 @@ class Rebalances:
             self.complete_join_phase_if_due(group)
 
     def prepare(self, group: Group, reason: str) -> None:
-        """Begin a rebalance: heartbeats ask all members to rejoin."""
+        """Begin a rebalance. The answers to heartbeats then ask all members to rejoin."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
@@ -226,7 +226,7 @@ class Rebalances:
         )
 
     def _first_join_delayed(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
-        """Extend the delay if a member has joined, up to the rebalance timeout."""
+        """End the first join phase, or delay its end again if a member has joined and time remains."""
         if not (group.member_joined_meanwhile and remaining_ms):
             self.complete_join(group)
             return
@@ -240,12 +240,12 @@ class Rebalances:
             self.complete_join(group)
 
     def complete_join_phase_if_due(self, group: Group) -> None:
-        """Complete the join phase if all have joined, but never before the delay of a first rebalance."""
+        """Complete the join phase if all members have joined. A first rebalance waits for its full delay."""
         if group.previous_state is not GroupState.EMPTY:
             self.complete_join_if_all_are_there(group)
 
     def complete_join(self, group: Group) -> None:
-        """End the join phase: all have joined, or time is up. Remove dynamic members that did not."""
+        """End the join phase: all members have joined, or time is up. Remove absent dynamic members."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         self._timers.cancel(("join", group.group_id))
@@ -292,7 +292,7 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """Write the empty group. (If the write is lost, a replay restores the old members; they expire.)"""
+        """Write the empty group. (If this fails, a restart restores the members, whose sessions expire.)"""
 
         def written(error: ErrorCode) -> None:
             if error:
@@ -301,7 +301,7 @@ class Rebalances:
         self._queue.append(group.group_id, [self.entry(group, {})], written)
 
     def entry(self, group: Group, assignments: dict[str, bytes]) -> Entry:
-        """Return the record of the generation with these assignments (by member id)."""
+        """Return the group's record for this generation. `assignments` is by member id."""
         return GroupKey(group.group_id), group.to_record(assignments, self._clock.wall_ms())
 
     # --- the sync phase
@@ -313,7 +313,7 @@ class Rebalances:
             self._timers.cancel(("sync", group.group_id))
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Write the leader's assignment. Apply it when it is durable, unless the generation has changed."""
+        """Write the leader's assignments. Apply them when durable, unless the generation has changed."""
         generation = group.generation
 
         def written(error: ErrorCode) -> None:
@@ -334,7 +334,7 @@ class Rebalances:
         self._queue.append(group.group_id, [self.entry(group, assignments)], written)
 
     def _hold_join(self, group: Group, error: ErrorCode) -> None:
-        """Delay the end of the next join phase, because the last assignment could not be written."""
+        """Delay the end of the next join phase, because the assignments could not be written."""
         wait_ms = min(WRITE_RETRY_MS << min(group.failed_writes, 8), WRITE_RETRY_MAX_MS)
         group.failed_writes += 1
         log.warning(
@@ -364,7 +364,7 @@ class Rebalances:
                 self.keep_alive(group, member)
 
     def _expire_syncs(self, group: Group, generation: int) -> None:
-        """Remove members that joined and did not fetch their assignment."""
+        """Remove members that sent no SyncGroup in this generation, and begin a rebalance."""
         late = [group.members[member_id] for member_id in group.pending_syncs if member_id in group.members]
         if group.generation != generation or not late or not group.can_rebalance:
             return

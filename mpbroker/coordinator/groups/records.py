@@ -5,9 +5,9 @@ A key begins with its type, a value with its version; a null value is a tombston
     key 0, 1   OffsetCommitKey    group, topic, partition
     key 2      GroupMetadataKey   group
 
-Values are written in the versions of Kafka 4.3: offsets in version 4, with the topic id, or in version 1 with
-an expiry of their own (OffsetCommit v2-4); groups in version 3. Versions 0-4 are read. Records with other
-keys belong to kinds of groups that this broker does not have; they are skipped, as Kafka skips unknown ones.
+Values are written in the versions of Kafka 4.3. Groups have version 3. Offsets have version 4, with the topic
+id, or version 1 if the client set their expiry (OffsetCommit v2-4). Versions 0-4 are read. Records with other
+keys belong to kinds of groups that this broker does not have, and are skipped. (Kafka skips unknown records.)
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class GroupKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """A committed offset. `expire_ms` is NO_TIME unless the client asked for a retention.
+    """A committed offset. `expire_ms` is NO_TIME if the client did not set a retention.
 
-    Times are milliseconds since 1970. `topic_id` is ZERO_UUID where the record has none.
+    Times are milliseconds since 1970. `topic_id` is ZERO_UUID if the record has no topic id.
     """
 
     offset: int
@@ -72,7 +72,7 @@ class MemberValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A generation with its assignment. `protocol_type` is empty for a group that never had members."""
+    """A generation with its assignments. `protocol_type` is empty for a group that never had members."""
 
     protocol_type: str
     generation: int
@@ -89,7 +89,7 @@ Entry: TypeAlias = tuple[Key, Value | None]
 
 
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
-    """Return key and value of the record."""
+    """Return the encoded key and value of the record. The value of a tombstone is None."""
     key, value = entry
     if isinstance(key, OffsetKey):
         name = encode_key(OFFSET_KEY, OffsetCommitKey(*key))
@@ -105,7 +105,7 @@ def encode(entry: Entry) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
-    """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
+    """Return the decoded record, None if its kind is not known. Raises UnreadableRecord."""
     found = decode_record(key, value, _KINDS)
     if found is None:
         return None
@@ -128,7 +128,7 @@ def _offset(found: OffsetCommitValue) -> OffsetValue:
 
 @lru_cache(maxsize=1024)
 def _shared(topic_id: bytes) -> bytes:
-    """Return the same object for equal ids, because a topic may have very many offsets."""
+    """Return one shared object for equal ids, to save memory: very many offsets may have the same topic."""
     return topic_id
 
 

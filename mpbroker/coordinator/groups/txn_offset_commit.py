@@ -1,8 +1,9 @@
-"""TxnOffsetCommit, and the markers by which its offsets count or are dropped.
+"""TxnOffsetCommit, and the markers that commit or abort its offsets.
 
-The transaction coordinator checks that the transaction is open and has the group's partition; records that
-are appended at that moment precede the marker. (Kafka: OffsetMetadataManager.commitTransactionalOffset,
--.replayEndTransactionMarker; GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
+The transaction coordinator checks that the transaction is open and has the group's partition. The records are
+appended right after the check, so they precede the transaction's marker. (Kafka:
+OffsetMetadataManager.commitTransactionalOffset and .replayEndTransactionMarker;
+GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Transactions(Protocol):
     ) -> None:
         """Call `then` with NONE as soon as offsets may be appended to that partition, or with an error.
 
-        `adds`: add the partition if the transaction lacks it.
+        `adds`: first add the partition to the transaction if it is missing.
         """
 
 
 class _Commit:
-    """A request, and its response when its offsets are durable."""
+    """A TxnOffsetCommit request with its response, which is sent when the offsets are durable."""
 
     def __init__(self, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
         self.waiter: Waiter = context.waiter
@@ -55,7 +56,7 @@ class _Commit:
         self._results: list[CommittedPartition] = []
 
     def check(self, offset_manager: OffsetMetadataManager, now_ms: int) -> None:
-        """Sort the partitions into valid offsets and errors."""
+        """Check each partition of the request: collect valid offsets in `entries`, errors in `response`."""
         self.response.topics.clear()
         self.entries.clear()
         self._results.clear()
@@ -74,7 +75,7 @@ class _Commit:
             self.response.topics.append(CommittedTopic(topic.name, results))
 
     def settle(self, error: ErrorCode) -> TxnOffsetCommitResponse:
-        """Set the outcome of the valid partitions. Returns the response."""
+        """Set the error code of all valid partitions. Return the response."""
         for result in self._results:
             result.error_code = error
         return self.response
@@ -93,7 +94,7 @@ class TxnOffsetCommit:
     def commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse | None:
-        """Commit offsets in a transaction. Raises ApiError; errors of a partition are in its result."""
+        """Commit offsets in a transaction. The response has an error per partition. Raises ApiError."""
         self._group_for(request)
         commit = _Commit(context, request)
         commit.check(self._offset_manager, self._clock.wall_ms())
@@ -106,7 +107,7 @@ class TxnOffsetCommit:
         return None
 
     def _group_for(self, request: TxnOffsetCommitRequest) -> Group:
-        """Return the group, or a new one. Raises ApiError."""
+        """Return the request's group, a new one if it does not exist. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         self._manager.partitions.check_loaded(request.group_id)
@@ -119,7 +120,7 @@ class TxnOffsetCommit:
         return self._manager.new_group(request.group_id)
 
     def _append(self, commit: _Commit, error: ErrorCode) -> None:
-        """Append the offsets, or answer with the transaction coordinator's error."""
+        """Append the offsets, or answer with `error` if the transaction coordinator has refused them."""
         if error:
             self._answers.answer(commit.waiter, commit.settle(error))
             return
@@ -141,7 +142,7 @@ class TxnOffsetCommit:
             self._answers.fail(commit.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _check_again(self, commit: _Commit) -> Group:
-        """Check group and partitions again: they may have changed. Return the group. Raises ApiError."""
+        """Check the request again, because the group may have changed. Return the group. Raises ApiError."""
         group = self._group_for(commit.request)
         commit.check(self._offset_manager, self._clock.wall_ms())
         return group
@@ -156,7 +157,7 @@ class TxnOffsetCommit:
         self._answers.answer(commit.waiter, commit.settle(response_error(error)))
 
     def write_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """Append a marker to that partition; `then` is called when it is durable or refused."""
+        """Append a marker to that partition. Call `then` when the marker is durable or refused."""
         if not self._manager.partitions.is_loaded(partition):
             then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
@@ -171,7 +172,7 @@ class TxnOffsetCommit:
 
 
 def _check_member(group: Group, request: TxnOffsetCommitRequest) -> None:
-    """Raise ApiError if the client names a wrong member or generation. It may omit both."""
+    """Raise ApiError if the request names a wrong member or generation. A client may omit both."""
     if group.state is GroupState.DEAD:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     generation, member_id = request.generation_id, request.member_id

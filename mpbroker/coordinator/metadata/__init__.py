@@ -1,1 +1,1 @@
-"""Topics, settings, quotas and credentials: the rules, the state, and its records in the log."""
+"""Topics, settings, quotas and credentials: the rules, the state, and the records of the state in the log."""

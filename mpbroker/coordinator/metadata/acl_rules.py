@@ -1,6 +1,6 @@
 """Creations and deletions of access control entries.
 
-An entry has an id, by which records remove it. To create an entry that exists succeeds without a record.
+An entry has an id, by which a record removes it. Creating an entry that exists succeeds without a record.
 (Kafka: AclControlManager; KIP-801.)
 """
 
@@ -21,11 +21,11 @@ from mpbroker.security.acls import Acl, AclFilter, BadAcl, check_new
 ENTRIES_PER_REQUEST_MAX: Final = 10_000
 """Entries that one request may create or delete (Kafka: MAX_RECORDS_PER_USER_OP)."""
 ENTRIES_MAX: Final = 100_000
-"""Entries that there may be in all: each round of changes of metadata copies their table."""
+"""The most entries in all. (Each change of metadata copies their table.)"""
 COMPARED_MAX: Final = 1_000_000
-"""Entries that the filters of a request may be compared with in all: half a second of the coordinator's work.
+"""The most comparisons of entries with a request's filters: half a second of the coordinator's work.
 
-Filters that leave no field open are not compared.
+Filters that leave no field open need no comparisons.
 """
 
 AclTable: TypeAlias = dict[Acl, bytes]
@@ -33,14 +33,14 @@ AclTable: TypeAlias = dict[Acl, bytes]
 
 
 def acl_in(record: AccessControlEntryRecord) -> Acl:
-    """Return the record's entry."""
+    """Return the access control entry that a record has."""
     return Acl(*astuple(record)[1:])
 
 
 def create(
     acls: AclTable, call: CreateAcls, room: int, new_id: Callable[[], bytes]
 ) -> tuple[AlteredResources, list[AccessControlEntryRecord]]:
-    """Return a result per entry, and the records for it. `room`: bytes left in the ACL bulletin."""
+    """Return a result per entry, and the records to write. `room`: the bytes left in the bulletin."""
     answer, records = AlteredResources([]), []
     made: set[Acl] = set()
     for image in call.acls:
@@ -67,7 +67,7 @@ def create(
 
 
 def _check_lengths(acl: Acl) -> None:
-    """Check the lengths of the entry's principal and host. Raises BadAcl."""
+    """Raise BadAcl if the entry's principal or host has more than NAME_BYTES_MAX bytes."""
     for what, text in (("principal", acl.principal), ("host", acl.host)):
         if len(text.encode()) > NAME_BYTES_MAX:
             raise BadAcl(f"The {what} of an access control entry may have at most {NAME_BYTES_MAX} bytes")
@@ -81,7 +81,7 @@ def _matching(acls: AclTable, asked: AclFilter) -> list[Acl]:
 
 
 def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAccessControlEntryRecord]]:
-    """Return the answer, one result per filter, and the records for it. Changes nothing."""
+    """Return the answer, with one result per filter, and the records to write. Changes nothing."""
     answer = DeletedAcls([])
     removed: dict[bytes, None] = {}
     compared = 0

@@ -1,8 +1,8 @@
-"""Limits of the partitions of topics that Metadata requests create.
+"""Limits of partitions in topics that are created automatically, by Metadata requests.
 
-A client that only names topics creates them (auto.create.topics.enable), so it must not use up all
-partitions. CreateTopics and CreatePartitions are bounded by the broker's partitions and by quotas
-(controller_mutation_rate) alone. (Kafka has no such bounds.)
+A client creates topics by just naming them (auto.create.topics.enable), but must not use up all partitions of
+the broker. CreateTopics and CreatePartitions are bounded only by the broker's partitions and by quotas
+(controller_mutation_rate). (Kafka does not limit automatic creation.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Topic(Protocol):
 
 
 class AutomaticTopics:
-    """The topics created automatically for each principal since this coordinator began."""
+    """The topics that were created automatically for each principal since this coordinator started."""
 
     def __init__(self, partitions_max: int) -> None:
         self._for_all = partitions_max - partitions_max // RESERVE_SHARE
@@ -36,13 +36,13 @@ class AutomaticTopics:
         self._logged: set[str] = set()
 
     def used(self, user: str, topics: Mapping[bytes, _Topic]) -> int:
-        """Return how many partitions `user` has. Slow with many topics: call it once per request."""
+        """Return how many partitions the user's topics have. Slow with many topics: call once per request."""
         return sum(topics[one].partitions for one in self._ids.get(user, ()) if one in topics)
 
     def check(self, user: str, more: int, used: int, partitions: int, share: int) -> None:
         """Check that `user`, who has `used` of the broker's `partitions`, may create `more`.
 
-        `share`: the limit of one principal. Raises Refused.
+        `share`: the most partitions that one principal may have. Raises Refused.
         """
         if used + more > share:
             why = (
@@ -62,9 +62,9 @@ class AutomaticTopics:
         raise Refused(ErrorCode.POLICY_VIOLATION, f"Automatic creation of topics: {why}.")
 
     def created(self, user: str, topic_id: bytes, topics: Mapping[bytes, _Topic], share: int) -> None:
-        """Count a topic that is about to be created."""
+        """Note that a topic is created for `user`."""
         ids = self._ids.setdefault(user, [])
-        # Deleted topics stay here until there are twice as many as the principal may have.
+        # Ids of deleted topics stay in the list until it has twice as many ids as `share`.
         if len(ids) > 2 * share:
             ids[:] = [one for one in ids if one in topics]
         ids.append(topic_id)

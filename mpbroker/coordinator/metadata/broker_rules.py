@@ -1,8 +1,8 @@
 """Alterations of the broker's settings, checked as a whole before they are recorded.
 
-A resource is one broker, named by its node id, or all brokers, named "". The metadata log has both as in
-Kafka. The running broker must be able to adopt the resulting configuration as a whole (config.dynamic), as if
-the file had it. (Kafka: ConfigAdminManager, DynamicBrokerConfig.validate, as of 4.3.)
+A resource is one broker, named by its node id, or all brokers, named "". The metadata log has both kinds, as
+in Kafka. The running broker must be able to adopt the whole resulting configuration (config.dynamic). (Kafka:
+ConfigAdminManager, DynamicBrokerConfig.validate, as of 4.3.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BROKERS_BYTES_MAX: Final = 2 * sum(
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
-    """Return the records of an alteration of `now`. Raises Refused if it is invalid or too large."""
+    """Return the records of an alteration of the current configuration `now`. Raises Refused."""
     name = alteration.name
     before = brokers.get(name, {})
     wanted = [one.name for one in alteration.changes if one.operation != ConfigOperation.DELETE]
@@ -59,7 +59,7 @@ def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -
 
 
 def _check_room(before: Brokers, after: Brokers) -> None:
-    """Check that altered settings take at most BROKERS_BYTES_MAX, or no more than before. Raises Refused."""
+    """Raise Refused if the settings exceed BROKERS_BYTES_MAX and take more bytes than before."""
     taken = brokers_bytes(after)
     if taken > max(BROKERS_BYTES_MAX, brokers_bytes(before)):
         raise Refused(
@@ -70,7 +70,7 @@ def _check_room(before: Brokers, after: Brokers) -> None:
 
 
 def _check(before: Brokers, after: Brokers, now: BrokerConfig) -> None:
-    """Check that the broker can adopt the result. Raises Refused if it cannot."""
+    """Raise Refused if the broker, now with configuration `now`, cannot adopt the settings in `after`."""
     static = dynamic.static_of(now)
     was, becomes = _overlaid(static, before), _overlaid(static, after)
     if problems := new_contradictions(was, becomes):

@@ -1,4 +1,4 @@
-"""Alterations of settings, of any resource and of topics, with Kafka's error codes and texts.
+"""Alterations of settings: rules for all resources and rules for topics, with Kafka's errors and texts.
 
 (Kafka: ConfigurationControlManager.incrementalAlterConfigs and legacyAlterConfigs, as of 4.3.)
 """
@@ -21,7 +21,7 @@ Configs = dict[str, str]
 
 
 def altered(configs: Configs, alteration: ConfigAlteration, broker: BrokerConfig) -> Configs:
-    """Return the topic's own settings after the alteration. Raises Refused if they are not valid."""
+    """Return the topic's own settings after the alteration. Raises Refused if the result is not valid."""
 
     def beneath(key: Key) -> str:
         return format_value(inherited(key, broker)) or ""
@@ -32,10 +32,10 @@ def altered(configs: Configs, alteration: ConfigAlteration, broker: BrokerConfig
 def after(
     configs: Configs, alteration: ConfigAlteration, keys: Mapping[str, Key], beneath: Callable[[Key], str]
 ) -> dict[str, str | None]:
-    """Return a resource's own settings after the alteration, not checked.
+    """Return a resource's own settings after the alteration, without validating them.
 
-    `beneath` gives the text of an inherited setting. Raises Refused for a list operation on a setting of
-    another type.
+    `beneath(key)` returns the value that a setting inherits. Raises Refused if a list operation (APPEND,
+    SUBTRACT) is for a setting that is no list.
     """
     result: dict[str, str | None] = {} if alteration.replaces else dict(configs)
     for change in alteration.changes:
@@ -46,14 +46,14 @@ def after(
 
 
 def records(kind: ConfigResourceType, name: str, before: Configs, after: Configs) -> list[ConfigRecord]:
-    """Return the records that turn `before` into `after`; unchanged settings need none."""
+    """Return the records that turn the settings `before` into `after`, one for each changed setting."""
     removed = {key: None for key in before if key not in after}
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return [ConfigRecord(kind, name, key, value) for key, value in {**removed, **changed}.items()]
 
 
 def growth(before: Configs, after: Configs) -> int:
-    """Return by how many bytes the alteration enlarges the metadata bulletin."""
+    """Return by how many bytes the alteration enlarges the bulletin; negative if it gets smaller."""
     return sum(config_bytes(*one) for one in after.items()) - sum(
         config_bytes(*one) for one in before.items()
     )
@@ -62,7 +62,7 @@ def growth(before: Configs, after: Configs) -> int:
 def _value(
     configs: Configs, change: ConfigChange, keys: Mapping[str, Key], beneath: Callable[[Key], str]
 ) -> str | None:
-    """Return the value after one change. Raises Refused for a list operation on another type."""
+    """Return a setting's value after one change. Raises Refused for a list operation on a non-list."""
     if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         return change.value
     key = keys.get(change.name)

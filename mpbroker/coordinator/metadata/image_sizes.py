@@ -1,7 +1,7 @@
-"""Upper bounds of the bytes that each thing takes in a base, so that a base always fits into its bulletin.
+"""Upper bounds of the bytes that topics, settings, quotas and ACLs take in a base of the bulletin.
 
-A larger base could not be announced. In MessagePack the header of an array, a string or a map has at most
-five bytes, a number nine; `mpbroker/ipc/metadata.py` defines the encoded structs.
+A change is refused if the base could become too large to announce. In MessagePack the header of an array, a
+string or a map has at most five bytes, and a number at most nine. `mpbroker/ipc/metadata.py` has the structs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def topic_bytes(name: str, partitions: int, configs: Mapping[str, str]) -> int:
 
 
 def config_bytes(name: str, value: str | None) -> int:
-    """Return the bytes of one setting of a topic or a broker; none if `value` is None (not set)."""
+    """Return the bytes of one setting of a topic or a broker; 0 if `value` is None (not set)."""
     return 0 if value is None else _text_bytes(name) + _text_bytes(value)
 
 
@@ -37,7 +37,7 @@ def brokers_bytes(brokers: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def quota_bytes(entity: Iterable[tuple[str, str | None]], values: Mapping[str, float]) -> int:
-    """Return the bytes of all quotas of an entity; an entity without quotas is not announced."""
+    """Return the bytes of an entity with its quotas; 0 if the entity has no quotas."""
     if not values:
         return 0
     names = sum(1 + _text_bytes(kind) + _text_bytes(name or "") for kind, name in entity)

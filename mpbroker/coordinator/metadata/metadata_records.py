@@ -1,8 +1,8 @@
 """Encodes, decodes and batches the records of `__cluster_metadata` that this broker writes.
 
-The versions are those of Kafka's MetadataRecordSerde (KIP-631), so that
+Records have the versions of Kafka's MetadataRecordSerde (KIP-631), so that
 `kafka-dump-log.sh --cluster-metadata-decoder` reads our log; keys are null. One batch is one atomic step: it
-is in the log as a whole or not at all. Records of types that this program does not know are kept.
+is in the log as a whole or not at all. Records of unknown types stay in the log and are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mpbroker.records.record import NewRecord
 
 
 class KeptRecord(NamedTuple):
-    """A record of a type that this program does not know. It stays in the log and is ignored."""
+    """A record of a type that this program does not know. The record stays in the log and is ignored."""
 
     kind: int
 
@@ -66,11 +66,11 @@ _TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
 FEATURE_LEVELS: Final[Mapping[str, int]] = {"metadata.version": 30, "transaction.version": 2}
-"""The levels of this version: 4.3-IV0 (MetadataVersion), and KIP-890 part 2."""
+"""The feature levels of this program: 4.3-IV0 (MetadataVersion), and KIP-890 part 2."""
 
 
 def feature_records() -> list[messages.FeatureLevelRecord]:
-    """Return the records with which a log begins."""
+    """Return the records of FEATURE_LEVELS, with which a new metadata log begins."""
     return [
         messages.FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURE_LEVELS.items()
     ]
@@ -81,19 +81,19 @@ class UnreadableMetadata(Exception):
 
 
 def prepare() -> None:
-    """Compile the decoders of topic records ahead of use, as `codec.prepare` does."""
+    """Compile the decoders of topic and partition records before they are used."""
     for record in (messages.TopicRecord, messages.PartitionRecord):
         prepare_data(record, _VERSIONS[record])
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return the encoded value of a record. Raises KeyError for a KeptRecord."""
+    """Return the encoded value of a record, which must not be a KeptRecord."""
     assert not isinstance(record, KeptRecord)
     return encode_metadata_record(record, _VERSIONS[type(record)])
 
 
 def decode_record(value: Buffer) -> MetadataRecord:
-    """Decode the value of a record. Raises UnreadableMetadata."""
+    """Decode the value of a record; return a KeptRecord for an unknown type. Raises UnreadableMetadata."""
     if (kind := kind_of(value)) not in _TYPES:
         return KeptRecord(kind)
     try:
@@ -117,7 +117,7 @@ def is_known(kind: int) -> bool:
 
 
 def check_version(value: Buffer) -> None:
-    """Raise UnreadableMetadata for a record that `decode_record` refuses for its version."""
+    """Raise UnreadableMetadata if the record is malformed, or its type is known but its version is not."""
     try:
         api_key, version, _ = read_frame(value)
     except MalformedMessage as error:
@@ -128,7 +128,7 @@ def check_version(value: Buffer) -> None:
 
 @cache
 def _check_version(api_key: int, version: int) -> None:
-    """Check that this version of a record type is known. Raises UnreadableMetadata if not."""
+    """Raise UnreadableMetadata if this version of a record type is not known."""
     record = _TYPES[api_key]
     try:
         prepare_data(record, version)
@@ -139,7 +139,7 @@ def _check_version(api_key: int, version: int) -> None:
 def build_metadata_batch(
     values: list[bytes], timestamp_ms: int, base_offset: int = 0, leader_epoch: int = 0
 ) -> bytearray:
-    """Build one batch, an atomic step, of records that `encode_record` made."""
+    """Build one batch of encoded records. They take effect together or not at all."""
     return build_batch(
         [NewRecord(value=value, timestamp=timestamp_ms) for value in values],
         base_offset=base_offset,
@@ -150,7 +150,7 @@ def build_metadata_batch(
 def metadata_batches(
     values: Iterable[bytes], timestamp_ms: int, base_offset: int = 0, leader_epoch: int = 0
 ) -> Iterator[bytearray]:
-    """Yield batches of any number of records that need not be one atomic step."""
+    """Yield batches of encoded records, RECORDS_PER_BATCH in each. Each batch takes effect on its own."""
     left = iter(values)
     while some := list(islice(left, RECORDS_PER_BATCH)):
         yield build_metadata_batch(some, timestamp_ms, base_offset, leader_epoch)

@@ -15,12 +15,12 @@ from mpbroker.quotas.entities import Entity, InvalidQuota, QuotaTable, check_quo
 
 
 def entity_in(record: ClientQuotaRecord) -> Entity:
-    """Return the record's entity."""
+    """Return the entity of a record: (type, name) pairs sorted by type."""
     return tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]))
 
 
 def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuotas, list[ClientQuotaRecord]]:
-    """Return the answer and the records for it. Changes nothing. `room`: bytes left in the bulletin."""
+    """Return the answer and the records to write. Changes nothing. `room`: bytes left in the bulletin."""
     times = Counter(tuple(sorted(a.entity, key=str)) for a in call.alterations)
     answer, records = AlteredQuotas([]), []
     for alteration in call.alterations:
@@ -61,14 +61,14 @@ def _changes(quotas: QuotaTable, alteration: QuotaAlteration) -> list[ClientQuot
 
 
 def _check_names(entity: Entity) -> None:
-    """Check the lengths of the entity's names. Raises InvalidQuota."""
+    """Raise InvalidQuota if a name in the entity has more than NAME_BYTES_MAX bytes."""
     for kind, name in entity:
         if name is not None and len(name.encode()) > NAME_BYTES_MAX:
             raise InvalidQuota(f"The name of a {kind} may have at most {NAME_BYTES_MAX} bytes")
 
 
 def _growth(quotas: QuotaTable, changes: list[ClientQuotaRecord]) -> int:
-    """Return by how many bytes the changes enlarge the bulletin; negative for removals."""
+    """Return by how many bytes one entity's changes enlarge the bulletin; negative if it gets smaller."""
     if not changes:
         return 0
     entity = entity_in(changes[0])

@@ -1,4 +1,4 @@
-"""Reads `__cluster_metadata-0` in place at a start, below the high watermark. Read-only."""
+"""Reads `__cluster_metadata-0` up to the high watermark, when a coordinator starts. Changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpbroker.storage.segments import batches_below
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
-    """Return the durable state, and removed topics' names by id. Raises FatalError if it cannot be read."""
+    """Return the durable state, and the names of removed topics by id. Raises FatalError if unreadable."""
     directory = Path(log_dirs[end.log_dir]) / partition_name(METADATA_TOPIC, 0)
     state = MetadataState()
     removed: dict[bytes, str] = {}

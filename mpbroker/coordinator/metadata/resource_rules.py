@@ -36,7 +36,7 @@ def altered(settings: Settings, alteration: ConfigAlteration, broker: BrokerConf
     if not name:
         raise Refused(ErrorCode.INVALID_REQUEST, _UNNAMED[kind])
     before = settings.get((kind, name), {})
-    # Kafka knows lists of topics and brokers alone, so it appends to none of these.
+    # As in Kafka, only settings of topics and brokers can be lists: there are no list operations here.
     after = {key: text or "" for key, text in config_rules.after(before, alteration, {}, str).items()}
     check_lengths(after, ErrorCode.INVALID_CONFIG)
     try:
@@ -56,7 +56,7 @@ def _bytes_of(configs: Mapping[str, str]) -> int:
 
 
 def apply(settings: Settings, record: ConfigRecord) -> None:
-    """Apply a durable record. A resource without settings is dropped."""
+    """Apply a durable record to `settings`. A resource that no longer has settings is removed."""
     resource = record.resource_type, record.resource_name
     configs = {name: value for name, value in settings.get(resource, {}).items() if name != record.name}
     if record.value is not None:
@@ -67,6 +67,6 @@ def apply(settings: Settings, record: ConfigRecord) -> None:
 
 
 def read(settings: Settings, call: ReadSettings) -> SettingsRead:
-    """Return the settings of the named resources, or of all that have some."""
+    """Return the settings of the resources that `call` names, by default of all that have settings."""
     resources = settings.keys() if call.resources is None else call.resources
     return SettingsRead([(kind, name, settings.get((kind, name), {})) for kind, name in resources])

@@ -33,12 +33,12 @@ def credential_in(record: UserScramCredentialRecord) -> ScramCredential:
 
 
 def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[Alteration]]:
-    """Return the answer, one entry per user, and the records for it. Changes nothing."""
+    """Return the answer, with one entry per user, and the records to write. Changes nothing."""
     refused: dict[str, Refusal] = {}
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Refuse all alterations of the user, for the first reason that is found."""
+        """Accept an alteration. If `why` is given or it is the second, refuse all alterations of the user."""
         if user in accepted:
             accepted.remove(user)
             why = (
@@ -117,7 +117,7 @@ def _missing(credentials: Credentials, user: str, mechanism: int) -> Refusal | N
 
 
 def describe(credentials: Credentials, call: DescribeScram) -> ScramUsers:
-    """Return mechanisms and iterations: no other part of a credential leaves the broker."""
+    """Return the users' mechanisms and iterations. No other part of a credential leaves the broker."""
     known: dict[str, list[tuple[int, int]]] = {}
     for (user, mechanism), credential in sorted(credentials.items()):
         known.setdefault(user, []).append((mechanism, credential.iterations))

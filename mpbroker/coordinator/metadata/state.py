@@ -1,11 +1,11 @@
-"""The metadata state machine: the state that the log describes, and decisions that add to it.
+"""The metadata state machine: the state that the log describes, and decisions that add records to the log.
 
 No I/O; time and ids are parameters.
 
-`MetadataState` is the result of all records of `__cluster_metadata`, applied in order. `decide` answers a
-call from a state, with the records that make the answer true; it changes nothing. Decisions that are not
-durable yet live in a `draft`, a copy that becomes the state or is dropped: a decision that the disk refuses
-was never part of the state.
+`MetadataState` is the result of all records of `__cluster_metadata`, applied in order. `decide` takes a state
+and a call, and returns the answer and the records that must be durable before the caller gets the answer.
+`decide` does not change the state. Records that are not durable yet are applied to a `draft`, a copy of the
+state. The draft becomes the state when its records are durable, and is dropped if they are refused.
 
 Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
 """
@@ -69,7 +69,7 @@ EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 class InconsistentMetadata(Exception):
-    """A record contradicts those before it: the log is damaged, or this program has a bug."""
+    """A record contradicts earlier records: the log is damaged, or this program has a bug."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class MetadataState:
     """The state that the log describes. `next_offset` is one above the last record that was applied.
 
     `image_bytes`: an upper bound of the state's size in the handlers' bulletin. `brokers`: altered settings
-    by node id, "" for all; `brokers_version` grows with each of their records. `settings`: those of groups
-    and of subscriptions to client metrics, which are in no bulletin.
+    by node id ("" for all brokers); `brokers_version` grows with each record of these settings. `settings`:
+    altered settings of groups and of subscriptions to client metrics, which are in no bulletin.
     """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class MetadataState:
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
-        """Return a copy to try decisions on. Topics are immutable and shared."""
+        """Return a copy to which records can be applied before they are durable. Both share Topic objects."""
         return replace(
             self,
             topics=self.topics.copy(),
@@ -133,7 +133,7 @@ class MetadataState:
         return names[0] if names else None
 
     def apply_all(self, records: list[MetadataRecord]) -> None:
-        """Apply records at the offsets that follow. Raises InconsistentMetadata."""
+        """Apply records, the first of which has offset `next_offset`. Raises InconsistentMetadata."""
         for record in records:
             self._apply(record)
             self.next_offset += 1
@@ -254,10 +254,10 @@ class MetadataState:
 class Decision:
     """The outcome of a call.
 
-    The answer is true once `records` are durable, the topics of `awaits` are usable and those of `removes`
-    removed, the handlers have the `changes` of topics, the `quotas` and the `acls`, the processors the
-    `credentials` and `tokens` (their ids), and the supervisor has applied the `brokers_version`. A decision
-    that is dropped refunds its `mutation`.
+    The caller gets `answer` once all this has happened: `records` are durable; topics in `awaits` (ids) are
+    usable; topics in `removes` are removed; handlers have read `changes`, `quotas` and `acls`; processors
+    have read `credentials` and `tokens` (ids); the supervisor has applied the brokers' settings of
+    `brokers_version`. If the decision is dropped, `mutation` is refunded.
     """
 
     answer: calls.Message
@@ -274,7 +274,7 @@ class Decision:
 
 
 def _check_partitions(state: MetadataState, more: int, most: int) -> None:
-    """Check that `more` partitions fit. Raises Refused if they do not."""
+    """Raise Refused if the broker would have more than `most` partitions after adding `more`."""
     if state.partitions + more > most:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
@@ -283,11 +283,11 @@ def _check_partitions(state: MetadataState, more: int, most: int) -> None:
 
 
 class Decider:
-    """Answers calls from a state.
+    """Decides calls: computes the answer and the records from a state.
 
-    `new_id` makes 16 random bytes; `partition_limit` is the most partitions that fit; `image_bytes_max`
-    bounds the metadata bulletin; `now_ms` is the wall clock, for delegation tokens. Clients' use of their
-    quotas is not part of the state; `mutations` has it.
+    `new_id` returns 16 random bytes. `partition_limit`: the most partitions of the broker. `image_bytes_max`:
+    the most bytes of a base in the handlers' bulletin. `now_ms` is the wall clock, for delegation tokens.
+    `mutations` has the clients' use of the controller mutation quota, which is not part of the state.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class Decider:
         self._image_bytes_max = image_bytes_max
 
     def decide(self, state: MetadataState, call: calls.Message) -> Decision:
-        """Decide a call. Does not change the state."""
+        """Return the answer to a call and the records to write. Does not change the state."""
         match call:
             case calls.CreateTopics():
                 return self._create_topics(state.draft(), call)
@@ -380,7 +380,7 @@ class Decider:
         return self._mutations.begin(state.quotas, account.user, account.client_id, strict=account.strict)
 
     def _create_topics(self, draft: MetadataState, call: calls.CreateTopics) -> Decision:
-        """Decide new topics. `draft` collects them, so that they are checked against each other."""
+        """Decide CreateTopics. Each new topic is added to `draft`; later topics are checked against it."""
         mutation = self._begin_mutation(draft, call.account)
         decision = Decision(answers := calls.CreatedTopics([]), mutation=mutation)
         default = self._config.num_partitions
@@ -467,7 +467,7 @@ class Decider:
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
-        """Return a random id, not reserved by Kafka and without a leading dash. (Kafka: Uuid.randomUuid.)"""
+        """Return a new random topic id: not reserved, and its text without a leading dash, as in Kafka."""
         while True:
             topic_id = self._new_id()
             reserved = int.from_bytes(topic_id) < RESERVED_IDS
@@ -475,7 +475,7 @@ class Decider:
                 return topic_id
 
     def _alter(self, draft: MetadataState, call: calls.AlterSettings) -> Decision:
-        """Decide alterations of settings. `draft` collects the alterations of this call."""
+        """Decide AlterSettings. Each alteration is applied to `draft`, so that later alterations see it."""
         decision = Decision(answers := calls.AlteredResources([]))
         for alteration in call.alterations:
             try:
@@ -501,7 +501,7 @@ class Decider:
         decision: Decision,
         validate_only: bool,
     ) -> None:
-        """Decide one alteration of a broker's settings. Raises Refused."""
+        """Decide one alteration of a broker's settings; add its records to `decision`. Raises Refused."""
         records = broker_rules.altered(draft.brokers, alteration, self._config)
         draft.apply_all([*records])
         if records and not validate_only:
@@ -537,7 +537,7 @@ class Decider:
     def _add_partitions(
         self, state: MetadataState, more: calls.MorePartitions, mutation: Mutation | None, most: int
     ) -> list[MetadataRecord]:
-        """Return the records of new partitions of a topic. Raises Refused."""
+        """Return the records that add partitions to a topic. Raises Refused."""
         topic = state.topics.get(state.ids.get(more.name, ZERO_ID))
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -574,7 +574,7 @@ class Decider:
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
     def _most_partitions(self, account: calls.Account | None) -> int:
-        """Return the limit of partitions. With an authorizer, the last ones are kept for super users."""
+        """Return the most partitions for this client. With an authorizer, some are kept for super users."""
         if account is None or not self._config.authorizer_class_name:
             return self._partition_limit
         if f"User:{account.user}" in super_users_in(self._config.super_users):
@@ -591,7 +591,7 @@ class Decider:
             )
 
     def _delete_topics(self, state: MetadataState, call: calls.DeleteTopics) -> Decision:
-        """Decide deletions as Kafka's ControllerApis.deleteTopics, which checks the whole request first."""
+        """Decide DeleteTopics. As in Kafka's ControllerApis, the whole request is checked first."""
         mutation = self._begin_mutation(state, call.account)
         decision = Decision(answers := calls.DeletedTopics([]), mutation=mutation)
         names, ids = Counter(call.names), Counter(call.ids)
@@ -664,7 +664,7 @@ class Decider:
 def lone_partition(
     number: int, topic_id: bytes, node: int, leader_epoch: int = 0
 ) -> messages.PartitionRecord:
-    """Return the record of a partition that the only broker leads."""
+    """Return the record of a partition whose leader and only replica is the broker `node`."""
     return messages.PartitionRecord(
         partition_id=number,
         topic_id=topic_id,

@@ -26,9 +26,9 @@ TOKENS_BYTES_MAX: Final = 8 << 20
 REQUESTER_BYTES_MAX: Final = 2 << 20
 OWNER_BYTES_MAX: Final = 512 << 10
 REMOVED_AT_ONCE: Final = 1000
-"""Expired tokens that one round removes (Kafka: MAX_RECORDS_PER_EXPIRATION)."""
+"""The most expired tokens that are removed at once (Kafka: MAX_RECORDS_PER_EXPIRATION)."""
 DESCRIBED_BYTES: Final = 256 << 10
-"""The size of an answer to DescribeTokens after which it has no further token."""
+"""The size in bytes at which an answer to DescribeTokens ends; the rest needs another call."""
 
 
 def token_in(record: DelegationTokenRecord) -> Token:
@@ -76,7 +76,7 @@ def create(
     now_ms: int,
     config: BrokerConfig,
 ) -> tuple[calls.CreatedToken, list[TokenRecord]]:
-    """Return the answer and its record. Changes nothing."""
+    """Return the answer to a creation, and the record to write, if any. Changes nothing."""
     if macs is None:
         return calls.CreatedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
     life_ms = config.delegation_token_max_lifetime_ms
@@ -103,7 +103,7 @@ def _has_room(tokens: TokenTable, new: Token) -> bool:
 def change(
     tokens: TokenTable, call: calls.ChangeToken, macs: TokenMacs | None, now_ms: int, config: BrokerConfig
 ) -> tuple[calls.ChangedToken, list[TokenRecord]]:
-    """Return the answer to a renewal or an expiry, and its record. Changes nothing."""
+    """Return the answer to a renewal or an expiry, and the record to write, if any. Changes nothing."""
     if macs is None:
         return calls.ChangedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
     token = macs.find(call.hmac, tokens)
@@ -134,7 +134,10 @@ def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord
 
 
 def describe(tokens: TokenTable, call: calls.DescribeTokens, macs: TokenMacs | None) -> calls.DescribedTokens:
-    """Return the tokens after `call.after` that `call.owners` (None: all) own, requested or may renew."""
+    """Return the tokens that have an owner, requester or renewer in `call.owners` (None: all tokens).
+
+    Begin after the token with the id `call.after`. Return as many as fit into one answer.
+    """
     if macs is None:
         return calls.DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners = None if call.owners is None else frozenset(call.owners)
@@ -151,7 +154,7 @@ def describe(tokens: TokenTable, call: calls.DescribeTokens, macs: TokenMacs | N
 
 
 def _from(tokens: TokenTable, after: str) -> Iterator[Token]:
-    """Iterate over the tokens after `after`, over all if that does not exist or is empty."""
+    """Iterate over the tokens after the token with id `after`; over all if no token has that id."""
     if after not in tokens:
         return iter(tokens.values())
     return islice(dropwhile(lambda token: token.token_id != after, tokens.values()), 1, None)

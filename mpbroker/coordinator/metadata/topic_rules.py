@@ -20,7 +20,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 
 
 class Refused(Exception):
-    """A request that cannot be fulfilled; the text is for the client."""
+    """A request that is refused with `error`; the client gets the text."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ def check_name(name: str) -> None:
 
 
 def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[str, str]:
-    """Return the topic's own settings. Raises Refused if one is not valid."""
+    """Return the settings of a new topic, checked. Raises Refused if a setting is not valid."""
     if nulls := [name for name, value in configs.items() if value is None]:
         raise Refused(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
@@ -51,7 +51,7 @@ def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[
 
 
 def check_lengths(configs: Mapping[str, str], error: ErrorCode) -> None:
-    """Check the lengths of the values. Raises Refused if one is too long."""
+    """Raise Refused with `error` if a value has more than CONFIG_VALUE_LENGTH_MAX bytes."""
     if any(len(value.encode()) > CONFIG_VALUE_LENGTH_MAX for value in configs.values()):
         raise Refused(
             error,
@@ -61,13 +61,13 @@ def check_lengths(configs: Mapping[str, str], error: ErrorCode) -> None:
 
 
 def too_many_text(asked: int) -> str:
-    """Return the text for too many partitions, which begins as Kafka's does."""
+    """Return the error text for a request with too many partitions. Its beginning is Kafka's text."""
     most = PARTITIONS_PER_REQUEST_MAX
     return f"Excessively large number of partitions per request: {asked}, and {most} at most."
 
 
 def check_more(topic: MorePartitions, current: int, broker: BrokerConfig) -> int:
-    """Return how many partitions are added to the topic's `current` ones. Raises Refused."""
+    """Return how many partitions a request adds to a topic that has `current`. Raises Refused."""
     if topic.count == current:
         raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if topic.count < current:
@@ -90,7 +90,7 @@ def check_more(topic: MorePartitions, current: int, broker: BrokerConfig) -> int
 
 
 def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
-    """Return the number of partitions, each with this broker as its only replica. Raises Refused."""
+    """Return the number of partitions of a new topic. Raises Refused if other brokers would be needed."""
     if topic.assignments:
         return _check_assignments(topic, broker.node_id)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
@@ -115,7 +115,7 @@ def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
 
 
 def _check_assignments(topic: CreateTopic, node_id: int) -> int:
-    """Count the partitions of a manual assignment, checked as Kafka does for one broker. Raises Refused."""
+    """Check a manual assignment, as Kafka does with one broker. Return how many partitions it has."""
     if topic.replication_factor != -1 or topic.partitions != -1:
         what = "replication factor" if topic.replication_factor != -1 else "numPartitions"
         raise Refused(
@@ -133,7 +133,7 @@ def _check_assignments(topic: CreateTopic, node_id: int) -> int:
 
 
 def _check_replicas(replicas: list[int], node_id: int) -> None:
-    """Check the replicas of one partition. Raises Refused."""
+    """Raise Refused unless the only replica of a partition is this broker."""
     prefix = "The manual partition assignment includes"
     if not replicas:
         wrong = f"{prefix} an empty replica list."

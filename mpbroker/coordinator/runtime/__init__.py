@@ -1,4 +1,5 @@
-"""The parts that coordinators share: requests, a topic of their own, a queue of writes, a loader, timers.
+"""Code that the group coordinator and the transaction coordinator share.
 
-The coordinators are state machines; these parts connect them with the log. (Kafka: CoordinatorRuntime.)
+Each coordinator is a state machine without I/O. The code here handles its requests, reads and writes its
+topic, and runs its timers. (Kafka: CoordinatorRuntime.)
 """

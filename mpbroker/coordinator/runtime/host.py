@@ -1,4 +1,4 @@
-"""The coordinator process as the coordinators in it use it: metadata, appends and calls."""
+"""The interface of the coordinator process for the coordinators that run in it: metadata, appends, calls."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mpbroker.protocol.errors import ErrorCode
 from shm.table import SlotTable
 
 TopicBatch: TypeAlias = tuple[str, PartitionBatch]
-"""A batch with the name of its topic."""
+"""The name of a topic, and a batch for one of its partitions."""
 Appended: TypeAlias = Callable[[list[ErrorCode]], None]
-"""Called with an error for each batch when all are durable or refused; never if a log worker dies."""
+"""Called with an error code per batch, when each is durable or refused. Not called if a log worker dies."""
 
 
 class Host(Protocol):
-    """The coordinator process, as its coordinators see it. (Services implements it.)"""
+    """The coordinator process, as its coordinators see it. (`Services` is the implementation.)"""
 
     @property
     def metadata(self) -> MetadataState:
-        """The durable metadata."""
+        """The durable metadata of the cluster."""
 
     @property
     def table(self) -> SlotTable: ...
@@ -39,19 +39,19 @@ class Host(Protocol):
         """Return the topic's name, None if it does not exist."""
 
     def id_of(self, name: str) -> bytes | None:
-        """Return the topic's id, 16 bytes, None if it does not exist."""
+        """Return the topic's id (16 bytes), None if the topic does not exist."""
 
     def images_of(self, topic_id: bytes) -> PartitionSlots | None:
         """Return the slots of the topic's partitions, None if the log workers have not opened them yet."""
 
     def ask(self, call: Call, done: Callable[[Call], None]) -> None:
-        """Have the process decide a call, and pass the answer to `done`."""
+        """Send a call to the metadata controller of this process. `done` is called with the answer."""
 
     def append_for_us(self, topic: Topic, batches: list[PartitionBatch], done: Appended) -> None:
-        """Append batches to partitions of the topic."""
+        """Append batches to partitions of a coordinator's topic. `done` is called with the outcomes."""
 
     def append_markers(self, batches: Sequence[TopicBatch], done: Appended) -> None:
-        """Append markers of transactions to partitions of any topics."""
+        """Append transaction markers to partitions of any topics. `done` is called with the outcomes."""
 
     def write_offsets_marker(self, partition: int, marker: Marker, done: Then) -> None:
-        """Append a marker to a partition of `__consumer_offsets`, after earlier appends to it."""
+        """Append a marker to a partition of `__consumer_offsets`, after earlier appends to that partition."""

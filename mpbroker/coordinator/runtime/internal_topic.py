@@ -1,7 +1,7 @@
-"""A coordinator's topic: created when it is first needed, followed, read, and written in rounds.
+"""A coordinator's topic: created when it is first needed, read when it exists, and written in rounds.
 
-If a log worker dies the outcome of a round under way is unknown: its callers get an error, and the partitions
-are read again, as after a restart.
+If a log worker dies, the outcome of a round under way is unknown: the callers get an error, and the topic is
+read again, as after a restart.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = logging.getLogger("mpbroker.coordinator")
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How a topic is created, and its names in messages to operators.
+    """How a coordinator's topic is created, and how messages to operators name its contents and users.
 
-    `held` names the contents, which are lost with the topic. `kept_by` names the clients that need it.
+    `held`: the contents, such as "transactional ids". `kept_by`: the clients that need the topic.
     """
 
     name: str
@@ -48,7 +48,7 @@ class TopicSpec:
 
 
 class Shard(Protocol):
-    """A coordinator's state machine: without I/O, and with only the clock that it is given."""
+    """The state machine of a coordinator. It does no I/O, and gets its clock as a parameter."""
 
     @property
     def served(self) -> Mapping[ApiKey, Serve]:
@@ -56,7 +56,7 @@ class Shard(Protocol):
 
     @property
     def creators(self) -> Set[ApiKey]:
-        """The APIs whose requests may write a first record. These requests wait until the topic exists."""
+        """The APIs whose requests cause the creation of the topic. These requests wait until it exists."""
 
     @property
     def timers(self) -> Timers: ...
@@ -74,26 +74,26 @@ class Shard(Protocol):
         """Run the timers that have expired."""
 
     def topic_loaded(self) -> None:
-        """Act after the topic was read completely."""
+        """Do what has to be done after the topic was read completely."""
 
     def unload(self) -> None:
-        """Drop the topic's contents, and fail all requests that wait for them."""
+        """Drop the state that was read from the topic, and fail all waiting requests."""
 
     def abandon(self, waiter: Waiter) -> None:
-        """End the wait of a request whose client has disconnected. Its changes stay."""
+        """End the wait of a request whose client has disconnected. Do not undo the request's changes."""
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait, if any, of a request that failed after it had begun to wait."""
+        """End the wait, if any, of a request that failed. The caller answers the request."""
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for others."""
+        """Return the waiting requests, whose wait `abandon` can end."""
 
 
 class TopicListener(Protocol):
     def creation_failed(self) -> None: ...
 
     def topic_loaded(self) -> None:
-        """Act after the topic, or more of its partitions, was read."""
+        """Do what has to be done after the topic, or more of its partitions, was read."""
 
 
 class InternalTopic:
@@ -113,7 +113,7 @@ class InternalTopic:
         self._life = 0
 
     def create(self) -> None:
-        """Request the creation of the topic, or wait if it failed recently. The topic is then read."""
+        """Request the topic's creation. If a creation failed less than CREATE_RETRY_S ago, fail at once."""
         if time.monotonic() < self._create_at:
             self._listener.creation_failed()
             return
@@ -140,7 +140,7 @@ class InternalTopic:
     # --- following and reading it
 
     def unload(self) -> None:
-        """Drop the topic's contents: a log worker died, or the topic was deleted."""
+        """Drop the state that was read from the topic, because a log worker died or the topic was deleted."""
         self._life += 1
         self._shard.queue.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._shard.unload()
@@ -149,7 +149,7 @@ class InternalTopic:
         self._topic_id = None
 
     def load(self) -> None:
-        """Look up the topic, and read some more of it until it is read completely."""
+        """Read some more of the topic, for LOAD_SECONDS at most. Call `topic_loaded` after the last piece."""
         self._follow()
         if self._loader is None:
             return
@@ -169,11 +169,11 @@ class InternalTopic:
         return self._loader is not None
 
     def load_delay_ms(self, most_ms: int) -> int:
-        """Return how many ms to wait, at most `most_ms`, before `load` is called again."""
+        """Return how many ms the caller may wait, at most `most_ms`, before it calls `load` again."""
         return min(most_ms, LOAD_RETRY_MS if self._is_stuck else 0)
 
     def _follow(self) -> None:
-        """Check whether the topic was created or deleted since the last call."""
+        """Check whether the topic was created or deleted, or partitions were opened, since the last call."""
         topic_id = self._host.metadata.ids.get(self._spec.name)
         images = None if topic_id is None else self._host.images_of(topic_id)
         if topic_id == self._topic_id and self._shard.partitions.states is not None:
@@ -192,7 +192,7 @@ class InternalTopic:
             self._begin_loading(list(images.values()))
 
     def _load_changed(self, images: PartitionSlots) -> None:
-        """Read partitions that were offline and that the log workers have opened since."""
+        """Begin to read partitions that were offline and that the log workers have opened since then."""
         changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images
         offline = [image for image in changed if self._shard.partitions.reopen(image.partition)]
@@ -200,7 +200,7 @@ class InternalTopic:
             self._begin_loading(offline)
 
     def _begin_loading(self, images: list[PartitionImage]) -> None:
-        """Read these partitions. Unopened ones are read later (`_load_changed`)."""
+        """Begin to read these partitions. Those without a slot are read later, by `_load_changed`."""
         for image in images:
             if not image.slot_generation:
                 self._shard.contents.fail(image.partition)
@@ -211,7 +211,7 @@ class InternalTopic:
         self._loader = Loader(self._spec.name, lost, self._shard.contents, table, log_dirs, images)
 
     def _note_unopened(self) -> None:
-        """Log when partitions cannot be opened, and when all are. The log workers log the reasons."""
+        """Log if partitions cannot be opened, and later when all are open. The log workers log reasons."""
         before, self._unopened = self._unopened, sum(not one.slot_generation for one in self._images.values())
         if self._unopened and not before:
             log.warning(
@@ -229,7 +229,7 @@ class InternalTopic:
     # --- writing it
 
     def append_round(self) -> None:
-        """Append a round of records, if some wait and no round is under way."""
+        """Append the waiting records as one round, unless a round is under way."""
         queue = self._shard.queue
         if self._topic_id is None or not queue.has_work:
             return

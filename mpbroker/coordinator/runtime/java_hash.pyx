@@ -1,13 +1,13 @@
-"""Java's hash of a string: it chooses the partition of a coordinator's topic for a name.
+"""Java's hash of a string, by which a coordinator's topic is partitioned.
 
-It is computed each time: names are chosen by clients, and a cache would keep the longest of them.
+The hash is not cached: clients choose the names, and a cache would keep very long names in memory.
 """
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint32_t
 
 
 def java_hash(str text not None) -> int:
-    """Return Utils.abs(text.hashCode()), as Kafka computes it."""
+    """Return Kafka's Utils.abs(text.hashCode()), which is not negative."""
     cdef bytes data = text.encode("utf-16-le", "surrogatepass")
     cdef const unsigned char *unit = <const unsigned char *>PyBytes_AS_STRING(data)
     cdef const unsigned char *end = unit + len(data)

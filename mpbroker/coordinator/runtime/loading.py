@@ -1,8 +1,8 @@
 """Reads a coordinator's topic from its files, up to the durable end in the partition table.
 
-The loader reads a piece at a time, so that the coordinator serves other requests meanwhile. It reads a
-partition only when all of it is durable: records above the high watermark may yet be lost. Read-only. (Kafka:
-CoordinatorLoaderImpl.)
+The loader reads one batch at a time, so that the coordinator serves other requests meanwhile. It reads a
+partition only when all its records are durable: records above the high watermark may still be lost. The files
+are not changed. (Kafka: CoordinatorLoaderImpl.)
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = logging.getLogger("mpbroker.coordinator")
 
 
 class Contents(Protocol):
-    """Takes the records that are read: one partition after the other, each batch by batch."""
+    """Receives the records that a loader reads: one partition after the other, batch by batch."""
 
     def begin(self) -> None:
-        """Begin a partition. Drop an unfinished one: a log worker died while it was read."""
+        """Begin a partition. Drop the records of an earlier partition that was neither ended nor failed."""
 
     def read(self, partition: int, batch: Batch) -> None:
         """Take the next batch. Raises UnreadableRecord or CorruptBatch."""
@@ -38,15 +38,15 @@ class Contents(Protocol):
         """Apply the records since `begin`: the partition was read completely."""
 
     def fail(self, partition: int) -> None:
-        """Note that the partition cannot be read; its records do not count."""
+        """Note that the partition cannot be read. Records already passed to `read` do not count."""
 
 
 @dataclass(eq=False)
 class Loader:
     """Loads the partitions of a topic one after the other.
 
-    `_images` has their slots in the partition table. `_lost`: a sentence for the operator about the contents
-    of an unreadable partition.
+    `_images`: the partitions with their slots in the partition table. `_lost`: a sentence for the operator
+    about the contents of an unreadable partition.
     """
 
     _topic: str
@@ -66,7 +66,7 @@ class Loader:
         return not self._waiting
 
     def step(self) -> bool:
-        """Read one batch, or begin or end a partition. Returns False if a partition cannot be read yet."""
+        """Read one batch, or begin or end a partition. Return False if the partition cannot be read yet."""
         image = self._waiting[-1]
         if self._reading is None:
             end = self._ready(image)

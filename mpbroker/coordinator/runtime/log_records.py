@@ -1,7 +1,7 @@
 """Encodes and decodes the records of a coordinator's topic.
 
-A key begins with its kind, a value with its version, two bytes each. (Kafka: CoordinatorRecordSerde,
-MessageUtil.toVersionPrefixedBytes.)
+A key begins with the number of its kind, a value with its version; both numbers have two bytes. (Kafka:
+CoordinatorRecordSerde, MessageUtil.toVersionPrefixedBytes.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY_VERSION: Final = 0
 
 
 class UnreadableRecord(Exception):
-    """Raised for a record of a coordinator's topic that is damaged, or of a version that is not known."""
+    """A record of a coordinator's topic is damaged, or its version is not known."""
 
 
 def encode_key(kind: int, key: Message) -> bytes:
@@ -33,9 +33,10 @@ def encode_value(kind: int, version: int, value: Message) -> bytes:
 
 
 def decode_record(key: bytes | None, value: bytes | None, kinds: Mapping[int, int]) -> tuple[Any, Any] | None:
-    """Decode key and value (None for a tombstone) into Kafka's messages. Raises UnreadableRecord.
+    """Return key and value as Kafka's messages; the value of a tombstone is None. Raises UnreadableRecord.
 
-    `kinds` maps each known kind of key to the kind of its messages. Records of other kinds give None.
+    `kinds` maps the number with which a key begins to the number of Kafka's message definition (apiKey).
+    Return None if `kinds` lacks the key's number.
     """
     if key is None:
         raise UnreadableRecord("a record without a key")

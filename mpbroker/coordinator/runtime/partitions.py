@@ -1,4 +1,4 @@
-"""The partitions of a coordinator's topic: the one for each name, and how far each has been read."""
+"""The partitions of a coordinator's topic: which partition a name has, and which partitions are loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpbroker.protocol.errors import ApiError, ErrorCode
 
 
 class LoadState(Enum):
-    """How far a partition of a coordinator's topic has been read (Kafka: CoordinatorState)."""
+    """Whether a partition of a coordinator's topic has been read (Kafka: CoordinatorState)."""
 
     LOADING = 0
     LOADED = 1
@@ -17,7 +17,7 @@ class LoadState(Enum):
 
 
 class TopicPartitions:
-    """The partitions, by number. `states`: None until the topic was looked up, empty if it does not exist."""
+    """A topic's partitions. `states`: by number; None if not known yet, empty if the topic does not exist."""
 
     def __init__(self) -> None:
         self.states: list[LoadState] | None = None
@@ -28,11 +28,11 @@ class TopicPartitions:
         return self.states == []
 
     def open(self, count: int) -> None:
-        """Note the number of partitions, none of which was read yet; 0 without a topic."""
+        """Note the number of partitions, 0 if the topic does not exist. None of them has been read yet."""
         self.states = [LoadState.LOADING] * count
 
     def close(self) -> None:
-        """Note that the topic has to be looked up again."""
+        """Forget the partitions: whether the topic exists is not known until the next `open`."""
         self.states = None
 
     def set(self, partition: int, state: LoadState) -> None:
@@ -40,7 +40,7 @@ class TopicPartitions:
         self.states[partition] = state
 
     def reopen(self, partition: int) -> bool:
-        """Let an offline partition load again. Returns False if it was not offline."""
+        """Set an offline partition to LOADING. Return False, and do nothing, if it is not offline."""
         if self.states is None or self.states[partition] is not LoadState.OFFLINE:
             return False
         self.states[partition] = LoadState.LOADING
@@ -51,11 +51,11 @@ class TopicPartitions:
         return partition < len(known) and known[partition] is LoadState.LOADED
 
     def partition_for(self, name: str) -> int:
-        """Return the partition that has the records of a group or transactional id."""
+        """Return the number of the partition for a group id or transactional id."""
         return java_hash(name) % len(self.states) if self.states else 0
 
     def check_loaded(self, name: str) -> None:
-        """Raise ApiError unless the name's partition is loaded, or the topic does not exist."""
+        """Raise ApiError if the name's partition is loading or offline. A missing topic is no error."""
         if self.states is None:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if not self.states:
@@ -67,6 +67,6 @@ class TopicPartitions:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def check_none_is_loading(self) -> None:
-        """Raise ApiError while a partition is loading, because a list of all names would be incomplete."""
+        """Raise ApiError if any partition is still loading: a list of all names would be incomplete."""
         if self.states is None or LoadState.LOADING in self.states:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -19,8 +19,8 @@ from mpbroker.protocol.version_rules import in_latest_form, in_version
 class Caller:
     """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
 
-    (A frozen dataclass takes several times as long to construct, and each request has one.) `api_key` and
-    `version` are a forwarded request's, and its response's.
+    (A frozen dataclass takes several times as long to construct, and each request needs a Caller.) `api_key`
+    and `version` are set for a forwarded request, and used for its response; they are -1 for other calls.
     """
 
     handler: int
@@ -31,13 +31,13 @@ class Caller:
 
 
 Waiter: TypeAlias = Hashable
-"""Identifies a request that waits for its answer; opaque to a coordinator, for `Answers` a `Caller`."""
+"""Identifies a request that waits for its answer. Only `Answers` knows that it is a `Caller`."""
 Then: TypeAlias = Callable[[ErrorCode], None]
-"""Called once with the outcome of something; NONE means that it was done."""
+"""A callback that is called once with the outcome of an operation; NONE means success."""
 
 
 class RequestContext(NamedTuple):
-    """The context that a request's message came with (Kafka: RequestContext)."""
+    """A request's identity, version and client (Kafka: RequestContext)."""
 
     waiter: Waiter
     version: int
@@ -46,24 +46,24 @@ class RequestContext(NamedTuple):
 
 
 Serve: TypeAlias = Callable[[RequestContext, Any], Message | None]
-"""Serves the requests of one API. Returns the response, or None if it goes out by `Answers`, now or later.
+"""Serves the requests of one API. Returns the response, or None if `Answers` sends it, now or later.
 
 Raises ApiError if the whole request fails.
 """
 
 
 class Answers:
-    """Decodes the requests that handlers forward as clients sent them, and encodes the responses (KIP-590).
+    """Decodes the forwarded requests, whose bytes come from the client, and encodes the responses (KIP-590).
 
-    Both messages have the version of the client; a handler frames the response. (Kafka: EnvelopeRequest,
-    EnvelopeResponse.) `send` sends an answer; it returns False if its handler has died or the arena is full.
+    Request and response have the client's version; a handler frames the response. (Kafka: EnvelopeRequest,
+    EnvelopeResponse.) `send` sends an answer; it returns False if the handler has died or the arena is full.
     """
 
     def __init__(self, send: Callable[[Any, Call], bool]) -> None:
         self.send = send
 
     def open(self, request: ForwardedRequest) -> Message:
-        """Decode the request. Raises MalformedMessage, or ApiError if its version forbids a value."""
+        """Decode the request. Raises MalformedMessage, or ApiError if a value is invalid in this version."""
         body, _ = decode_request(request.api_key, request.version, request.body)
         message: Message = in_latest_form(request.api_key, request.version, body)
         return message
@@ -75,16 +75,16 @@ class Answers:
         self.send(waiter, ForwardedResponse(body, error_counts(response)))
 
     def fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        """Answer that the whole request failed. The handler process makes the API's response from it."""
+        """Answer that the whole request failed. The handler makes the API's response from the error."""
         self.send(waiter, Failed(error, error.message))
 
     def refuse(self, waiter: Waiter, reason: str) -> None:
-        """Answer that the request's bytes are malformed: its handler closes the connection."""
+        """Answer that the request's bytes are malformed. The handler then closes the connection."""
         self.send(waiter, MalformedRequest(reason))
 
 
 def response_error(append_error: ErrorCode) -> ErrorCode:
-    """Return the client's error for a failed append (Kafka: TransactionStateManager)."""
+    """Return the error that a client gets for an append's error (Kafka: TransactionStateManager)."""
     if append_error in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -58,7 +58,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        """Answer a failed request once: it may have begun to wait for others before."""
+        """Answer a failed request. If the request had begun to wait, end its wait, so it is answered once."""
         self.shard.withdraw(waiter)
         self._answers.fail(waiter, error)
 
@@ -68,7 +68,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._topic.create()
 
     def abandon(self, waiter: Waiter) -> None:
-        """End a request whose client has disconnected."""
+        """End the wait of a request whose client has disconnected."""
         if any(held == waiter for held, _ in self._held):
             self._held = [entry for entry in self._held if entry[0] != waiter]
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
@@ -81,7 +81,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._end_wait(waiter)
 
     def _end_wait(self, waiter: Waiter) -> None:
-        """End the wait of one request. A failure must not affect others, nor this process."""
+        """End the wait of one request. Log exceptions: they must not affect other requests."""
         try:
             self.shard.abandon(waiter)
         except Exception:
@@ -125,10 +125,10 @@ class CoordinatorRuntime(Generic[ShardT]):
 
     @property
     def has_work(self) -> bool:
-        """True if a round of records can begin."""
+        """True if records wait to be appended and no round is under way."""
         return self.shard.queue.has_work
 
     @property
     def is_idle(self) -> bool:
-        """True if no append is pending. Requests that wait for other members do not count."""
+        """True if no append is waiting or under way. Requests that wait for other members do not count."""
         return self.shard.queue.is_idle

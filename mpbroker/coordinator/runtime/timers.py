@@ -1,7 +1,7 @@
 """Deadlines by name, each with an action (Kafka: CoordinatorTimer).
 
-Setting a timer again moves it. The heap keeps the entries of moved and cancelled timers until they come up,
-and is rebuilt when most of its entries are of that kind.
+Setting a timer again moves its deadline. The heap keeps old entries of moved and cancelled timers until their
+deadlines, and is rebuilt when most of its entries are old.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = logging.getLogger("mpbroker.coordinator")
 
 class Clock(Protocol):
     def monotonic_ms(self) -> int:
-        """Return the time for timers, which never goes back."""
+        """Return the time for timers in milliseconds. It never goes back."""
 
     def wall_ms(self) -> int:
-        """Return the time for records, in milliseconds since 1970."""
+        """Return the time for timestamps of records, in milliseconds since 1970."""
 
 
 class Timers:
-    """Deadlines in milliseconds of one clock, which never goes back."""
+    """Timers by name. Deadlines are milliseconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self._live: dict[Hashable, tuple[int, int, Action]] = {}
@@ -44,7 +44,7 @@ class Timers:
         return name in self._live
 
     def count(self, kind: str) -> int:
-        """Return how many timers are of this kind."""
+        """Return how many timers are set whose name is this kind or a tuple that begins with the kind."""
         return self._kinds[kind]
 
     def set(self, name: Hashable, deadline_ms: int, action: Action) -> None:
@@ -66,7 +66,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[tuple[Hashable, Action]]:
-        """End the expired timers. Returns their names and actions, the earliest first."""
+        """Remove the expired timers. Return their (name, action) pairs, the earliest deadline first."""
         actions = []
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
@@ -76,10 +76,10 @@ class Timers:
         return actions
 
     def run(self, now_ms: int, noun: str, on_fault: Callable[[str], None]) -> None:
-        """Run the actions of expired timers. A fault in one must not affect the others.
+        """Run the actions of expired timers. An exception in one action does not affect the others.
 
-        A timer's name is a kind, or a tuple of a kind and the name of its object, a `noun` in log messages.
-        `on_fault` is called with that name if the action raised.
+        A timer's name is a kind, or a tuple of a kind and an object's name, such as a group id. Log messages
+        call the object a `noun`. If the action raises, `on_fault` is called with the object's name.
         """
         if not self._heap or self._heap[0][0] > now_ms:
             return

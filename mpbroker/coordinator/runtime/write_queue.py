@@ -1,8 +1,9 @@
-"""Records to be appended to a coordinator's topic: rounds of batches, several for a partition, in order.
+"""A queue of records to be appended to a coordinator's topic, in rounds of batches.
 
-One round is under way at a time; later appends go into the next. Within a partition appends end in their
-order, and a refused batch does not affect others. Records of a producer's transaction have a batch of their
-own, and so has its marker. (Kafka: CoordinatorRuntime with its one pending batch per partition.)
+One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
+order in which they were queued. A refused batch does not affect other batches. Records of a producer's
+transaction, and its marker, have batches of their own. (Kafka: CoordinatorRuntime, with one pending batch per
+partition.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger("mpbroker.coordinator")
 
 
 class Producer(NamedTuple):
-    """The producer of a transaction's records."""
+    """The id and epoch of a producer, for records that belong to its transaction."""
 
     producer_id: int
     epoch: int
@@ -52,7 +53,7 @@ class PartitionBatch(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, written to each of its partitions (Kafka: TxnMarkerEntry)."""
+    """A marker of a transaction's end, written to each of its partitions (Kafka: TxnMarkerEntry)."""
 
     producer_id: int
     producer_epoch: int
@@ -76,7 +77,7 @@ def marker_batch(partition: int, marker: Marker, timestamp: int) -> PartitionBat
 class _Append:
     """Records that are written together or not at all, or a marker.
 
-    Without either it is a barrier: it ends when all earlier appends have ended.
+    An append without records or marker is a barrier: it ends when all earlier appends have ended.
     """
 
     name: str | None
@@ -94,10 +95,11 @@ class _Append:
 
 @dataclass(eq=False)
 class WriteQueue(Generic[EntryT]):
-    """Appends that wait. `_noun` and a name identify one in log messages.
+    """Appends that wait or are under way. `_noun`: the word before a name in log messages, such as "group".
 
-    `_encode` makes key and value of an entry, `_partition_for` the partition of a name. `_most_bytes`: the
-    largest batch. `_on_fault` is called with a name and its append's waiter if `then` of that append raised.
+    `_encode(entry)` returns key and value of a record, `_partition_for(name)` the number of a partition.
+    `_most_bytes()` returns the size of the largest batch. `_on_fault(name, waiter)` is called if `then` of an
+    append raised.
     """
 
     _noun: str
@@ -117,7 +119,7 @@ class WriteQueue(Generic[EntryT]):
 
     @property
     def has_work(self) -> bool:
-        """True if a round can begin."""
+        """True if appends wait and no round is under way."""
         return bool(self._waiting and not self._round)
 
     def append(
@@ -128,9 +130,9 @@ class WriteQueue(Generic[EntryT]):
         waiter: Waiter | None = None,
         producer: Producer = NOBODY,
     ) -> None:
-        """Append entries to the partition of a name; `then` is called when they are durable or refused.
+        """Queue entries for the partition of a name. `then` is called when they are durable or refused.
 
-        `waiter`: the request that is answered then. `producer`: the one whose transaction has the records.
+        `waiter`: the request that `then` answers. `producer`: the producer whose transaction has the records.
         """
         stamp = self._now_ms()
         records = [NewRecord(value, key, stamp) for key, value in map(self._encode, entries)]
@@ -139,14 +141,14 @@ class WriteQueue(Generic[EntryT]):
         self._waiting.setdefault(self._partition_for(name), deque()).append(append)
 
     def append_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """End a producer's transaction in the partition, after all earlier appends."""
+        """Queue a marker for the partition. `then` is called when it is durable or refused."""
         batch = marker_batch(partition, marker, self._now_ms())
         size = len(batch.batch) - BATCH_OVERHEAD_BYTES
         append = _Append(None, [], size, then, producer=batch.producer, marker=batch)
         self._waiting.setdefault(partition, deque()).append(append)
 
     def next_round(self) -> list[PartitionBatch]:
-        """Return the batches to append now. Records that exceed a batch are refused."""
+        """Begin a round: return the batches to append. Appends too large for a batch are refused."""
         assert not self._round
         batches: list[PartitionBatch] = []
         total = 0
@@ -159,7 +161,7 @@ class WriteQueue(Generic[EntryT]):
         return batches
 
     def _take_some(self, partition: int, batches: list[PartitionBatch]) -> int:
-        """Add batches of one partition, as many as a round may have. Returns their bytes."""
+        """Add a partition's next batches to `batches`, up to BATCH_BYTES. Return the number of bytes."""
         queue = self._waiting[partition]
         size = 0
         while queue and size < BATCH_BYTES:
@@ -178,7 +180,7 @@ class WriteQueue(Generic[EntryT]):
         return size
 
     def _take(self, queue: deque[_Append], most_bytes: int) -> list[_Append]:
-        """Take the appends of the next batch, at least one, from the queue."""
+        """Remove from the queue the appends that share the next batch, at least one, and return them."""
         taken: list[_Append] = []
         size = BATCH_OVERHEAD_BYTES
         filled: _Append | None = None
@@ -229,7 +231,7 @@ class WriteQueue(Generic[EntryT]):
             self._end(taken, error)
 
     def fail_all(self, error: ErrorCode) -> None:
-        """End everything with an error: the outcome of the round is unknown."""
+        """End all appends, waiting or under way, with an error: a log worker has died."""
         while self._round or self._waiting:
             done, self._round = self._round, []
             waiting, self._waiting = self._waiting, {}
@@ -239,7 +241,7 @@ class WriteQueue(Generic[EntryT]):
                 self._end(list(queue), error)
 
     def _end(self, done: list[_Append], error: ErrorCode) -> None:
-        """Report the outcome. A fault in one `then` must not affect the others."""
+        """Call `then` of each append with the outcome. An exception in one does not affect the others."""
         for append in done:
             try:
                 append.then(error)

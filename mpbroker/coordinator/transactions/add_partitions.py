@@ -1,7 +1,7 @@
 """The partitions of a transaction: AddPartitionsToTxn, AddOffsetsToTxn, and checks before an append.
 
-(Kafka: TransactionCoordinator.handleAddPartitionsToTransaction, -VerifyPartitionsInTransaction.) A partition
-outside the transaction gets no marker: a batch appended to it would stay open.
+Only partitions of the transaction get markers. A batch in another partition would stay without a marker.
+(Kafka: TransactionCoordinator.handleAddPartitionsToTransaction and handleVerifyPartitionsInTransaction.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mpbroker.protocol.topic_names import GROUP_TOPIC, INTERNAL_TOPICS, TopicPar
 SPARE_BYTES: Final = 128
 
 Checked: TypeAlias = CheckedTransaction | ErrorCode
-"""The outcome of a check: an error for each partition, or one that keeps the whole transaction from it."""
+"""The outcome of a check: an error code for each partition, or one error for all of them."""
 TopicResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 PartitionResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
@@ -53,7 +53,7 @@ class AddPartitions:
     def add_partitions(
         self, context: RequestContext, request: messages.AddPartitionsToTxnRequest
     ) -> messages.AddPartitionsToTxnResponse | None:
-        """Serve versions up to 3, for one transaction of a TV1 client: add all partitions or none."""
+        """Serve AddPartitionsToTxn up to version 3: add all partitions to a client's transaction, or none."""
         wanted = [(t.name, index) for t in request.v3_and_below_topics for index in t.partitions]
         refused = {partition: error for partition in wanted if (error := self._problem_with(partition))}
         if refused:
@@ -69,7 +69,7 @@ class AddPartitions:
         return None
 
     def _problem_with(self, partition: TopicPartition) -> ErrorCode:
-        """Return the error of adding the partition, NONE if it can be added."""
+        """Return why the partition cannot be added to a transaction, NONE if it can."""
         topic, index = partition
         if topic in INTERNAL_TOPICS:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -77,7 +77,7 @@ class AddPartitions:
         return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def add_offsets(self, context: RequestContext, request: messages.AddOffsetsToTxnRequest) -> None:
-        """Add the group's partition of `__consumer_offsets`."""
+        """Add the group's partition of `__consumer_offsets` to the transaction."""
         count = self._host.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
         partition = GROUP_TOPIC, java_hash(request.group_id) % count
         producer = Producer(request.producer_id, request.producer_epoch)
@@ -99,7 +99,7 @@ class AddPartitions:
         then: Then,
         waiter: Waiter | None,
     ) -> PendingStep:
-        """Return the step that adds partitions durably; `then` is called with NONE or an error."""
+        """Return the step that adds partitions. It calls `then` with NONE when durable, or with an error."""
         wanted = frozenset(partitions)
 
         def attempt() -> Action | None:
@@ -117,7 +117,7 @@ class AddPartitions:
         return PendingStep(transactional_id, attempt, then, waiter)
 
     def _check_size(self, transactional_id: str, step: Step) -> None:
-        """Raise ApiError if the record of the transaction's end could become too large."""
+        """Raise ApiError if the record of the transaction's end could exceed message.max.bytes."""
         key, value = encode((transactional_id, step.value))
         assert value is not None
         size = len(key) + len(value) + SPARE_BYTES
@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended. If `then` returns False, the hold on the markers ends."""
+        """Serve a CheckTransaction. Call `then` with the outcome; if `then` returns False, end the hold."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
@@ -184,11 +184,10 @@ class AddPartitions:
     def check_offsets(
         self, transactional_id: str, producer: Producer, partition: int, adds: bool, then: Then
     ) -> None:
-        """Check whether offsets may be appended to that partition of `__consumer_offsets` in the transaction.
+        """Call `then` with NONE as soon as offsets may be appended to `__consumer_offsets`, or with an error.
 
-        `then` is called with NONE as soon as they may; an append by `then` precedes the marker. No hold is
-        needed, since this process appends the marker to the same queue. `adds`: add the partition if the
-        transaction lacks it.
+        Records that `then` appends precede the marker. No hold is needed: this process appends the marker to
+        the same queue. `adds`: first add the partition to the transaction if it is missing.
         """
         wanted = [(GROUP_TOPIC, partition)]
         if adds:
@@ -204,7 +203,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error per partition, None if a step under way decides it. Raises ApiError if all fail."""
+        """Return an error code per partition, None if a step under way must end first. Raises ApiError."""
         transaction, value = self._state.existing(transactional_id)
         steps.check_producer(value, producer)
         if transaction.is_ending:

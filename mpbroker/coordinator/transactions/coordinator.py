@@ -1,8 +1,8 @@
 """The transaction coordinator: the methods that serve requests, and periodic work.
 
-It gets decoded requests, a clock and the records of its topic, answers through `answers`, writes through
-`queue` and appends markers through `markers`. A decision is answered when its record is durable. (Kafka:
-TransactionCoordinator.)
+The coordinator gets decoded requests, a clock and the records of its topic. It answers through `answers`,
+writes through `queue` and appends markers through `markers`. A request is answered when the record of its
+decision is durable. (Kafka: TransactionCoordinator.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
 class TransactionContents:
-    """Keeps the last record of each transactional id. None of them is written in a transaction."""
+    """Takes the records read from `__transaction_state`, and keeps the last one of each transactional id."""
 
     def __init__(self, state: TransactionStateManager, end_txn: EndTxn) -> None:
         self._state = state
@@ -60,7 +60,7 @@ class TransactionContents:
                 self._values[transactional_id] = value
 
     def end(self, end: Partition) -> None:
-        """Apply the records. Transactions whose end was decided get their markers, perhaps again."""
+        """Apply the records. Send the markers of decided transactions, which may have been sent before."""
         for transaction in self._state.load(end.partition, self._values, end.leader_epoch):
             assert transaction.value is not None
             if transaction.value.state.is_preparing:
@@ -71,7 +71,7 @@ class TransactionContents:
 
 
 class TransactionCoordinator:
-    """The state machine of transactions (a Shard). A deleted partition gets no marker at the end."""
+    """The state machine of transactions (implements Shard)."""
 
     creators: Final = frozenset({ApiKey.INIT_PRODUCER_ID})
 
@@ -119,10 +119,10 @@ class TransactionCoordinator:
         self._set_expiry()
 
     def topic_loaded(self) -> None:
-        """Do nothing: each partition's markers were sent when it was read."""
+        """Do nothing: `TransactionContents.end` has sent the markers of each partition's transactions."""
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for others, or whose lists are incomplete."""
+        """Return requests that wait for a step of their transactional id, and unfinished ListTransactions."""
         return [*self.state.waiters(), *self.listing.waiters()]
 
     def abandon(self, waiter: Waiter) -> None:
@@ -131,12 +131,12 @@ class TransactionCoordinator:
         self.listing.abandon(waiter)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait, if any, of a request that failed."""
+        """End the wait, if any, of a request that failed. The caller answers the request."""
         self.state.withdraw(waiter)
         self.listing.withdraw(waiter)
 
     def refuse_waiters(self, transactional_id: str, waiter: Waiter | None = None) -> None:
-        """Fail a request, or all waiting requests of the id, because of an internal error."""
+        """Fail `waiter`, or all waiting requests of the id if `waiter` is None, after an internal error."""
         transaction = self.state.find(transactional_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -154,7 +154,7 @@ class TransactionCoordinator:
         self.timers.set("sweep", self._clock.monotonic_ms() + interval_ms, self._sweep)
 
     def _sweep(self) -> None:
-        """Abort transactions that are open for longer than their timeout."""
+        """Abort transactions that have been open for longer than their timeout."""
         self._set_sweep()
         now_ms = self._clock.wall_ms()
         for transaction in self.state:
@@ -177,7 +177,7 @@ class TransactionCoordinator:
         self.timers.set("expiry", self._clock.monotonic_ms() + interval_ms, self._expire)
 
     def _expire(self) -> None:
-        """Delete expired transactional ids."""
+        """Delete transactional ids that were not used for transactional.id.expiration.ms."""
         self._set_expiry()
         used_before = self._clock.wall_ms() - self._config.transactional_id_expiration_ms
         for transaction in self.state:

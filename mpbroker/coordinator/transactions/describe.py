@@ -22,7 +22,7 @@ class DescribeTransactions:
     def describe(
         self, _context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
-        """Describe the first ids, as many as fit. The handler process asks for the others."""
+        """Describe the first ids, as many as fit into a response. The handler asks again for the rest."""
         described: list[DescribeTransactionsResponse.TransactionState] = []
         count = 0
         for transactional_id in request.transactional_ids:
@@ -54,7 +54,7 @@ class DescribeTransactions:
         return described
 
     def _value_of(self, transactional_id: str) -> TransactionValue:
-        """Return the durable value of an id. Raises ApiError."""
+        """Return the durable value of a transactional id. Raises ApiError if it has none."""
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         self._state.partitions.check_loaded(transactional_id)

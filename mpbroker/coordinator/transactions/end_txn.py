@@ -1,9 +1,9 @@
 """The end of a transaction, from the decision to the record that all its markers are written.
 
-A client ends its transaction with EndTxn; the coordinator aborts one that is open for too long, or whose
-producer id gets another producer. The client is answered when the decision is durable. The markers follow,
-and the id's next transaction waits until all are durable. (Kafka: TransactionCoordinator.endTransaction,
-TransactionMarkerChannelManager.)
+A client ends its transaction with EndTxn. The coordinator aborts a transaction that is open for too long, or
+whose transactional id gets a new producer. The client is answered when the decision is durable. Then markers
+are written, and the id's next transaction waits until all markers are durable. (Kafka:
+TransactionCoordinator.endTransaction, TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("mpbroker.coordinator.transactions")
 class EndTxn:
     """Ends transactions: records the decision, answers the client, and has the markers written.
 
-    `holds` delays the markers of a transaction while one of its batches is being appended.
+    `holds` delays the markers of a transaction while a handler may still append one of its batches.
     """
 
     _state: TransactionStateManager
@@ -55,7 +55,7 @@ class EndTxn:
         self._state.submit(PendingStep(request.transactional_id, attempt, refuse, context.waiter))
 
     def _attempt_end(self, context: RequestContext, request: EndTxnRequest) -> Action | None:
-        """Return the action for the request, None if it has to wait. Raises ApiError."""
+        """Return the action that serves the EndTxn, None if the request has to wait. Raises ApiError."""
         transaction, value = self._state.existing(request.transactional_id)
         if transaction.is_changing:
             return None
@@ -66,7 +66,7 @@ class EndTxn:
             return None
         if verdict is Verdict.RETRY:
             return partial(self._answer, context.waiter, transaction, client_version)
-        # A client that returns to TV1 has to start again; readers of its records do not.
+        # A verified epoch must be bumped, even if this fences a client that ends its transaction as in TV1.
         ends_as = TV2 if transaction.is_epoch_verified else client_version
         send_markers = partial(self._send_markers_and_answer, context.waiter, transaction, client_version)
         return partial(self._decide, transaction, request.committed, ends_as, send_markers, context.waiter)
@@ -79,7 +79,7 @@ class EndTxn:
         send_markers: Then,
         waiter: Waiter | None = None,
     ) -> None:
-        """Record the end. `send_markers` is called with the outcome when that is durable."""
+        """Write the decision. `send_markers` is called with NONE when it is durable, or with an error."""
         assert transaction.value is not None
         prepare = partial(steps.prepare, transaction, is_commit, client_version, self._clock.wall_ms())
         if steps.needs_next_id(transaction.value, client_version):
@@ -110,8 +110,8 @@ class EndTxn:
     def fence(self, transaction: TransactionMetadata, report: Then) -> None:
         """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
-        The record is that of an EndTxn v5. A producer whose transaction has timed out may still send EndTxn
-        with its old epoch, and gets the new epoch, as after a lost answer.
+        The record is the same as after an EndTxn v5. A producer whose transaction has timed out may still
+        send EndTxn with its old epoch. It then gets the new epoch, like a producer that lost an answer.
         """
 
         def report_and_send_markers(error: ErrorCode) -> None:
@@ -124,7 +124,7 @@ class EndTxn:
     # --- markers
 
     def send_markers(self, transaction: TransactionMetadata) -> None:
-        """Send the markers of a transaction whose end is durable, when no hold delays them."""
+        """Append the markers of a transaction whose end is durable, at once or when the last hold ends."""
         assert transaction.value is not None
         bumped = transaction.value.client_version == TV2
         transaction.is_held = not bumped and self.holds.must_wait(transaction.transactional_id)
@@ -138,14 +138,14 @@ class EndTxn:
             self._send(transaction)
 
     def _send(self, transaction: TransactionMetadata) -> None:
-        """Send the markers: no batch that arrives later can belong to this transaction."""
+        """Append the markers. Batches that arrive later belong to the next transaction or are refused."""
         assert transaction.value is not None
         epoch = self._state.coordinator_epoch(transaction.transactional_id)
         marker = steps.marker_for(transaction.value, epoch)
         self._markers.send(marker, transaction.value.partitions, partial(self._complete, transaction))
 
     def _complete(self, transaction: TransactionMetadata) -> None:
-        """Record that all markers are durable, or a restart would send them again."""
+        """Write the record that all markers are durable, so that a restart does not append them again."""
         if not self._state.is_current(transaction):
             return
 

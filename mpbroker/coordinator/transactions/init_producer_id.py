@@ -1,7 +1,7 @@
-"""InitProducerId with a transactional id: makes the client the id's producer.
+"""InitProducerId with a transactional id: makes the client the producer of that id.
 
-(Kafka: TransactionCoordinator.handleInitProducerId; KIP-360 for producers that continue after an error.) A
-newer epoch fences the id's earlier producer, and its open transaction is aborted first.
+(Kafka: TransactionCoordinator.handleInitProducerId; KIP-360 for producers that continue after an error.) The
+open transaction of the earlier producer is aborted first, and a newer epoch fences that producer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = logging.getLogger("mpbroker.coordinator.transactions")
 
 @dataclass(eq=False)
 class _Init:
-    """A request.
+    """An InitProducerId request.
 
-    `expected`: the producer that the client names. `fence_error`: why the open transaction could not be
+    `expected`: the producer id and epoch in the request. `fence_error`: why the open transaction could not be
     aborted.
     """
 
@@ -50,14 +50,14 @@ class InitProducerId:
     _answers: Answers
 
     def init(self, context: RequestContext, request: InitProducerIdRequest) -> None:
-        """Serve a request. Raises ApiError if its fields are invalid."""
+        """Serve an InitProducerId request. Raises ApiError if a field is invalid."""
         name = request.transactional_id or ""
         init = _Init(context.waiter, name, request.transaction_timeout_ms, self._expected(request))
         refuse = partial(self._answers.fail, context.waiter)
         self._state.submit(PendingStep(name, partial(self._attempt, init), refuse, context.waiter))
 
     def _expected(self, request: InitProducerIdRequest) -> Producer | None:
-        """Return the producer that the client names. Raises ApiError if fields are invalid."""
+        """Return the producer in the request, None if it has none. Raises ApiError if a field is invalid."""
         if not request.transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
@@ -71,7 +71,7 @@ class InitProducerId:
         return Producer(request.producer_id, request.producer_epoch)
 
     def _attempt(self, init: _Init) -> Action | None:
-        """Return the action for the request, None if it has to wait. Raises ApiError."""
+        """Return the action that serves the request, None if it has to wait. Raises ApiError."""
         if init.fence_error:
             raise ApiError(init.fence_error)
         transaction = self._find_or_put(init.transactional_id)
@@ -89,7 +89,7 @@ class InitProducerId:
         return self._begin(init, transaction)
 
     def _find_or_put(self, transactional_id: str) -> TransactionMetadata:
-        """Return the transaction; create a missing one. Raises ApiError."""
+        """Return or create a transactional id's state. Raises ApiError if no __transaction_state exists."""
         transaction = self._state.find(transactional_id)
         if transaction is None:
             if not self._state.partitions.states:
@@ -99,7 +99,7 @@ class InitProducerId:
         return transaction
 
     def _begin(self, init: _Init, transaction: TransactionMetadata) -> Action:
-        """Return the action that makes the client the producer. Raises ApiError."""
+        """Return the action that makes the client the producer of a closed transaction. Raises ApiError."""
         value, now_ms = transaction.value, self._clock.wall_ms()
         written = partial(self._written, init, transaction)
         if (

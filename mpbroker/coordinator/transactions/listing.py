@@ -1,4 +1,4 @@
-"""ListTransactions, a slice at a time: other requests are served meanwhile, however long a pattern takes.
+"""ListTransactions, a slice at a time: other requests are served between two slices of a long list.
 
 (Kafka: TransactionStateManager.listTransactionStates; KIP-664, KIP-994, KIP-1152.)
 """
@@ -30,7 +30,7 @@ LISTINGS_MAX: Final = 64
 
 @dataclass(eq=False)
 class ListTransactions:
-    """Lists transactional ids. Several requests take turns, one slice each."""
+    """Lists transactional ids. Each request in turn gets one slice of work."""
 
     _state: TransactionStateManager
     _timers: Timers
@@ -43,18 +43,18 @@ class ListTransactions:
         return list(self._under_way)
 
     def abandon(self, waiter: Waiter) -> None:
-        """End a list whose client has disconnected."""
+        """Stop listing for a request whose client has disconnected."""
         if self._under_way.pop(waiter, None) is not None:
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget a list whose request has failed."""
+        """Stop listing for a request that failed. The caller answers the request."""
         self._under_way.pop(waiter, None)
 
     def list(
         self, context: RequestContext, request: ListTransactionsRequest
     ) -> ListTransactionsResponse | None:
-        """List at once if one slice is enough; a longer list is answered later. Raises ApiError."""
+        """Return the list if one slice is enough. Else return None, and answer later. Raises ApiError."""
         self._state.partitions.check_none_is_loading()
         if len(self._under_way) >= LISTINGS_MAX:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -70,7 +70,7 @@ class ListTransactions:
             self._timers.set("list", self._clock.monotonic_ms(), self._slice)
 
     def _slice(self) -> None:
-        """Work on the list that has waited longest."""
+        """Do one slice of work on the list that has waited longest."""
         if not self._under_way:
             return
         waiter = next(iter(self._under_way))
@@ -93,7 +93,7 @@ class ListTransactions:
 
 
 class _Listing:
-    """A ListTransactions request and its progress. Raises ApiError if the pattern is invalid or too large."""
+    """A ListTransactions request and its progress. Raises ApiError if the pattern is invalid or too long."""
 
     def __init__(
         self, request: ListTransactionsRequest, transactions: list[TransactionMetadata], now_ms: int
@@ -113,7 +113,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Match some ids, at least one. Return whether all ids have been matched."""
+        """Match ids with the request, until `steps` are used up. Return True if no ids are left to match."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:
@@ -142,7 +142,7 @@ class _Listing:
 
 
 def _compiled(text: str | None) -> Any:
-    """Compile a client's pattern. Raises ApiError. (Kafka uses RE2/J; Python's `re` backtracks for hours.)"""
+    """Compile a client's pattern with RE2, as Kafka does: Python's `re` can take hours. Raises ApiError."""
     if not text:
         return None
     import re2  # type: ignore[import-untyped]

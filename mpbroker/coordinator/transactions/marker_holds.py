@@ -1,9 +1,10 @@
 """Holds delay a transaction's markers until its batches in flight are in the log.
 
-A client of TV1 has the same epoch in its next transaction, so only the order in the log assigns a batch to a
-transaction. A handler that may append therefore holds the markers back until it has appended. This includes
-producers that append as TV2 does but have not ended a transaction that way: they may end it as TV1 does. A
-hold belongs to a request, not to its transactional id, so it outlives a reload of the log.
+A client of transaction version 1 (TV1) keeps its epoch in its next transaction, so only the order in the log
+assigns a batch to a transaction. When the coordinator allows a handler to append a batch, it opens a hold,
+which delays the markers until the handler has appended. A producer that appends as in TV2 needs holds, too,
+until it has ended a transaction as in TV2. Until then it may end its transaction as in TV1. A hold belongs to
+a request, not to a transactional id, so the hold remains if the log is loaded again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mpbroker.coordinator.runtime.requests import Waiter
 
 
 class MarkerHolds:
-    """Open holds by id. `released` is called with an id whose markers waited, when its last hold ends."""
+    """The open holds. `released(transactional_id)` is called when waiting markers may be sent."""
 
     def __init__(self, released: Callable[[str], None]) -> None:
         self._released = released
@@ -30,21 +31,21 @@ class MarkerHolds:
         return len(self._open)
 
     def open(self, transactional_id: str, waiter: Waiter) -> int:
-        """Open a hold for a request. Returns its number, which is never 0."""
+        """Open a hold for a request. Return the number of the hold, which is never 0."""
         number = next(self._numbers)
         self._open[number] = transactional_id, waiter
         self._counts[transactional_id] += 1
         return number
 
     def must_wait(self, transactional_id: str) -> bool:
-        """Return whether the id's markers must wait; `released` is called later if they must."""
+        """Return whether the id's markers must wait. If so, `released` is called later."""
         held = self._all_wait or self._counts[transactional_id] > 0
         if held:
             self._awaited[transactional_id] = None
         return held
 
     def end(self, number: int) -> None:
-        """End a hold. Idempotent; an unknown number is a hold of an earlier coordinator."""
+        """End a hold. Ignore unknown numbers: the hold has ended, or is of an earlier coordinator."""
         found = self._open.pop(number, None)
         if found is None:
             return
@@ -55,16 +56,16 @@ class MarkerHolds:
             self._release(transactional_id)
 
     def end_all_of(self, has_died: Callable[[Waiter], bool]) -> None:
-        """End the holds of handlers that died: their published batches are in the log."""
+        """End the holds of handlers that died. Every batch that they published is in the log."""
         for number in [number for number, (_, waiter) in self._open.items() if has_died(waiter)]:
             self.end(number)
 
     def expect_earlier(self) -> None:
-        """Make all markers wait: an earlier coordinator may have opened holds for any id."""
+        """Make all markers wait, because an earlier coordinator may have opened holds for any id."""
         self._all_wait = True
 
     def earlier_ended(self) -> None:
-        """Note that all holds of an earlier coordinator have ended."""
+        """Release waiting markers, because all holds of an earlier coordinator have ended."""
         self._all_wait = False
         for transactional_id in list(self._awaited):
             self._release(transactional_id)

@@ -1,9 +1,9 @@
-"""Markers to be appended to the partitions of transactions whose end was decided.
+"""Appends markers to the partitions of transactions whose end is decided.
 
-One round is under way at a time; later markers go into the next, so that the markers of many ends cost one
-append. A transaction is complete when each of its partitions has its marker or is deleted. A marker that
-cannot be appended, with an offline log directory or a full disk, is retried: readers of committed records
-wait for it. (Kafka: TransactionMarkerChannelManager.)
+One round is under way at a time. Later markers go into the next round, so the markers of many transactions
+cost one append. A transaction is complete when each of its partitions has the marker or is deleted. A marker
+that cannot be appended, for instance because the disk is full, is retried: readers of committed records wait
+for it. (Kafka: TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("mpbroker.coordinator.transactions")
 
 @dataclass(eq=False)
 class _Ending:
-    """A transaction that ends. `missing` counts its partitions that lack the marker."""
+    """A transaction that ends. `missing`: how many of its partitions do not have the marker yet."""
 
     marker: Marker
     missing: int
@@ -41,7 +41,7 @@ class _Ending:
 
 @dataclass(eq=False)
 class MarkerSender:
-    """Appends markers, round by round. `_now_ms` stamps markers, `_monotonic_ms` is the clock of retries."""
+    """Appends markers, round by round. `_now_ms` is the clock for markers, `_monotonic_ms` for retries."""
 
     _host: Host
     _now_ms: Callable[[], int]
@@ -60,13 +60,13 @@ class MarkerSender:
 
     @property
     def retry_at_ms(self) -> int | None:
-        """The time of the next retry, None without refused markers."""
+        """The time of the next retry on the monotonic clock; None if no marker was refused."""
         return self._retry_at_ms if self._refused else None
 
     def send(
         self, marker: Marker, partitions: frozenset[TopicPartition], complete: Callable[[], None]
     ) -> None:
-        """Append the marker to each partition. Call `complete` when all have it or are deleted."""
+        """Append the marker to each partition. Call `complete` when each has the marker or is deleted."""
         ending = _Ending(marker, len(partitions), complete)
         if not partitions:
             complete()
@@ -74,14 +74,14 @@ class MarkerSender:
             self._waiting.append((ending, partition))
 
     def unload(self) -> None:
-        """Drop all markers: the outcome of the round is unknown. They are sent again when the log is read."""
+        """Drop all markers, because a log worker died. They are sent again after the topic is read."""
         self._life += 1
         self._waiting.clear()
         self._refused.clear()
         self._is_under_way = False
 
     def step(self) -> None:
-        """Begin a round, if none is under way and markers wait for one."""
+        """Begin a round if markers wait and no round is under way."""
         if self._refused and self._monotonic_ms() >= self._retry_at_ms:
             self._waiting.extend(self._refused)
             self._refused.clear()

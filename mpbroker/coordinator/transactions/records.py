@@ -1,8 +1,8 @@
 """The records of `__transaction_state` in Kafka's format (TransactionLogKey, TransactionLogValue).
 
-A key of version 0 is a transactional id; records with keys of other versions are skipped, as Kafka does. A
-null value is a tombstone. Values are written in version 1, the flexible one, as a Kafka with
-transaction.version 1 or 2 does; version 0 is read as well.
+A key of version 0 is a transactional id; records with keys of other versions are skipped, as in Kafka. A null
+value is a tombstone. Values are written in the flexible version 1, as Kafka with transaction.version 1 or 2
+does. Version 0 is read as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEY: Final = 0
 VALUE_VERSION: Final = 1
 NO_TIME: Final = -1
 TV1: Final = 0
-"""A client of the generation before KIP-890's second part; Kafka writes 0 for it, too."""
+"""A client that does not bump its epoch at the end of each transaction. (Kafka writes 0 for it, too.)"""
 TV2: Final = 2
 
 
@@ -36,9 +36,9 @@ class TransactionState(Enum):
           │          │
           └──────────┴──────► PrepareAbort ───► CompleteAbort
 
-    CompleteCommit and CompleteAbort lead to the same states as Empty. Dead, before the deletion, is not
-    written, nor is PrepareEpochFence, in which Kafka bumps the epoch of an Ongoing transaction before it
-    aborts that: here both are one step.
+    CompleteCommit and CompleteAbort lead to the same states as Empty. Two states are never written: Dead,
+    while a transactional id is being deleted, and PrepareEpochFence, in which Kafka bumps the epoch of an
+    Ongoing transaction before it aborts the transaction. (This broker does both in one step.)
     """
 
     EMPTY = "Empty", 0
@@ -61,7 +61,7 @@ class TransactionState(Enum):
 
     @property
     def is_over(self) -> bool:
-        """True if no transaction is open."""
+        """True if no transaction is open, and the last one, if any, is complete."""
         return self in _OVER
 
     @property
@@ -85,14 +85,14 @@ ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: _OVER,
 }
-"""The states from which each state can be entered."""
+"""For each state, the states that may precede it."""
 
 
 class TransactionValue(NamedTuple):
     """The record of a transactional id. `start_ms` is NO_TIME before the first transaction.
 
-    `next_producer_id`: the client's next id while the markers of the old one are being written.
-    `client_version`: TV2 if each transaction of the client bumps its epoch.
+    `next_producer_id`: the new producer id that the client uses after its transaction, if its epochs are used
+    up; set while the markers are being written. `client_version`: TV2 if each transaction bumps the epoch.
     """
 
     producer_id: int
@@ -112,7 +112,7 @@ Entry: TypeAlias = tuple[str, TransactionValue | None]
 
 
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
-    """Return key and value of the record."""
+    """Return the encoded key and value of the record. The value of a tombstone is None."""
     transactional_id, value = entry
     key = encode_key(KEY, TransactionLogKey(transactional_id))
     if value is None:
@@ -142,7 +142,7 @@ def _by_topic(value: TransactionValue) -> list[TransactionLogValue.PartitionsSch
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
-    """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
+    """Return the decoded record, None if its kind is not known. Raises UnreadableRecord."""
     found = decode_record(key, value, {KEY: KEY})
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""The transactional ids and their steps. An id takes one step at a time.
+"""The transactional ids and their steps. A step changes an id's state; one step is under way at a time.
 
 (Kafka: TransactionStateManager.) A step is written first and applied when it is durable; a refused step
-leaves the transactional id unchanged. Requests for an id with a step under way wait in its queue.
+leaves the transactional id unchanged. While a step is under way, requests for the same id wait in a queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("mpbroker.coordinator.transactions")
 
 @dataclass(eq=False)
 class TransactionStateManager:
-    """The transactional ids. `epochs` has the leader epoch of each partition that is loaded."""
+    """The transactional ids. `epochs`: the leader epoch of each loaded partition, by its number."""
 
     partitions: TopicPartitions
     _queue: WriteQueue[Entry]
@@ -60,7 +60,7 @@ class TransactionStateManager:
         return transaction, transaction.value
 
     def is_current(self, transaction: TransactionMetadata) -> bool:
-        """Return whether the transaction was neither dropped nor reloaded."""
+        """Return whether this object is still the state of its id. Returns False after a drop or a reload."""
         return self._transactions.get(transaction.transactional_id) is transaction
 
     def put(self, transaction: TransactionMetadata) -> None:
@@ -69,7 +69,7 @@ class TransactionStateManager:
     # --- one after the other
 
     def submit(self, step: PendingStep) -> None:
-        """Take the step now, or after the steps before it."""
+        """Attempt the step now, or after the steps that wait already."""
         try:
             if not step.transactional_id:
                 raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -103,7 +103,7 @@ class TransactionStateManager:
         self._timers.cancel(("wait", step.transactional_id, step))
 
     def _take_pending_steps(self, transaction: TransactionMetadata) -> None:
-        """Take the waiting steps, until one has to wait again."""
+        """Attempt the waiting steps in order, until one of them has to wait again."""
         while transaction.pending_steps and self.is_current(transaction):
             step = transaction.pending_steps.popleft()
             try:
@@ -121,23 +121,23 @@ class TransactionStateManager:
             self._give_up(step, error)
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for others."""
+        """Return the requests whose steps are waiting."""
         return [step.waiter for step in self._waiting if step.waiter is not None]
 
     def abandon(self, waiter: Waiter) -> None:
-        """End the wait of a request whose client has disconnected. Its step under way continues."""
+        """End the wait of a request whose client has disconnected. A step under way is not stopped."""
         for step in [step for step in self._waiting if step.waiter == waiter]:
             self._give_up(step, ErrorCode.NETWORK_EXCEPTION)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Do nothing: a request does nothing after its step begins to wait, so it cannot fail."""
+        """Do nothing. (A request that has queued its step does nothing more, so it cannot fail.)"""
 
     # --- steps
 
     def append(
         self, transaction: TransactionMetadata, step: Step, report: Then, waiter: Waiter | None = None
     ) -> None:
-        """Write a step. Call `report` with NONE when it is durable, or an error when it is undone."""
+        """Write a step. Call `report` with NONE when the step is durable, with an error if it is refused."""
         transaction.begin(step.value.state)
         apply = partial(self._apply_or_undo, transaction, step, report)
         try:
@@ -170,7 +170,7 @@ class TransactionStateManager:
         report: Then,
         waiter: Waiter | None,
     ) -> None:
-        """Write the step of a new producer id; meanwhile the transaction takes no other."""
+        """Allocate a producer id, then write the step that `make_step` returns for it."""
         producer_id = self._producer_ids.take_now()
         if producer_id is not None:
             self.append(transaction, make_step(producer_id), report, waiter)
@@ -194,13 +194,13 @@ class TransactionStateManager:
         self._producer_ids.take(taken)
 
     def _drop_if_unused(self, transaction: TransactionMetadata) -> None:
-        """Drop a transaction whose first record was refused, unless a step waits."""
+        """Drop a transactional id that has no record, no step under way and no waiting step."""
         unused = transaction.value is None and not transaction.is_busy and not transaction.pending_steps
         if unused and self.is_current(transaction):
             del self._transactions[transaction.transactional_id]
 
     def bury(self, transaction: TransactionMetadata) -> None:
-        """Write a tombstone for an unused transactional id, and drop it."""
+        """Write a tombstone for an expired transactional id. Drop the id when the tombstone is durable."""
         transaction.begin(TransactionState.DEAD)
 
         def written(error: ErrorCode) -> None:
@@ -220,7 +220,7 @@ class TransactionStateManager:
     def load(
         self, partition: int, values: dict[str, TransactionValue | None], coordinator_epoch: int
     ) -> list[TransactionMetadata]:
-        """Add the transactions of a partition: `values` has each id's last value. Returns them."""
+        """Add and return the transactions of a partition. `values`: the last value by transactional id."""
         self._unload_partition(partition)
         found = [TransactionMetadata(name, value) for name, value in values.items() if value is not None]
         for transaction in found:
@@ -231,7 +231,7 @@ class TransactionStateManager:
         return found
 
     def fail(self, partition: int) -> None:
-        """Mark the partition offline."""
+        """Mark the partition offline, and drop its transactions."""
         self._unload_partition(partition)
         self.partitions.set(partition, LoadState.OFFLINE)
 
@@ -247,7 +247,7 @@ class TransactionStateManager:
             step.refuse(ErrorCode.NOT_COORDINATOR)
 
     def _drop(self, transaction: TransactionMetadata) -> list[PendingStep]:
-        """Drop the transaction, and end all waits for it. Returns the steps that waited."""
+        """Drop the transaction and its queue. Return the steps that waited."""
         del self._transactions[transaction.transactional_id]
         steps = list(transaction.pending_steps)
         transaction.pending_steps.clear()
@@ -256,7 +256,7 @@ class TransactionStateManager:
         return steps
 
     def unload(self) -> None:
-        """Drop all transactions, and refuse all waiting steps."""
+        """Drop all transactions, and refuse all waiting steps with NOT_COORDINATOR."""
         for transaction in list(self._transactions.values()):
             self._unload(transaction)
         self.epochs.clear()
@@ -264,7 +264,7 @@ class TransactionStateManager:
 
 
 def _refuse(transactional_id: str, refuse: Then, error: Exception) -> None:
-    """Call `refuse` for an error that ended a step. One request's failure must not affect the others."""
+    """Call `refuse` with the code of an ApiError. Log any other exception, and refuse with a general code."""
     if isinstance(error, ApiError):
         refuse(error.code)
     else:

@@ -1,12 +1,12 @@
 """The state of a transactional id, and its steps. No clock, no I/O.
 
-(Kafka: TransactionMetadata, and the rules of TransactionCoordinator that need nothing else.) A step is the
-content of the next record; it counts when that record is durable. One step is under way at a time.
+A step is the content of the next record. It is applied when the record is durable. One step is under way at a
+time. (Kafka: TransactionMetadata, and those rules of TransactionCoordinator that need no other state.)
 
-A producer is identified by (producer id, epoch). With TV1, InitProducerId bumps the epoch. With TV2 (KIP-890)
-each end of a transaction bumps it as well, in the record that decides the end, so that a late batch has an
-old epoch. An abort that the producer did not request always bumps it, as in TV2. No producer gets the epoch
-32767, which fences a producer's last epoch.
+A producer is identified by (producer id, epoch). In transaction version 1 (TV1) only InitProducerId bumps the
+epoch. In TV2 (KIP-890) each end of a transaction also bumps it, in the record that decides the end, so that a
+late batch has an old epoch. An abort that the producer did not request bumps the epoch in TV1, too. No
+producer gets the epoch 32767, which only fences the epoch 32766.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ Action: TypeAlias = Callable[[], None]
 
 @dataclass(eq=False)
 class PendingStep:
-    """A request's step that may have to wait for the transactional id's step under way.
+    """A request's step. It may have to wait until an earlier step of the same transactional id has ended.
 
-    Kafka answers CONCURRENT_TRANSACTIONS at once and its clients retry after 20 to 100 ms. A step takes less
-    than that, so here requests wait for it, in their order, and are refused only when it takes longer.
+    Kafka answers CONCURRENT_TRANSACTIONS at once, and its clients retry after 20 to 100 ms. A step usually
+    takes less time, so here requests wait in their order, and are refused after PATIENCE_MS.
 
-    `attempt` returns the action, None if the step has to wait, or raises ApiError, which is passed to
-    `refuse`. One of the two answers the request. `waiter` is None for a step of the coordinator's own.
+    `attempt` returns the action that serves the request, or None if the step has to wait. If it raises,
+    `refuse` is called. Either the action or `refuse` answers the request. `waiter` is None for a step that
+    serves no client.
     """
 
     transactional_id: str
@@ -61,7 +62,7 @@ class PendingStep:
 class Step(NamedTuple):
     """The next value of a transactional id. (Kafka: TxnTransitMetadata.)
 
-    `last_epoch`: the epoch of a client that retries because it lost the last answer. Not in records.
+    `last_epoch`: the previous epoch, with which a client that lost the last answer retries. Not in records.
     """
 
     value: TransactionValue
@@ -72,13 +73,13 @@ class Step(NamedTuple):
 class TransactionMetadata:
     """A transactional id. `value` is durable, None before the first record.
 
-    `pending_state`: the state that the step under way will enter.
+    `pending_state`: the state after the step under way; None if no step is under way.
     `takes_id`: a producer id for the next step is being allocated.
-    `is_held`: its markers wait for batches.
-    `bumps`: its producer is known to end transactions as TV2 does.
-    `is_epoch_verified`: handlers accept batches of this epoch without asking, so only another epoch keeps
-    them out of the next transaction.
-    `pending_steps`: steps that wait for the one under way.
+    `is_held`: the markers wait until batches in flight are in the log.
+    `bumps`: the producer is known to bump its epoch at each end of a transaction (TV2).
+    `is_epoch_verified`: handlers accept batches of this epoch without asking the coordinator, so the next
+    transaction needs another epoch.
+    `pending_steps`: steps that wait until the step under way has ended.
     """
 
     transactional_id: str
@@ -93,23 +94,23 @@ class TransactionMetadata:
 
     @property
     def is_changing(self) -> bool:
-        """True if a step is under way: `value` may be replaced soon."""
+        """True if a step is under way, which may replace `value`."""
         return self.pending_state is not None or self.takes_id
 
     @property
     def is_busy(self) -> bool:
-        """True if the next step has to wait."""
+        """True if the next step has to wait: a step is under way, or markers are being written."""
         return self.is_changing or (self.value is not None and self.value.state.is_preparing)
 
     @property
     def is_ending(self) -> bool:
-        """True if its end is decided, or is being decided."""
+        """True if the end of the transaction is being decided, or is decided and not complete."""
         if self.pending_state is not None and self.pending_state.is_preparing:
             return True
         return self.value is not None and self.value.state.is_preparing
 
     def assume_verified(self) -> None:
-        """Assume that handlers have verified the epoch, unless the record excludes that."""
+        """Set `is_epoch_verified` after loading: True if handlers may have verified the epoch already."""
         value = self.value
         assert value is not None
         self.is_epoch_verified = value.state is TransactionState.ONGOING and value.client_version == TV2
@@ -137,9 +138,9 @@ def is_exhausted(epoch: int) -> bool:
 
 
 def check_producer(value: TransactionValue, producer: Producer) -> None:
-    """Raise ApiError unless this is the id's producer with its current epoch.
+    """Raise ApiError unless `producer` is the transactional id's producer with its current epoch.
 
-    A client whose epochs are used up has its next id while the markers of the old one are being written.
+    If the epochs are used up, the client may use `next_producer_id` already while markers are being written.
     """
     if value.next_producer_id != NO_PRODUCER_ID and producer == (value.next_producer_id, 0):
         return
@@ -153,7 +154,7 @@ def check_producer(value: TransactionValue, producer: Producer) -> None:
 
 
 class Bump(Enum):
-    """A way to change the epoch at InitProducerId."""
+    """What InitProducerId does with the epoch: increase it, keep it, or start again with a new id."""
 
     NEXT = 0
     SAME = 1  # The answer to an earlier request was lost.
@@ -174,7 +175,7 @@ def new_producer(producer_id: int, timeout_ms: int, now_ms: int) -> Step:
 
 
 def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None) -> Bump:
-    """Return what InitProducerId does without an open transaction. Raises ApiError for another producer."""
+    """Return what InitProducerId does with the epoch. Raises ApiError if `expected` is an old producer."""
     epoch = value.producer_epoch
     if expected is not None:
         is_ours = expected.producer_id == value.producer_id
@@ -187,9 +188,9 @@ def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None
 
 
 def check_may_abort(transaction: TransactionMetadata, expected: Producer | None, now_ms: int) -> None:
-    """Raise ApiError if InitProducerId would be refused even after the abort of the open transaction.
+    """Raise ApiError if InitProducerId would be refused even after the open transaction was aborted.
 
-    (Kafka aborts it before it checks the epoch: a late copy of a request then ends the transaction of the
+    (Kafka checks the epoch only after the abort. There a late copy of a request aborts the transaction of the
     next producer.)
     """
     aborted = prepare(transaction, False, TV2, now_ms, NO_PRODUCER_ID)
@@ -199,7 +200,7 @@ def check_may_abort(transaction: TransactionMetadata, expected: Producer | None,
 def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Return the step that bumps the epoch and keeps the producer id. Raises ApiError."""
+    """Return the step that keeps the producer id and bumps the epoch (not for a retry). Raises ApiError."""
     value = transaction.value
     assert value is not None
     is_retry = bump_for(value, transaction.last_epoch, expected) is Bump.SAME
@@ -211,7 +212,7 @@ def begin_next_epoch(
 def rotate(
     value: TransactionValue, producer_id: int, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Return the step that replaces the producer id, whose epochs are used up."""
+    """Return the step of an InitProducerId that replaces the producer id, because its epochs are used up."""
     emptied = _emptied(value, timeout_ms, now_ms)
     return Step(
         emptied._replace(producer_id=producer_id, producer_epoch=0),
@@ -257,7 +258,7 @@ def add(
 
 
 class Verdict(Enum):
-    """An answer to an EndTxn."""
+    """What to do with an EndTxn request."""
 
     END = 0
     WAIT = 1
@@ -265,7 +266,7 @@ class Verdict(Enum):
 
 
 def judge_end(value: TransactionValue, producer: Producer, is_commit: bool, client_version: int) -> Verdict:
-    """Return the verdict on an EndTxn. Raises ApiError if it must be refused."""
+    """Return what to do with an EndTxn. Raises ApiError if the request must be refused."""
     return (_judge_end_v2 if client_version == TV2 else _judge_end_v1)(value, producer, is_commit)
 
 
@@ -279,7 +280,7 @@ def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
-    """Judge the EndTxn of a TV2 client, which may abort an empty transaction: its records may be lost."""
+    """Judge a TV2 client's EndTxn. The client may send an abort even if no transaction is open."""
     if value.state.is_preparing:
         return Verdict.WAIT
     if _has_bumped_epoch(value, producer):
@@ -299,7 +300,7 @@ def _judge_retry(value: TransactionValue, is_commit: bool) -> Verdict:
 
 
 def _has_bumped_epoch(value: TransactionValue, producer: Producer) -> bool:
-    """Return whether the producer missed the last bump: its answer was lost, or it timed out."""
+    """Return whether `producer` is one epoch behind, because of a lost answer or a timeout."""
     if producer == (value.producer_id, value.producer_epoch - 1):
         return True
     return value.producer_epoch == 0 and producer == (value.previous_producer_id, EXHAUSTED_FROM)
@@ -312,7 +313,7 @@ def needs_next_id(value: TransactionValue, client_version: int) -> bool:
 def prepare(
     transaction: TransactionMetadata, is_commit: bool, client_version: int, now_ms: int, next_producer_id: int
 ) -> Step:
-    """Return the step that decides the end. `next_producer_id` is used if no epochs remain."""
+    """Return the step that decides the end. `next_producer_id`: the client's next id, if one is needed."""
     value = transaction.value
     assert value is not None
     is_open = value.state is TransactionState.ONGOING
@@ -332,7 +333,7 @@ def prepare(
 
 
 def complete(transaction: TransactionMetadata, now_ms: int) -> Step:
-    """Return the step that ends the transaction, after all markers are durable."""
+    """Return the step that completes the transaction, after all markers are durable."""
     value = transaction.value
     assert value is not None
     assert value.state.is_preparing

@@ -1,1 +1,1 @@
-"""Parts that several APIs share: rules of settings and of commits, calls to the coordinator and the log."""
+"""Code that several APIs share: checks of settings and commits, calls to the coordinator and the log."""

@@ -1,4 +1,4 @@
-"""The operations that a client may do, as bits in answers.
+"""Authorized operations of a client, as the bit fields of responses.
 
 (Kafka: AuthHelper.authorizedOperations; KIP-430.)
 """
@@ -14,12 +14,12 @@ NOT_ASKED = -(2**31)
 
 
 def operations(context: RequestContext, kind: ResourceType, name: str, is_asked: bool) -> int:
-    """Return the operations that the client may do to a resource."""
+    """Return the client's allowed operations on a resource as a bit field; NOT_ASKED if not `is_asked`."""
     return context.broker.authorization.operations(context, kind, name) if is_asked else NOT_ASKED
 
 
 def cluster_operations(context: RequestContext, is_asked: bool) -> int:
-    """Return the operations that the client may do to the cluster; none if it may not describe it."""
+    """Return what `operations` returns for the cluster; 0 if the client may not describe the cluster."""
     if not is_asked:
         return NOT_ASKED
     if not context.broker.authorization.allows_cluster(context, DESCRIBE_CLUSTER, is_logged=False):

@@ -1,6 +1,7 @@
-"""Requests about topics: the part about topics that the client may use is forwarded, the rest refused.
+"""Requests about topics, forwarded without the topics that the client may not read.
 
-(Kafka: the response builders of OffsetCommit, TxnOffsetCommit and OffsetDelete merge both parts.)
+The results of refused topics are added to the coordinator's response. (Kafka: the response builders of
+OffsetCommit, TxnOffsetCommit and OffsetDelete.)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mpbroker.protocol.messages import ZERO_UUID, Message
 
 
 def name_of(context: RequestContext, topic: Any) -> str | None:
-    """Return the name of a topic in a request, which may have its id instead; None if nothing has that id."""
+    """Return the name of a requested topic, found by its id if it has one; None for an unknown id."""
     topic_id = getattr(topic, "topic_id", ZERO_UUID)
     if topic_id == ZERO_UUID:
         name: str = topic.name
@@ -34,8 +35,8 @@ def forward_allowed(
 ) -> Outcome:
     """Forward the part of a request that is about topics which its client may read.
 
-    It is forwarded unchanged if all of it is allowed. `refused` makes the result of a topic that the client
-    may not read, `response` the response from results.
+    A request whose topics are all allowed is forwarded unchanged. `refused` returns the result of a topic
+    that the client may not read, `response` the response with the results of all topics.
     """
     if context.broker.authorization.is_on:
         return _forward_some(context, refused, response)

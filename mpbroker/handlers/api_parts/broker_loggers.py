@@ -1,6 +1,7 @@
 """The broker's loggers, whose levels clients can read and change until the next restart.
 
-root is above all others but the request log, and each part of the broker has one (ipc.log_levels).
+Each part of the broker has a logger, which inherits the level of `root` if it has no level of its own. Only
+the request log does not inherit that level (ipc.log_levels).
 (Kafka: LoggingController.)
 """
 
@@ -20,7 +21,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 def entries(context: RequestContext, broker: str, names: list[str] | None) -> list[Entry]:
-    """Describe the loggers of the broker. Raises ApiError if `broker` is not this one."""
+    """Return the levels of loggers, of all if `names` is None. Raises ApiError for another broker's id."""
     if not broker:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
     _check_node(context, broker)
@@ -41,7 +42,7 @@ def entries(context: RequestContext, broker: str, names: list[str] | None) -> li
 
 
 def alter(context: RequestContext, broker: str, changes: list[ConfigChange], *, validate_only: bool) -> None:
-    """Change levels of loggers, all of them or none. Raises ApiError if one change is not allowed."""
+    """Change levels of loggers. Raises ApiError, and changes none, if one of the changes is not allowed."""
     _check_node(context, broker)
     levels = context.broker.log_levels
     there = levels.all()
@@ -55,7 +56,7 @@ def alter(context: RequestContext, broker: str, changes: list[ConfigChange], *, 
 
 
 def _check_node(context: RequestContext, broker: str) -> None:
-    """Check the node id of a request. Raises ApiError if it is not this broker's."""
+    """Raise ApiError if `broker`, the node id in a request, is not the id of this broker."""
     node = context.broker.metadata.node_id
     if broker != str(node):
         raise ApiError(
@@ -64,7 +65,7 @@ def _check_node(context: RequestContext, broker: str) -> None:
 
 
 def _check(change: ConfigChange, there: dict[str, str]) -> None:
-    """Check a change of a logger's level. Raises ApiError, in Kafka's words, if it is not allowed."""
+    """Raise ApiError, with Kafka's message, if the change is not allowed. `there`: all levels by logger."""
     operation = ConfigOperation(change.operation)
     if operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         raise ApiError(

@@ -1,7 +1,7 @@
-"""Common code of AlterConfigs and IncrementalAlterConfigs: where changes go, and which are refused at once.
+"""Common code of AlterConfigs and IncrementalAlterConfigs.
 
-The coordinator keeps all settings. Levels of loggers are not kept. (Kafka:
-ConfigAdminManager.)
+Changes of settings go to the coordinator, which stores them. Changes of loggers' levels are made here and
+last until the broker stops. (Kafka: ConfigAdminManager.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALTERING: dict[int, Need] = {
 
 
 class Outcome(NamedTuple):
-    """The result for one resource."""
+    """The result of altering one resource."""
 
     error: int
     message: str | None
@@ -62,7 +62,7 @@ def response_of(response: Response, context: RequestContext, outcomes: list[Outc
 
 
 def failing(response: Response) -> Callable[[RequestContext, ErrorCode], Message]:
-    """Return a function that answers a request by failing all of its resources."""
+    """Return a function that builds a response with the same error for each resource of a request."""
 
     def failed(context: RequestContext, code: ErrorCode) -> Message:
         return response_of(response, context, [Outcome(code, code.message)] * len(context.body.resources))
@@ -77,7 +77,7 @@ def alter(
     *,
     replaces: bool,
 ) -> Generator[None, None, Message]:
-    """Alter the resources of a request. `replaces`: reset settings that a resource's changes do not name."""
+    """Alter the requested resources. `replaces`: reset the settings that a resource's changes do not name."""
     resources = context.body.resources
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     outcomes: list[Outcome | None] = []
@@ -115,7 +115,7 @@ def alter(
 
 
 def _check(context: RequestContext, resource: Any, changes: list[ConfigChange]) -> None:
-    """Check the changes of a resource. Raises ApiError if they are not allowed."""
+    """Raise ApiError if the resource or one of its changes is not valid."""
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -134,7 +134,7 @@ def _check(context: RequestContext, resource: Any, changes: list[ConfigChange]) 
 def _alter_loggers(
     context: RequestContext, broker: str, changes: list[ConfigChange], *, replaces: bool
 ) -> None:
-    """Alter levels of loggers at once, without the coordinator. Raises ApiError if that is not possible."""
+    """Alter levels of loggers without the coordinator. Raises ApiError if `replaces` or a change is bad."""
     if replaces:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
@@ -144,7 +144,7 @@ def _alter_loggers(
 
 
 def check_permission(context: RequestContext, resource: Any, needs: dict[int, Need]) -> None:
-    """Check that the client may see or alter the settings of a resource. Raises ApiError if it may not."""
+    """Raise ApiError if the client lacks the permission that `needs` has for the type of the resource."""
     if resource.resource_type not in _TYPES:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     need = needs.get(resource.resource_type, needs[ConfigResourceType.BROKER])
@@ -154,7 +154,7 @@ def check_permission(context: RequestContext, resource: Any, needs: dict[int, Ne
 
 
 def check_broker(context: RequestContext, name: str) -> None:
-    """Check that a resource names this broker, or all of them (""). Raises ApiError if it names another."""
+    """Raise ApiError unless `name` is the id of this broker, or "" for all brokers."""
     node = context.broker.metadata.node_id
     if name not in ("", str(node)):
         raise ApiError(

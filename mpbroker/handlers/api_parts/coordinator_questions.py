@@ -1,6 +1,6 @@
-"""Questions to the coordinator that go to the controller in Kafka: topics, settings, credentials, quotas.
+"""Questions to the coordinator about topics, settings, credentials and quotas.
 
-(Requests about groups and transactions are passed on unchanged: `forwarding`.)
+Kafka's controller answers such questions. (`forwarding` passes on requests about groups and transactions.)
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Unanswered:
-    """An error in place of an answer.
+    """The error to respond with when the coordinator has not answered.
 
-    REQUEST_TIMED_OUT: the coordinator still completes the change. Otherwise NOT_CONTROLLER, after which every
-    admin client retries.
+    REQUEST_TIMED_OUT: the coordinator still completes the change. NOT_CONTROLLER: all other failures; every
+    admin client retries after this error.
     """
 
     code: ErrorCode
@@ -33,7 +33,7 @@ class Unanswered:
 def try_ask_coordinator(
     context: RequestContext, question: calls.Message, answer: type[Answer], timeout_ms: int | None = None
 ) -> Generator[None, None, Answer | Unanswered]:
-    """Ask the coordinator. Return a message of type `answer`, or after `timeout_ms` the reason for none."""
+    """Ask the coordinator; return its answer, or Unanswered if the call fails or `timeout_ms` is over."""
     broker, connection = context.broker, context.slot.connection
     deadline_ms = NEVER_MS if timeout_ms is None else broker.monotonic_ms() + max(0, timeout_ms)
 
@@ -52,7 +52,7 @@ def try_ask_coordinator(
 def ask_coordinator(
     context: RequestContext, question: calls.Message, answer: type[Answer]
 ) -> Generator[None, None, Answer]:
-    """Ask the coordinator. Raises ApiError if there is no `answer`."""
+    """Ask the coordinator; return its answer. Raises ApiError if no message of type `answer` comes."""
     found = yield from try_ask_coordinator(context, question, answer)
     if isinstance(found, Unanswered):
         raise ApiError(found.code)

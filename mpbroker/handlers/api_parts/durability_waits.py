@@ -1,9 +1,9 @@
-"""Requests about the end of a log, which wait for the commit round under way.
+"""Requests about the end of a log, which wait until that end is durable.
 
-A produce with acks=1 is answered before its batch is durable, and readers see only durable batches. Its
-client may ask for the end of the log at once, and must not get an end before its own records. So such a
-request waits until the high watermark is where the log end was. (In Kafka, without replicas, both are the
-same.)
+A produce with acks=1 is answered before its batch is durable, and readers see only durable batches. The
+producer may ask for the end of the log at once, and must not get an end before its own records. So a request
+for the end waits until the high watermark is where the log end was when the request came. (In Kafka, without
+replicas, high watermark and log end are the same.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LogEnd(NamedTuple):
 
 
 def log_end_to_wait_for(image: PartitionImage, now: Partition) -> LogEnd | None:
-    """Return the log end if it is not durable yet; None if it is the high watermark."""
+    """Return the log end if it is not durable yet, else None."""
     return LogEnd(image, now.log_end_offset) if now.high_watermark < now.log_end_offset else None
 
 
@@ -44,9 +44,9 @@ def is_durable(broker: Broker, end: LogEnd) -> bool:
 def wait_until_durable(
     context: RequestContext, ends: Sequence[LogEnd], timeout_ms: int
 ) -> Generator[None, None, ErrorCode]:
-    """Wait until the log ends are durable, no worker is left that could make them so, or time is up.
+    """Wait until each log end is durable or cannot become durable, or time is up.
 
-    Return the error for those that are not: REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER.
+    Return the error for log ends that are not durable: REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER.
     """
     broker = context.broker
     deadline_ms = broker.monotonic_ms() + (timeout_ms if timeout_ms > 0 else DEFAULT_TIMEOUT_MS)
@@ -63,7 +63,7 @@ def wait_until_durable(
 
 
 class _Wait:
-    """A request that waits; see `parked_fetches.ParkedFetch`."""
+    """A request that waits for durable log ends (implements `parked_fetches.ParkedFetch`)."""
 
     def __init__(
         self, context: RequestContext, ends: Sequence[LogEnd], then: Callable[[ErrorCode], None]
@@ -93,7 +93,7 @@ class _Wait:
         return True
 
     def _may_become_durable(self, end: LogEnd) -> bool:
-        """Return False if the log end is durable, or no process that runs now can make it durable."""
+        """Return True if the log end is not durable, but its log worker is up and can make it durable."""
         broker = self.context.broker
         if not broker.log_calls[log_worker_of_slot(end.image.slot, len(broker.log_calls))].server_is_up:
             return False

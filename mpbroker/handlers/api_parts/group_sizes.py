@@ -1,4 +1,4 @@
-"""The size of a member's request to join a group, or of a leader's assignment."""
+"""A check of the sizes of JoinGroup and SyncGroup requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 def is_too_large(context: RequestContext) -> bool:
-    """Return True, and log it, if the request is larger than the record of a generation may be.
+    """Return True, and log a warning, if the request is larger than a generation's record may be.
 
-    That record has the data of all members and their leader. (Kafka takes such a request into its memory,
-    and answers UNKNOWN_SERVER_ERROR when the record cannot be written.)
+    The record of a generation has the data of all members. (Kafka takes any request into its memory, and
+    answers UNKNOWN_SERVER_ERROR when the record cannot be written.)
     """
     most_bytes = context.broker.config.message_max_bytes
     if context.body_bytes <= most_bytes:

@@ -1,6 +1,6 @@
-"""Questions about partitions: each log worker is asked about its own partitions, some at a time.
+"""Questions to log workers: each is asked about its own partitions, AT_ONCE partitions per question.
 
-The request is answered once, when all workers have answered.
+The client gets its response when all workers have answered.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def ask_owners(
 ) -> Generator[None]:
     """Ask the log workers that own the partitions, and wait for all answers.
 
-    `wanted` has at least one item, with the place of its result. `take` gets these places in the order of the
-    question, and the answer for them, which is a failure if the worker has died.
+    `wanted` has at least one pair: what to ask for, and the result to fill in. `take(results, answer)` is
+    called for each answer, with the results in the order of the question. A dead worker's answer is `Failed`.
     """
 
     def worker_of(one: Owned) -> int:
@@ -47,7 +47,7 @@ def ask_workers(
     question_of: Callable[[list[Wanted]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
 ) -> Generator[None]:
-    """Ask like `ask_owners`, where `worker_of` finds the log worker because there may be no slot."""
+    """Ask the workers that `worker_of` returns, as `ask_owners` does. The partitions need no slots."""
     by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
     for one, result in wanted:
         by_worker.setdefault(worker_of(one), []).append((one, result))
@@ -55,7 +55,7 @@ def ask_workers(
 
 
 class _Questions(Generic[Wanted, Result]):
-    """The questions of one request. `left`: the partitions that are yet to be asked for, by worker."""
+    """The questions of one request. `left`: the partitions without an answer so far, by log worker."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class _Questions(Generic[Wanted, Result]):
 
 
 def _answered_for(answer: calls.Message) -> int:
-    """Return how many of the requested partitions the answer covers. A long answer is cut off."""
+    """Return how many partitions the answer covers. A long answer omits the last partitions asked for."""
     return len(answer.partitions) if isinstance(answer, calls.Producers) else AT_ONCE
 
 
 def ask_all(context: RequestContext, question: calls.Message) -> Generator[None, None, list[calls.Message]]:
-    """Ask every log worker; return their answers."""
+    """Ask every log worker the same question; return the answers in the order in which they came."""
     clients = context.broker.log_calls
     answers: list[calls.Message] = []
 

@@ -1,8 +1,8 @@
 """Offset commits on their way to the coordinator.
 
-All offsets of a commit become one batch of records. A commit that cannot be one is refused here, as Kafka
-refuses it. One of very many offsets goes to the coordinator a part at a time, so that it does not hold up
-heartbeats there: each part is committed as a whole, and the response has the outcome of each partition.
+All offsets of a commit become one batch of records. A commit that is too large for one batch is refused here,
+as in Kafka. A commit of very many offsets goes to the coordinator in parts, so that heartbeats there do not
+wait for all of it. Each part is committed as a whole, and the response has the result of each partition.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def pass_on_commit(
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
 ) -> Outcome:
-    """Pass a commit on to the coordinator, unless it is too much for one batch.
+    """Pass a commit on to the coordinator, or refuse a commit that is too large for one batch.
 
-    `refused` and `response` are for topics that the client may not read: see `forward_allowed`.
+    `refused` and `response` are the same as in `forward_allowed`.
     """
     most_bytes = context.broker.config.message_max_bytes
     raw = context.raw_body()
@@ -49,12 +49,12 @@ def pass_on_commit(
 
 
 def inline_bytes_max(most_bytes: int) -> int:
-    """Return the largest request size whose records certainly have at most `most_bytes`."""
+    """Return the largest size in bytes of a request that need not be checked with `is_too_large`."""
     return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
 
 def is_too_large(request: Any, most_bytes: int) -> bool:
-    """Return True if the records of the commit surely have more than `most_bytes`."""
+    """Return True if even the smallest possible records of the commit have more than `most_bytes`."""
     of_each = SMALLEST_RECORD_BYTES + len(request.group_id)
     return sum((of_each + len(topic.name)) * len(topic.partitions) for topic in request.topics) > most_bytes
 
@@ -78,14 +78,14 @@ def _forward_in_parts(
 
 
 class Part(NamedTuple):
-    """Topics committed together. `begins_within`: the first topic continues the last one of another part."""
+    """A part of a commit. `begins_within`: True if its first topic began in the part before."""
 
     topics: list[Any]
     begins_within: bool
 
 
 def parts_of(topics: Sequence[Any]) -> Iterator[Part]:
-    """Split topics into parts of at most `COMMITTED_AT_ONCE` partitions; a topic counts as one at least."""
+    """Split topics into parts of up to COMMITTED_AT_ONCE partitions. An empty topic counts as a partition."""
     some: list[Any] = []
     room, begins_within = COMMITTED_AT_ONCE, False
     for topic in topics:

@@ -22,8 +22,8 @@ NO_TIME_MS = -1
 def may_ask_for_tokens(context: RequestContext) -> bool:
     """Return whether the connection may be used for requests about tokens (KafkaApis.allowTokenRequests).
 
-    It may not if it has logged in by a token itself, or not at all: then a token would outlive its bounds, or
-    give a name to a client without one.
+    It may not if its client has logged in with a token or is anonymous: a new token could be valid for longer
+    than that token, or give a name to the anonymous client.
     """
     session = context.session
     if session.token_authenticated or session.security_protocol == SecurityProtocol.PLAINTEXT:
@@ -32,7 +32,7 @@ def may_ask_for_tokens(context: RequestContext) -> bool:
 
 
 def fields_of(token: TokenDetails) -> tuple[str, str, str, str, int, int, int, str, bytes]:
-    """Return the fields of a token that responses have, in their order."""
+    """Return the fields of a token in the order in which responses have them."""
     owner, requester = principal_of(token.owner), principal_of(token.requester)
     return (
         *(owner.type, owner.name, requester.type, requester.name),
@@ -43,9 +43,10 @@ def fields_of(token: TokenDetails) -> tuple[str, str, str, str, int, int, int, s
 def change_token(
     context: RequestContext, call: ChangeToken, response: Callable[[int, int], Message], verb: str
 ) -> Generator[None, None, Message]:
-    """Have the coordinator change a token's expiry.
+    """Ask the coordinator to change a token's expiry. Return the response.
 
-    `response` makes a response from an error code and the new expiry; `verb` names the change in the log.
+    `response` builds the response from an error code and the new expiry in ms. `verb` is the word for the
+    change in a log line.
     """
     if not may_ask_for_tokens(context):
         return response(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME_MS)

@@ -1,6 +1,6 @@
-"""Counts of the APIs per topic, and of conversions (Kafka: BrokerTopicStats, ReplicaManager).
+"""Counters per topic of produces, fetches and record conversions (Kafka: BrokerTopicStats, ReplicaManager).
 
-The native produce path and the log process count their share themselves: see metering.pxd and answers.pyx.
+The native produce path and the log process count their own work: see metering.pxd and answers.pyx.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def partition_checked(
     found: Append | ErrorCode | InvalidRecords,
     spent_ns: int,
 ) -> None:
-    """Count a partition of a produce request after its check. `size` is that of its records as they came."""
+    """Count a partition of a produce request after its check. `size` is the bytes of records received."""
 
     def count(meter: int, amount: int = 1) -> None:
         meters.topic(image.slot, image.slot_generation, meter, amount)
@@ -77,13 +77,13 @@ def partition_checked(
 
 
 def batch_appended(meters: Meters, batch: Batch) -> None:
-    """Count the error of a batch that the log process has sent back; it counts appended batches itself."""
+    """Count a batch's error, if any, after the append. The log process itself counts appended batches."""
     if batch.error not in EXPECTED_OF_PRODUCE:
         meters.topic(batch.slot, batch.slot_generation, TopicMeter.FAILED_PRODUCE)
 
 
 def partition_fetched(meters: Meters, topic: Topic, partition: int, error: int, size: int) -> None:
-    """Count a partition of an answered fetch."""
+    """Count a partition of an answered fetch. `size` is the bytes of its records."""
     image = topic.partitions.get(partition)
     if image is None:
         return

@@ -1,4 +1,4 @@
-"""Lists from the coordinator, without what the client may not see."""
+"""Lists from the coordinator, without the items that the client may not see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def list_visible(
 ) -> Generator[None, None, Message]:
     """Forward a request for a list; return the response with the items whose names the client may see.
 
-    `field` is the response's field with the list.
+    `field` names the response's field with the list; `name_of` returns the name of an item.
     """
     response: Message = yield from context.broker.forwarding.forward(context, context.version, context.body)
     allows = context.broker.authorization.allows

@@ -2,7 +2,7 @@
 
 A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets a
 RequestContext. It returns the response, or None if it has ended the request itself or will do so later. A
-function that may work for long returns a generator: others are served where that pauses.
+function that may work for long returns a generator: other requests are served whenever the generator yields.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def api(
 ) -> Callable[[Handle], Handle]:
     """Register a function for versions of an API.
 
-    `failed` builds the response to a request that failed as a whole; None: the response has one error code
-    for that.
+    `failed` builds the response to a request that failed as a whole. It may be None if the response has an
+    `error_code` for the whole request.
     """
 
     def register(handle: Handle) -> Handle:
@@ -69,7 +69,7 @@ def _one_error(key: ApiKey) -> Failed:
 
 
 def all_apis() -> dict[int, Api]:
-    """Return every API by key. The first call imports the modules."""
+    """Return every API by key. The first call imports the modules of the APIs."""
     _import_all()
     return dict(sorted(_registered.items()))
 
@@ -82,5 +82,5 @@ def _import_all() -> None:
 
 @cache
 def served() -> tuple[Served, ...]:
-    """Return the APIs that ApiVersions lists. Cached, because every connection asks."""
+    """Return the APIs that ApiVersions lists. The result is cached, because every connection asks for it."""
     return tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())

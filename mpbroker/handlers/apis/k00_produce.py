@@ -66,7 +66,7 @@ Problem: TypeAlias = ErrorCode | InvalidRecords
 
 
 def refused(index: int, problem: Problem) -> Answer:
-    """Return the answer for a partition to which nothing was appended."""
+    """Return the error answer for a partition to which nothing was appended."""
     if isinstance(problem, InvalidRecords):
         answer = Answer(index=index, error_code=problem.code, base_offset=-1)
         # As in Kafka, only errors of record validation are reported record by record.
@@ -94,7 +94,7 @@ def all_refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
 
 
 def failed(context: RequestContext, code: ErrorCode) -> ProduceResponse | None:
-    """Return a response that refuses all; None with acks=0: the client notices the closed connection."""
+    """Return a response that refuses all partitions; None with acks=0: the caller closes the connection."""
     return None if context.body.acks == 0 else all_refused(context.body, code)
 
 
@@ -117,7 +117,7 @@ def has_transactional_records(request: ProduceRequest) -> bool:
 
 
 def may_be_transactional(context: RequestContext) -> bool:
-    """Return False for transactional records without a transactional id, or with one of another client."""
+    """Return True if no records are transactional, or the client may write with the transactional id."""
     transaction = context.body.transactional_id
     if transaction is not None and not context.broker.authorization.is_on:
         return True
@@ -160,9 +160,9 @@ def check(
     data: ProduceRequest.PartitionProduceData,
     most_bytes: int | None = None,
 ) -> Pieces[Append | Problem]:
-    """Validate the batch of a partition; return its append, or why it is refused.
+    """Validate the batch of a partition; return the append for the log worker, or the error.
 
-    No more than `most_bytes` are decompressed.
+    At most `most_bytes` are decompressed.
     """
     if isinstance(topic, ErrorCode):
         return topic
@@ -187,7 +187,7 @@ def check(
 
 
 class Checked(NamedTuple):
-    """The result of a check, and the time that it took, in ns."""
+    """The result of `check`, and the time that the check took, in ns."""
 
     found: Append | Problem
     spent_ns: int
@@ -209,7 +209,7 @@ def check_in_pieces(
 
 
 class Wanted(NamedTuple):
-    """An append, the answer it fills, and its partition."""
+    """A validated append, the answer that gets its result, and its partition."""
 
     append: Append
     answer: Answer
@@ -223,7 +223,7 @@ def part_of(topic: Topic, partition: int, append: Append) -> Part:
 class Production:
     """A Produce request under way, with one answer per partition.
 
-    Some of them wait for the coordinator, and then for the log process.
+    Batches in a transaction wait for the coordinator first. Then all batches wait for the log process.
     """
 
     def __init__(self, context: RequestContext) -> None:
@@ -236,7 +236,7 @@ class Production:
         self.rebuilt_bytes = 0
 
     def pieces(self) -> Generator[None]:
-        """Validate the batches, one or a part of one per piece, then ask for the append."""
+        """Validate the batches, at most one in each piece, then call `start`."""
         for data in self.context.body.topic_data:
             yield from self._add(data)
             if self.context.has_response:
@@ -278,7 +278,7 @@ class Production:
         )
 
     def _log_start(self, topic: Topic | ErrorCode, index: int, problem: Problem) -> int:
-        """Return the log start offset for errors of record validation, as in Kafka; -1 for all others."""
+        """Return the log start offset for errors of record validation, as in Kafka; -1 for other errors."""
         if isinstance(topic, ErrorCode) or not isinstance(problem, InvalidRecords):
             return -1
         if problem.code not in (INVALID_RECORD, INVALID_TIMESTAMP):
@@ -289,9 +289,9 @@ class Production:
     def _check_at_once(
         self, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
     ) -> Append | Problem | None:
-        """Check a batch, or return None if that may take longer than others should wait.
+        """Check a batch; return None if the check would take longer than other requests should wait.
 
-        A batch that could not be decompressed may have been too large, so it is checked again later.
+        Also return None if decompression fails, since the cause may be the size limit of this check.
         """
         if isinstance(topic, ErrorCode) or data.records is None:
             return at_once(check(self.context, topic, data))
@@ -327,7 +327,7 @@ class Production:
             partition_checked(meters, self.context.version, image, size, found, spent_ns)
 
     def start(self) -> None:
-        """Append the validated batches. The coordinator is asked first about those in a transaction."""
+        """Append the validated batches. The coordinator is asked first about batches in a transaction."""
         inside = [one for one in self.wanted if one.append.batch.attributes & TRANSACTIONAL_BIT]
         producers = {(one.append.batch.producer_id, one.append.batch.producer_epoch) for one in inside}
         if len(producers) > 1:
@@ -342,7 +342,7 @@ class Production:
 
     @property
     def adds(self) -> bool:
-        """True if writing adds the partition to the transaction."""
+        """True if a request of this version adds its partitions to the transaction."""
         return self.context.version >= FIRST_VERSION_THAT_ADDS
 
     @property
@@ -350,7 +350,7 @@ class Production:
         return self.adds or self.context.broker.config.transaction_partition_verification_enable
 
     def checked(self, inside: list[Wanted], errors: list[ErrorCode], hold: Hold) -> None:
-        """Apply the coordinator's errors to the batches inside a transaction, and append all others."""
+        """Answer refused batches with the coordinator's errors, and append all other batches."""
         self.hold = hold
         for one, code in zip(inside, errors, strict=True):
             if code != ErrorCode.NONE:

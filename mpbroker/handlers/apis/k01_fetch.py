@@ -1,12 +1,12 @@
-"""Fetch (key 1), versions 4-18: slices of segment files, after at most `max_wait_ms` for `min_bytes`.
+"""Fetch (key 1), versions 4-18: answers with slices of segment files.
 
 This is the slow path, for fetches that the turn could not answer at once (see
-mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait.
+mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait: up to `max_wait_ms` for `min_bytes`.
 
 Topics are named up to v12, and have ids from v13. From v7 on a session has the partitions that a fetch asks
 for, and determines which of them are in the response (mpbroker/handlers/fetch/fetch_sessions.py). There are
-no followers: one that asks needs ClusterAction, and gets NOT_LEADER_OR_FOLLOWER. A slice is whole
-batches except perhaps for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
+no followers: a client that fetches as a follower needs ClusterAction, and gets NOT_LEADER_OR_FOLLOWER. The
+last batch of a slice may be cut off; clients ignore a part of a batch. (Kafka: KafkaApis.handleFetchRequest,
 ReplicaManager.fetchMessages, DelayedFetch.)
 
 A fetch of very many partitions is worked on in pieces, between other requests.
@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer of one partition. `more`: a newer segment follows, so waiting would add nothing."""
+    """The answer for one partition. `more`: True if waiting cannot add records to the answer."""
 
     answer: Answer
     length: int = 0
@@ -107,7 +107,7 @@ def all_refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """Return the id of the follower that asks, -1 for a consumer."""
+    """Return the broker id of the follower that sent the request, -1 for a consumer."""
     return max(request.replica_id, request.replica_state.replica_id)
 
 
@@ -169,7 +169,7 @@ class Fetch:
     # ----
 
     def find_slots(self) -> Generator[None]:
-        """Find the table slots of all partitions that exist."""
+        """Find the partition table's slots of the requested partitions that exist."""
         for done, interest in enumerate(self.fetch_context.interests, start=1):
             if self.context.should_yield(done, LOOKUPS_PER_PIECE):
                 yield
@@ -178,7 +178,7 @@ class Fetch:
                 self.slots.append(topic.partitions[interest.wanted.partition].slot)
 
     def forget_files(self) -> None:
-        """Forget the open files of all partitions: the processor found that a path names another file now."""
+        """Forget the partitions' open files: the processor has found that a path now has another file."""
         broker = self.context.broker
         for slot in self.slots:
             broker.fetch_positions.forget(slot)
@@ -186,12 +186,12 @@ class Fetch:
                 broker.readers.forget(read_partition(broker.table, slot))
 
     def wait_for_bytes(self) -> None:
-        """Set the marks. The caller polls once more: bytes that came before the marks wake no handler."""
+        """Mark the slots, so that later bytes wake the handler. The caller polls again for earlier bytes."""
         self._is_polling = self.is_long  # the caller polls next, even if `charge_wait` expires the fetch
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 
     def charge_wait(self) -> None:
-        """Charge the memory of a fetch that waits; without room it is answered with the available bytes."""
+        """Charge the memory of this waiting fetch. If there is no room, answer with the available bytes."""
         context, broker = self.context, self.context.broker
         size = REQUEST_BYTES + context.body_bytes + PARTITION_BYTES * len(self.fetch_context.interests)
         if not broker.parked_memory.has_room(context, size):
@@ -229,14 +229,14 @@ class Fetch:
         return topic
 
     def _may_read(self, name: str) -> bool:
-        """Return whether the client may read a topic. For a follower `_may_follow` is enough."""
+        """Return True if the client may read the topic. A follower may; `_may_follow` has checked it."""
         return self.is_follower or self._allows(READ_TOPIC, name)
 
     def _may_follow(self) -> bool:
         return self._allows(CLUSTER_ACTION, CLUSTER_NAME)
 
     def _allows(self, need: Need, name: str) -> bool:
-        """Return whether the client has a permission; a refusal is logged once."""
+        """Return True if the client has a permission. The fetch logs each refused name once."""
         is_logged = name not in self.refused
         may = self.context.broker.authorization.allows(self.context, need, name, is_logged=is_logged)
         if not may:
@@ -244,7 +244,10 @@ class Fetch:
         return may
 
     def poll_and_respond(self) -> Generator[None]:
-        """Poll, and respond if that was enough. If another poll is requested meanwhile, others go first."""
+        """Poll, and respond if there are answers.
+
+        If another poll is requested meanwhile, begin it after other requests have been served.
+        """
         self._is_polling, self._poll_is_wanted = True, False
         answers = yield from self.poll()
         if answers is not None:
@@ -255,9 +258,10 @@ class Fetch:
             self._is_polling = False
 
     def poll(self) -> Generator[None, None, list[Answer] | None]:
-        """Read the available bytes. Return the answers if they suffice, one is an error, or time is up.
+        """Read the available bytes. Return the answers, or None if the fetch is to wait.
 
-        Bytes that must be brought from the disk are left out, unless there is nothing else.
+        A fetch waits for `min_bytes`, an error, or its deadline. Bytes that are not in the page cache
+        are left out; if there are no other bytes, the fetch waits for the disk.
         """
         total, files, settled, answers = 0, 0, False, []
         unknown = yield from self._unknown()
@@ -285,9 +289,9 @@ class Fetch:
         return since_ms is not None and self.context.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
     def _prefetch(self, cold: NotResident) -> None:
-        """Ask for bytes from the disk, unless as much as can be sent is under way.
+        """Begin to read bytes from the disk, unless this poll has begun enough reads for a full response.
 
-        The next fetch asks for the rest. Raises OSError if the bytes could not be read.
+        Bytes that are not read now are read for a later fetch. Raises OSError if an earlier read failed.
         """
         broker = self.context.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):
@@ -303,7 +307,7 @@ class Fetch:
         self.context.broker.fetches.check(self.slots)
 
     def _unknown(self) -> Generator[None, None, frozenset[int]]:
-        """Return the indices of the interests whose partitions were unknown or refused at the first poll."""
+        """Return the indices of the requested partitions that were unknown or refused at the first poll."""
         if self.unknown is None:
             found = []
             for i, interest in enumerate(self.fetch_context.interests):
@@ -317,7 +321,7 @@ class Fetch:
         return self.unknown
 
     def respond(self, answers: list[Answer]) -> Generator[None]:
-        """Answer, or have the client retry later, without charging it for records it does not get."""
+        """Send the answers. A client over its quota gets an empty response, and no bytes are charged."""
         context = self.context
         # A mark that comes while the response is built must not poll once more.
         context.broker.fetches.release(context.slot)
@@ -349,7 +353,7 @@ class Fetch:
                 partition_fetched(meters, topic, answer.partition_index, answer.error_code, size)
 
     def _size_of(self, answers: list[Answer]) -> Generator[None, None, int]:
-        """Find the response's size as Kafka counts it: the body and its size field."""
+        """Return the response's size in bytes as Kafka counts it: the body and the size field of 4 bytes."""
         slot, response = self.context.slot, self.fetch_context.preview(answers)
         frame = yield from encode_response_frame_in_pieces(
             slot.api_key, slot.api_version, slot.correlation, response
@@ -360,7 +364,7 @@ class Fetch:
     def _read_again(
         self, error: Exception, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool
     ) -> Read:
-        """Read again if files were replaced meanwhile; else return the error that the client gets."""
+        """Read again if files were replaced meanwhile. If no read succeeds, return an error answer."""
         for _ in range(TRIES - 1):
             # A file that is missing: the partition may just have moved to another log directory.
             if not isinstance(error, (SegmentGone, FileNotFoundError)):
@@ -388,7 +392,7 @@ class Fetch:
         return Read(refused(wanted.partition, code))
 
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
-        """Read from one partition. Raises one of `READ_ERRORS`."""
+        """Read up to `budget` bytes; if `first`, at least one batch. Raises one of `READ_ERRORS`."""
         broker, index = self.context.broker, wanted.partition
         found = topic if isinstance(topic, ErrorCode) else broker.partition(topic, index)
         if isinstance(found, ErrorCode):
@@ -443,9 +447,9 @@ class Fetch:
         return check_leader_epoch(wanted.current_leader_epoch, now)
 
     def _parted(self, topic: Topic, wanted: Wanted, now: Partition) -> EpochEnd | None:
-        """Find where this log diverges from the one that the client has read (KIP-595), or None.
+        """Return where the log diverges from the records that the client has read (KIP-595); None if nowhere.
 
-        Raises OffsetOutOfRange if this log never had the client's epoch.
+        Raises OffsetOutOfRange if the log never had the client's epoch.
         """
         epoch = wanted.last_fetched_epoch
         if epoch < 0:
@@ -460,7 +464,7 @@ class Fetch:
         return end if end.epoch < epoch or end.offset < wanted.fetch_offset else None
 
     def _answer_of(self, index: int, now: Partition, parted: EpochEnd | None = None) -> Answer:
-        """Return the answer of a partition without records."""
+        """Return an answer without records for a partition."""
         answer = Answer(
             partition_index=index,
             high_watermark=now.high_watermark,
@@ -502,7 +506,7 @@ class Fetch:
 def each_once(
     context: RequestContext, topics: list[FetchRequest.FetchTopic]
 ) -> Generator[None, None, list[FetchRequest.FetchTopic]]:
-    """Keep only the last entry for each partition, like Kafka, which keeps them in a map."""
+    """Return the topics with the last entry for each partition only. (Kafka puts the entries into a map.)"""
     found: dict[tuple[str, bytes], dict[int, Wanted]] = {}
     for done, topic in enumerate(topics, start=1):
         partitions = found.setdefault((topic.topic, topic.topic_id), {})

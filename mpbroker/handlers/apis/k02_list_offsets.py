@@ -2,8 +2,8 @@
 
 Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record
 with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest
-pending upload (v11). There are no records for the last two. A search that depends on the end of the log
-waits until that is durable. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp;
+pending upload (v11). No record is ever found for -5 and -6. A search that depends on the end of the log waits
+until that end is durable. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp;
 KIP-79, KIP-405, KIP-734, KIP-1005.)
 """
 
@@ -68,13 +68,13 @@ def failed(context: RequestContext, code: ErrorCode) -> ListOffsetsResponse:
 
 
 def visible(context: RequestContext, now: Partition) -> Bound:
-    """Return the end of what the client may see; only a consumer has an isolation level."""
+    """Return the end of the records that the client may see. Only a consumer has an isolation level."""
     request = context.body
     return bound_of(now, request.isolation_level if request.replica_id == CONSUMER else READ_UNCOMMITTED)
 
 
 def search(context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
-    """Find the record for a time, or the one with the largest timestamp.
+    """Find the first record at or after a time, or for MAX_TIMESTAMP the record with the largest timestamp.
 
     Raises ApiError if the partition cannot be read.
     """
@@ -119,7 +119,7 @@ def offset_at(
 def epoch_of_answer(
     context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int, offset: int
 ) -> int:
-    """Return the leader epoch of the record at the offset. Only a log from a cluster has several epochs."""
+    """Return the leader epoch of the record at the offset; -1 if there is no offset. Raises ApiError."""
     if offset < 0:
         return -1
     if timestamp_ms == LATEST or now.leader_epoch == 0:
@@ -142,7 +142,7 @@ class Waited(NamedTuple):
 def look_up(
     context: RequestContext, topic: Topic | None, wanted: Wanted, waited: Waited | None
 ) -> Pieces[Answer | LogEnd]:
-    """Answer for one partition, or return the log end to wait for. Raises ApiError if it has no offset."""
+    """Return one partition's answer, or the log end to wait for first. Raises ApiError on failure."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     found = context.broker.partition(topic, wanted.partition_index)
@@ -174,7 +174,7 @@ def look_up(
 
 
 class LookUp:
-    """A partition that a request asks for, and the place of its answer."""
+    """A requested partition, and the index of its answer in the list `answers`."""
 
     def __init__(self, answers: list[Answer], topic: Topic | None, wanted: Wanted) -> None:
         self._answers, self._place = answers, len(answers)
@@ -186,7 +186,7 @@ class LookUp:
         self._answers[self._place].error_code = code
 
     def answer(self, context: RequestContext, waited: Waited | None = None) -> Pieces[LogEnd | None]:
-        """Fill in the answer, or return what to wait for before."""
+        """Fill in the answer and return None, or return the log end to wait for first."""
         try:
             found = yield from look_up(context, self._topic, self._wanted, waited)
         except ApiError as error:
@@ -200,7 +200,7 @@ class LookUp:
 
 @api(ApiKey.LIST_OFFSETS, 1, 11, name="ListOffsets", failed=failed)
 def handle(context: RequestContext) -> Pieces[ListOffsetsResponse]:
-    """The offset of a time, or of the beginning or end of a partition."""
+    """Returns the offset of a time, or of the beginning or end of a partition."""
     seen: dict[tuple[str, int], int] = {}
     for asked in context.body.topics:
         for wanted in asked.partitions:

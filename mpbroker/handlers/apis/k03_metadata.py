@@ -1,8 +1,9 @@
-"""Metadata (key 3), versions 0-13: brokers, topics and their partitions. It may create the topics it names.
+"""Metadata (key 3), versions 0-13: brokers, topics and their partitions. May create the requested topics.
 
 The one broker is leader, replica and in-sync replica of every partition. A partition whose log directory is
-offline has no leader. Versions 0-3 always allow creation; v10 and v11 accept ids only together with names;
-v12 and later ask by either. (Kafka: KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager.)
+offline has no leader. Versions 0-3 always allow creation. v10 and v11 have a field for topic ids but refuse
+them; v12 and later take names or ids. (Kafka: KafkaApis.handleTopicMetadataRequest,
+DefaultAutoTopicCreationManager.)
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def find(context: RequestContext, asked: MetadataRequest.MetadataRequestTopic) -
 
 
 def missing(context: RequestContext) -> Generator[None, None, list[str]]:
-    """Find the names to create: unknown ones, if client and broker want creation."""
+    """Return the unknown topic names to create; an empty list unless client and broker allow creation."""
     request = context.body
     allowed = context.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
     if not allowed or not context.broker.config.auto_create_topics_enable:
@@ -128,7 +129,7 @@ def missing(context: RequestContext) -> Generator[None, None, list[str]]:
 def creatable(
     context: RequestContext, names: list[str]
 ) -> Generator[None, None, tuple[list[str], dict[str, int]]]:
-    """Find which of the topics the client may create, and the error for each of the others."""
+    """Return the names of topics that the client may create, and the error for each other name."""
     if context.broker.authorization.allows_cluster(context, CREATE_CLUSTER, is_logged=False):
         return names, {}
     allowed, denied = yield from context.split(CREATE_TOPIC, names, str)
@@ -136,7 +137,7 @@ def creatable(
 
 
 def described(context: RequestContext) -> Generator[None, None, list[TopicAnswer]]:
-    """Describe the topics that are asked for, in pieces of about equally many partitions."""
+    """Describe the requested topics, in pieces of about equally many partitions."""
     broker, request = context.broker, context.body
     wants_all = request.topics is None or (
         not request.topics and context.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
@@ -162,7 +163,7 @@ def described(context: RequestContext) -> Generator[None, None, list[TopicAnswer
 def answer(
     context: RequestContext, errors: dict[str, int] | None = None
 ) -> Generator[None, None, MetadataResponse]:
-    """Build the response. `errors`: why unknown topics could not be created."""
+    """Build the response. `errors`: the error code of each topic that could not be created, by name."""
     broker, request = context.broker, context.body
     address = broker.advertised(context)
     topics = yield from described(context)
@@ -183,7 +184,7 @@ def answer(
 
 @api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed, elements_max=TOPICS_MAX)
 def handle(context: RequestContext) -> Generator[None, None, MetadataResponse | None]:
-    """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
+    """Describes brokers, topics and partitions; creates missing topics that are named, where allowed."""
     asked = context.body.topics or ()
     if context.version < FIRST_VERSION_WITH_IDS and any(
         t.name is None or t.topic_id != ZERO_UUID for t in asked

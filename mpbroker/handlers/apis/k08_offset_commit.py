@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8), versions 2-10: a group's offsets in its partitions; topics by id from v10 on.
+"""OffsetCommit (key 8), versions 2-10: stores offsets of a group; topics have ids from v10 on.
 
 The response comes when the offsets are durable. (Kafka: KafkaApis.handleOffsetCommitRequest,
 OffsetMetadataManager.commitOffset.)
@@ -40,5 +40,5 @@ def failed(context: RequestContext, code: ErrorCode) -> OffsetCommitResponse:
 
 @api(ApiKey.OFFSET_COMMIT, 2, 10, name="OffsetCommit", failed=failed, is_forwarded=True)
 def handle(context: RequestContext) -> Outcome:
-    """Stores offsets of a group, durably before it answers."""
+    """Stores offsets of a group, and answers when the offsets are durable."""
     return pass_on_commit(context, refused, response_of)

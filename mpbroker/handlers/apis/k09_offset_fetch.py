@@ -1,9 +1,9 @@
-"""OffsetFetch (key 9), versions 1-10: a group's offsets, from v8 on those of several; topics by id from v10.
+"""OffsetFetch (key 9), versions 1-10: committed offsets of a group, from v8 on of several groups.
 
-Without topics all offsets are meant (v2). `require_stable` (v7, KIP-447) waits for commits under way. Deleted
-topics have no id: v10 leaves them out if all are asked for. Long lists go to the coordinator a part at a
-time, so that heartbeats do not wait for all of them. Each group is answered once, however often it is named.
-(Kafka: KafkaApis.handleOffsetFetchRequest,
+Topics have ids from v10 on. A null list of topics means all topics of the group (v2); v10 then leaves out
+deleted topics, which have no id. With `require_stable` (v7, KIP-447) the response waits for commits under
+way. Long lists go to the coordinator in parts, so that heartbeats do not wait for a whole list. Each group is
+answered once, however often it is named. (Kafka: KafkaApis.handleOffsetFetchRequest,
 OffsetMetadataManager.fetchOffsets; KIP-709 for v8.)
 """
 
@@ -73,7 +73,7 @@ def shaped(context: RequestContext, response: OffsetFetchResponse) -> OffsetFetc
 
 
 def slices(group: AskedGroup) -> Iterator[tuple[AskedGroup, int]]:
-    """Split a group into copies with some of its topics each; yield each with its number of names."""
+    """Split a group into copies with some of its topics each; yield each copy and its size in partitions."""
     if group.topics is None:
         yield group, ALL_COUNT_AS
         return
@@ -101,7 +101,7 @@ def size_of(name: str) -> int:
 
 
 def each_once(context: RequestContext) -> Generator[None, None, list[AskedGroup]]:
-    """Find each group once, with each of its topics and partitions once, or with all that it has."""
+    """Return each requested group once, with each topic and partition once, or with None for all topics."""
     groups, done = context.body.groups, 0
     topics: dict[str, dict[tuple[str, bytes], dict[int, None]] | None] = {}
     for group in groups:
@@ -132,7 +132,7 @@ def copy_of(group: AskedGroup, topics: list[AskedTopic] | None) -> AskedGroup:
 
 
 def parts_of(groups: list[AskedGroup]) -> Iterator[list[tuple[int, AskedGroup]]]:
-    """Yield the groups that are asked for together, each with its number; at least one part."""
+    """Yield lists of (index, group) to ask the coordinator for together; at least one list, perhaps empty."""
     part: list[tuple[int, AskedGroup]] = []
     size = 0
     for number, group in enumerate(groups):
@@ -146,7 +146,7 @@ def parts_of(groups: list[AskedGroup]) -> Iterator[list[tuple[int, AskedGroup]]]
 
 
 def add(whole: Group, more: Group) -> None:
-    """Add a part of a group's offsets. An error in one part is an error of the whole group."""
+    """Add `more`, a part of a group's offsets, to `whole`. An error in one part fails the whole group."""
     if whole.error_code or more.error_code:
         whole.error_code = whole.error_code or more.error_code
         whole.topics = []
@@ -161,7 +161,7 @@ def add(whole: Group, more: Group) -> None:
 def readable(
     context: RequestContext, group: AskedGroup
 ) -> Generator[None, None, tuple[AskedGroup, list[OfGroup]]]:
-    """Find the group with the topics that the client may describe, and answers for the others."""
+    """Return the group with the topics that the client may describe, and answers for its other topics."""
     if group.topics is None:
         return group, []
     allowed, denied = yield from context.split(
@@ -180,9 +180,9 @@ def readable(
 
 
 class Refused:
-    """The parts of a request that the client may not see, with their results.
+    """The groups and topics of a request that the client may not describe, with their results.
 
-    `groups` has the other parts, which the coordinator is asked for.
+    `groups` has the groups and topics that the coordinator is asked for.
     """
 
     def __init__(self, context: RequestContext) -> None:
@@ -204,7 +204,7 @@ class Refused:
                 yield
 
     def add_to(self, response: OffsetFetchResponse) -> OffsetFetchResponse:
-        """Add the refusals to a response about what was asked for, in the order of the request."""
+        """Add the refusals to the coordinator's response; return it, with groups in the request's order."""
         found = {group.group_id: group for group in response.groups}
         all_asked = {group.group_id for group in self.groups if group.topics is None}
         for name, group in found.items():
@@ -226,7 +226,7 @@ class Refused:
 
 @api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed, elements_max=GROUP_IDS_MAX)
 def handle(context: RequestContext) -> Generator[None, None, OffsetFetchResponse]:
-    """The committed offsets of groups."""
+    """Returns the committed offsets of groups."""
     request = context.body
     if context.version < FIRST_VERSION_WITH_GROUPS:
         topics = request.topics

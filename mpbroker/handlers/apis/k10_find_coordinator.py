@@ -1,8 +1,8 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
-It is always this broker, as in a Kafka cluster with one node. Kafka creates `__consumer_offsets` or
-`__transaction_state` in this API, and answers COORDINATOR_NOT_AVAILABLE until the topic exists. This broker
-creates each when the first record is to be stored in it; the request that stores it waits for the topic.
+The coordinator is always this broker, as in a Kafka cluster with one node. Kafka creates `__consumer_offsets`
+or `__transaction_state` in this API, and answers COORDINATOR_NOT_AVAILABLE until the topic exists. Here each
+topic is created for the first record to be stored in it; the request for that record waits for the topic.
 
 For share groups the response is UNSUPPORTED_VERSION, which no client retries. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
@@ -76,7 +76,7 @@ def failed(context: RequestContext, code: ErrorCode) -> FindCoordinatorResponse:
 def handle(
     context: RequestContext,
 ) -> FindCoordinatorResponse | Generator[None, None, FindCoordinatorResponse]:
-    """This broker for groups and transactional ids; for share groups an error that no client retries."""
+    """Returns this broker for groups and transactional ids, for share groups an error that is not retried."""
     kind = context.body.key_type
     if kind in NEEDS:
         return found(context, NEEDS[kind])

@@ -1,4 +1,4 @@
-"""JoinGroup (key 11), versions 0-9: become a member of a group, or stay one in its next generation.
+"""JoinGroup (key 11), versions 0-9: a client joins a group, or stays a member in its next generation.
 
 The response comes when the group has a new generation, which may take as long as its rebalance timeout. The
 leader's response has all members. (Kafka: GroupCoordinatorService.joinGroup; KIP-62, KIP-345, KIP-394,
@@ -20,7 +20,7 @@ PROTOCOLS_MAX = 1_000
 
 
 def refusal(context: RequestContext) -> JoinGroupResponse | None:
-    """Refuse a request that is too large. The response lacks the member id, which is not decoded."""
+    """Return an error response, with an empty member id, if the request is too large; else None."""
     if not is_too_large(context):
         return None
     response = JoinGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)

@@ -13,5 +13,5 @@ from mpbroker.protocol.api_keys import ApiKey
 
 @api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", is_forwarded=True, elements_max=SMALL_REQUEST_ELEMENTS_MAX)
 def handle(context: RequestContext) -> None:
-    """Keeps a member's session alive and tells it of rebalances."""
+    """Keeps a member's session alive; the response reports a rebalance."""
     context.broker.forwarding.pass_on(context)

@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13), versions 0-5: one member leaves, from v3 on several may be removed at once (KIP-345).
+"""LeaveGroup (key 13), versions 0-5: removes a member from a group, from v3 on several members (KIP-345).
 
 (Kafka: GroupCoordinatorService.leaveGroup, LeaveGroupRequest, LeaveGroupResponse.)
 """
@@ -13,5 +13,5 @@ from mpbroker.protocol.api_keys import ApiKey
 
 @api(ApiKey.LEAVE_GROUP, 0, 5, name="LeaveGroup", is_forwarded=True, elements_max=MEMBERS_MAX)
 def handle(context: RequestContext) -> None:
-    """Takes members out of a group."""
+    """Removes members from a group."""
     context.broker.forwarding.pass_on(context)

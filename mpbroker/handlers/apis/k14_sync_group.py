@@ -1,4 +1,4 @@
-"""SyncGroup (key 14), versions 0-5: the leader brings the assignment, every member gets its share of it.
+"""SyncGroup (key 14), versions 0-5: the leader sends the assignment, each member gets its part.
 
 Members wait for the leader, and for the assignment to be durable. From v5 on the protocol must be named
 (KIP-559). (Kafka: KafkaApis.handleSyncGroupRequest, GroupCoordinatorService.syncGroup.)
@@ -16,11 +16,11 @@ from mpbroker.protocol.messages import SyncGroupResponse
 
 
 def refusal(context: RequestContext) -> SyncGroupResponse | None:
-    """Refuse a request that is too large."""
+    """Return an error response if the request is too large, else None."""
     return SyncGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE) if is_too_large(context) else None
 
 
 @api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True, elements_max=MEMBERS_MAX, refusal=refusal)
 def handle(context: RequestContext) -> None:
-    """Takes the leader's assignment and gives each member its own."""
+    """Takes the assignment from the leader and answers each member with its part."""
     context.broker.forwarding.pass_on(context)

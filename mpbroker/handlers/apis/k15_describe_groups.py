@@ -1,6 +1,6 @@
 """DescribeGroups (key 15), versions 0-6: state, members and assignment of groups.
 
-An unknown group is Dead; from v6 on that is an error as well (KIP-1043). Each group is described once.
+An unknown group has the state Dead, from v6 on with an error (KIP-1043). Each group is described once.
 (Kafka: GroupMetadataManager.describeGroups.)
 """
 
@@ -43,7 +43,7 @@ def shaped(
 
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed, elements_max=GROUP_IDS_MAX)
 def handle(context: RequestContext) -> Generator[None, None, DescribeGroupsResponse]:
-    """State, members and assignment of classic groups."""
+    """Describes classic groups: state, members and assignment."""
     allowed, denied = yield from context.split(DESCRIBE_GROUP, context.body.groups, str)
     if denied and not allowed:
         return (yield from shaped(context, [], denied))

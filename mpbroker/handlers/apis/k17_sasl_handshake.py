@@ -1,7 +1,7 @@
 """SaslHandshake (key 17), versions 0-1: authentication, which processors do before requests reach a handler.
 
-A handler gets it only from a connection that has no SASL or has finished it, and that is an error. (Kafka:
-KafkaApis.handleSaslHandshakeRequest.)
+A handler gets this request only from a connection without SASL, or after its authentication. The response is
+an error then. (Kafka: KafkaApis.handleSaslHandshakeRequest.)
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ from mpbroker.protocol.messages import SaslHandshakeResponse
 
 @api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake")
 def handle(_context: RequestContext) -> SaslHandshakeResponse:
-    """Begins SASL authentication; refused at any other time."""
+    """Refuses SASL authentication, which is possible only before all other requests of a connection."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

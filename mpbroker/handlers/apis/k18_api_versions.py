@@ -16,5 +16,5 @@ from mpbroker.protocol.messages import ApiVersionsResponse
 
 @api(ApiKey.API_VERSIONS, OLDEST, LATEST, name="ApiVersions")
 def handle(context: RequestContext) -> ApiVersionsResponse:
-    """Which APIs in which versions the broker serves."""
+    """Returns the APIs that the broker serves, and their versions."""
     return answer(context.body, context.version, served())

@@ -1,9 +1,9 @@
-"""CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
+"""CreateTopics (key 19), versions 2-7: creates topics, or only validates the request (`validate_only`).
 
-The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is
-durable, opened and published. It is asked for many topics some at a time. After `timeout_ms` the response
-is REQUEST_TIMED_OUT, and the topics are still created. More replicas than brokers are refused
-with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp. (Kafka:
+The coordinator decides (mpbroker/coordinator/metadata/topic_rules.py), and answers when the topic is durable,
+opened and published. Many topics are sent to the coordinator in several calls. After `timeout_ms` the
+response is REQUEST_TIMED_OUT; topics sent to the coordinator are still created. More replicas than brokers
+are refused with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp. (Kafka:
 ControllerApis.createTopics, ReplicationControlManager.)
 """
 
@@ -45,7 +45,7 @@ def failed(context: RequestContext, code: ErrorCode) -> CreateTopicsResponse:
 
 
 def checked(wanted: Wanted) -> CreateTopic:
-    """Return the topic to ask the coordinator for. Raises ApiError for what is given more than once."""
+    """Return the topic to ask the coordinator for. Raises ApiError if a setting or partition is repeated."""
     configs = {c.name: c.value for c in wanted.configs}
     if len(configs) < len(wanted.configs):
         raise ApiError(ErrorCode.INVALID_CONFIG, "A configuration key is given more than once.")
@@ -86,9 +86,9 @@ def result(context: RequestContext, topic: CreatedTopic) -> Result:
 
 
 def in_order(asked: list[CreateTopic]) -> list[CreateTopic]:
-    """Return the topics in an order in which those of one name are asked for together.
+    """Return the topics in an order that puts topics of the same name together.
 
-    Names that are given more than once are refused: two of each suffice for that.
+    The coordinator refuses a name that is given more than once. Only two topics of such a name are kept.
     """
     times = Counter(topic.name for topic in asked)
     if len(times) == len(asked):
@@ -100,7 +100,7 @@ def in_order(asked: list[CreateTopic]) -> list[CreateTopic]:
 
 @api(ApiKey.CREATE_TOPICS, 2, 7, name="CreateTopics", failed=failed, elements_max=TOPICS_MAX)
 def handle(context: RequestContext) -> Generator[None, None, CreateTopicsResponse | None]:
-    """Creates topics, or checks whether it could."""
+    """Creates topics, or only validates the request."""
     results: dict[str, Result] = {}
     asked: list[CreateTopic] = []
     may_create_all = context.broker.authorization.allows_cluster(context, CREATE_CLUSTER, is_logged=False)

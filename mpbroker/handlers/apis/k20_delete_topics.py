@@ -1,7 +1,7 @@
 """DeleteTopics (key 20), versions 1-6: deletes topics, by name or (v6) by id.
 
-The coordinator has the rules. The response comes when the deletion is durable and the partitions can no
-longer be reached. After `timeout_ms` it is REQUEST_TIMED_OUT, and the deletion continues. The files are
+The coordinator decides. The response comes when the deletion is durable and the partitions can no longer be
+reached. After `timeout_ms` the response is REQUEST_TIMED_OUT, and the deletion continues. The files are
 deleted later. (Kafka: ControllerApis.deleteTopics.)
 """
 
@@ -46,7 +46,7 @@ def failed(context: RequestContext, code: ErrorCode) -> DeleteTopicsResponse:
 
 
 def refused_to(context: RequestContext, wanted: Wanted) -> Result | None:
-    """Return the result of a topic that the client may not delete; None if it may, or none exists.
+    """Return the refusal for a topic that the client may not delete; None if it may, or there is no topic.
 
     (Kafka: ControllerApis.deleteTopics.)
     """

@@ -1,9 +1,10 @@
-"""DeleteRecords (key 21), versions 0-2: deletes the records below an offset, -1 for all that can be read.
+"""DeleteRecords (key 21), versions 0-2: deletes the records below an offset (-1: the high watermark).
 
-The log worker moves the log start offset and answers when that is on disk. Segments below it are deleted
-at once; the rest of a segment stays in its file and can no longer be read. If a partition is named twice,
-the last offset counts. If records are not durable yet, the deletion waits until they are, at most for the
-request's timeout. (Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
+The log worker moves the log start offset, and answers when the new one is on disk. Whole segments below that
+offset are deleted at once. In the segment that has the offset, earlier records stay but cannot be read. If a
+partition is named twice, the last offset counts. A deletion of records that are not durable yet waits for
+them, at most for the request's timeout. (Kafka: KafkaApis.handleDeleteRecordsRequest,
+Partition.deleteRecordsOnLeader; KIP-107.)
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def failed(context: RequestContext, code: ErrorCode) -> DeleteRecordsResponse:
 
 
 class Deletion(NamedTuple):
-    """What to ask a log worker for, the place of its result, and the log end that must be durable before."""
+    """The question for a log worker, the result to fill in, and the log end that must be durable first."""
 
     before: DeleteBefore
     result: Result
@@ -82,7 +83,7 @@ def checked(context: RequestContext, topic: Topic | None, wanted: Wanted) -> Del
 
 
 def deleted(asked: list[Result], answer: calls.Message) -> None:
-    """Fill in `asked`, the results that a log worker's answer is about."""
+    """Fill in the results of the partitions that a log worker's answer covers."""
     if isinstance(answer, DeletedRecords):
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code, result.low_watermark = one.error, one.log_start

@@ -1,8 +1,8 @@
 """InitProducerId (key 22), versions 0-5: the id of an idempotent or transactional producer.
 
-An idempotent producer gets epoch 0 and an id from a block that the coordinator makes durable before it gives
-it away. The rest of a block is never used when the handler ends. For a transactional id the coordinator knows
-id and epoch. It fences the earlier producer, and aborts the transaction that this one left open.
+An idempotent producer gets epoch 0 and an id from the handler's block of ids, which the coordinator has made
+durable before. When the handler ends, ids left in its block are never used. For a transactional id the
+coordinator returns id and epoch, fences the earlier producer, and aborts that producer's open transaction.
 (Kafka: TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 """
 
@@ -27,7 +27,7 @@ def failed(_context: RequestContext, code: ErrorCode) -> InitProducerIdResponse:
 
 
 def may_be_idempotent(context: RequestContext) -> bool:
-    """Return True if the client may write to the cluster idempotently, or to any topic (KIP-679)."""
+    """Return True if the client may write to at least one topic, or idempotently to the cluster (KIP-679)."""
     authorization = context.broker.authorization
     # In this order, since the second one writes a refusal to the audit log.
     return authorization.allows_any_topic(context, Operation.WRITE) or authorization.allows_cluster(
@@ -45,7 +45,7 @@ def may_be_idempotent(context: RequestContext) -> bool:
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(context: RequestContext) -> Generator[None, None, InitProducerIdResponse | None]:
-    """The id of an idempotent producer; id and epoch of a transactional one."""
+    """Returns a new id for an idempotent producer, or id and epoch of a transactional producer."""
     context.raw_body()  # kept because a transactional producer's request is passed on as it came
     request = context.body
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):

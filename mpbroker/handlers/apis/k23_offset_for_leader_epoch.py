@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4: the offset at which an epoch's records end.
 
-After a change of the leader, consumers ask whether the records they have read are still in the log. A broker
-that is alone never begins an epoch, but it may serve a log directory that has had several. (Kafka:
+After a change of the leader, consumers ask whether the records they have read are still in the log. A single
+broker never begins an epoch, but it may serve a log directory with several epochs. (Kafka:
 KafkaApis.handleOffsetForLeaderEpochRequest, LeaderEpochFileCache.endOffsetFor; KIP-101, KIP-320.)
 """
 
@@ -67,7 +67,7 @@ def answer(context: RequestContext, topic: Topic | None, wanted: Wanted) -> Answ
 
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, name="OffsetForLeaderEpoch", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, OffsetForLeaderEpochResponse]:
-    """Where the records of a leader epoch end."""
+    """Returns the offsets at which the records of leader epochs end."""
     response, done = OffsetForLeaderEpochResponse(), 0
     may_ask_all = context.broker.authorization.allows_cluster(context, CLUSTER_ACTION, is_logged=False)
     for asked in context.body.topics:

@@ -1,8 +1,8 @@
-"""AddPartitionsToTxn (key 24), versions 0-3: a producer will write to these partitions in its transaction.
+"""AddPartitionsToTxn (key 24), versions 0-3: adds partitions to a producer's transaction.
 
-Clients that produce with v12 or later do not ask: writing to a partition adds it. From v4 on this API is for
-brokers that ask each other's coordinators; no client sends that, and handlers here use `CheckTransaction`
-instead. (Kafka: KafkaApis.handleAddPartitionsToTxnRequest; KIP-98, KIP-890.)
+Clients with Produce v12 or later do not use this API: writing to a partition adds the partition. From v4 on
+only Kafka's brokers use it, among themselves; handlers here send `CheckTransaction` instead. (Kafka:
+KafkaApis.handleAddPartitionsToTxnRequest; KIP-98, KIP-890.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def failed(context: RequestContext, code: ErrorCode) -> AddPartitionsToTxnRespon
 
 
 def response_of(context: RequestContext, code_of: Callable[[str], ErrorCode]) -> AddPartitionsToTxnResponse:
-    """Build a response in which all partitions of a topic get the error that `code_of` gives for its name."""
+    """Build a response in which all partitions of a topic get the error `code_of(topic name)`."""
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
@@ -53,7 +53,7 @@ def response_of(context: RequestContext, code_of: Callable[[str], ErrorCode]) ->
     elements_max=TOPICS_MAX,
 )
 def handle(context: RequestContext) -> Generator[None, None, AddPartitionsToTxnResponse | None]:
-    """Makes partitions part of a transaction."""
+    """Adds partitions to a transaction."""
     authorization = context.broker.authorization
     if authorization.is_on:
         topics = context.body.v3_and_below_topics

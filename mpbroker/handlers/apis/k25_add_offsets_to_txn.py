@@ -1,7 +1,7 @@
-"""AddOffsetsToTxn (key 25), versions 0-4: the offsets of a group will be part of a transaction.
+"""AddOffsetsToTxn (key 25), versions 0-4: adds the offsets of a group to a transaction.
 
-The group's partition of `__consumer_offsets` is added. Clients that commit with TxnOffsetCommit v5 do not
-ask. (Kafka: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98, KIP-890.)
+The group's partition of `__consumer_offsets` is added. Clients that commit with TxnOffsetCommit v5 do not use
+this API. (Kafka: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98, KIP-890.)
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ from mpbroker.protocol.api_keys import ApiKey
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(context: RequestContext) -> None:
-    """Makes the offsets of a group part of a transaction."""
+    """Adds the offsets of a group to a transaction."""
     context.broker.forwarding.pass_on(context)

@@ -1,9 +1,9 @@
 """WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, by markers in the log.
 
 The transaction coordinator writes its markers itself. `kafka-transactions.sh abort` asks for a marker for a
-transaction that was left open: nothing after its beginning is read as committed until it has ended. Markers
-are durable before they are answered. Internal topics have a writer of their own and get none here. A
-partition gets a marker once, however often it is named; many are made some at a time. (Kafka:
+transaction that was left open: until it ends, read_committed consumers get no later records. The response
+comes when the markers are durable. Partitions of internal topics are refused. A partition gets a marker once,
+however often it is named. Other requests are served while many markers are being made. (Kafka:
 KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
 """
 

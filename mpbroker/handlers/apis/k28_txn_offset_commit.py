@@ -1,7 +1,7 @@
-"""TxnOffsetCommit (key 28), versions 0-5: a group's offsets that count once a transaction is committed.
+"""TxnOffsetCommit (key 28), versions 0-5: stores a group's offsets as part of a transaction.
 
-The response comes when the offsets are durable; the end of the transaction makes them count or drops them. v5
-adds the group's partition to the transaction by itself. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,
+The response comes when the offsets are durable; the end of the transaction commits or drops them. v5 also
+adds the group's partition to the transaction. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,
 OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 """
 
@@ -40,5 +40,5 @@ def failed(context: RequestContext, code: ErrorCode) -> TxnOffsetCommitResponse:
 
 @api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, name="TxnOffsetCommit", failed=failed, is_forwarded=True)
 def handle(context: RequestContext) -> Outcome:
-    """Stores offsets of a group that count when a transaction is committed."""
+    """Stores offsets of a group that are committed or dropped with a transaction."""
     return pass_on_commit(context, refused, response_of)

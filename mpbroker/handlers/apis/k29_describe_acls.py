@@ -24,7 +24,7 @@ def refused(code: ErrorCode, message: str) -> DescribeAclsResponse:
 
 
 def resources_of(acls: list[Acl]) -> list[DescribeAclsResponse.DescribeAclsResource]:
-    """Group entries by their resource pattern, in the order of its first one."""
+    """Group entries by resource pattern, in the order in which the patterns first occur."""
     found: dict[tuple[int, str, int], DescribeAclsResponse.DescribeAclsResource] = {}
     for acl in acls:
         key, entry = acl[:3], acl[3:]
@@ -36,7 +36,7 @@ def resources_of(acls: list[Acl]) -> list[DescribeAclsResponse.DescribeAclsResou
 
 @api(ApiKey.DESCRIBE_ACLS, 1, 3, name="DescribeAcls", failed=failed)
 def handle(context: RequestContext) -> DescribeAclsResponse:
-    """The access control entries that match a filter."""
+    """Returns the access control entries that match a filter."""
     authorizer = context.broker.authorization.authorizer
     if authorizer is None:
         return refused(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")

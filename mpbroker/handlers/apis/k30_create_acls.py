@@ -1,4 +1,4 @@
-"""CreateAcls (key 30), versions 1-3: adds access control entries; one that is there already is added again.
+"""CreateAcls (key 30), versions 1-3: adds access control entries, unless the same entries exist.
 
 The response comes when the entries are durable and all handlers apply them. (Kafka: AclApis.handleCreateAcls,
 AclControlManager.createAcls; KIP-140, KIP-290.)

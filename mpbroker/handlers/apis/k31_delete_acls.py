@@ -1,4 +1,4 @@
-"""DeleteAcls (key 31), versions 1-3: removes the access control entries that filters match, and names them.
+"""DeleteAcls (key 31), versions 1-3: removes and returns the access control entries that filters match.
 
 The response comes when the removal is durable and no handler uses the entries. (Kafka:
 AclApis.handleDeleteAcls, AclControlManager.deleteAcls; KIP-140, KIP-290.)

@@ -1,7 +1,7 @@
 """DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, and its source.
 
-The broker named "" has the settings that clients have altered for all brokers. A group or a subscription to
-client metrics may have any name, as in Kafka; the coordinator has its settings. (Kafka:
+The broker named "" has the settings that clients have altered for all brokers. As in Kafka, a group or a
+client metrics subscription need not exist; the coordinator returns its settings. (Kafka:
 ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types and documentation.)
 """
 
@@ -61,7 +61,7 @@ def broker_entries(context: RequestContext, name: str, keys: list[str] | None) -
 
 
 def entries(context: RequestContext, resource: Resource, settings: Settings) -> list[Entry]:
-    """Return the settings of a resource. Raises ApiError if it is unknown, or the client may not see it."""
+    """Return the settings of a resource. Raises ApiError if it is unknown or the client lacks permission."""
     check_permission(context, resource, DESCRIBING)
     # An empty list means every setting, as in Kafka.
     keys = resource.configuration_keys or None
@@ -108,14 +108,14 @@ def describe(context: RequestContext, resource: Resource, settings: Settings) ->
 
 
 def size_of(result: Result) -> int:
-    """Return about how many bytes of the response a resource takes."""
+    """Return the approximate size of a resource's result in the response, in bytes."""
     texts = (text for c in result.configs for text in (c.name, c.value, c.documentation))
     return SMALLEST_CONFIG_BYTES * len(result.configs) + sum(len(text or "") for text in texts)
 
 
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, DescribeConfigsResponse | None]:
-    """Every setting of a resource, with default, synonyms and documentation; log levels."""
+    """Returns every setting of a resource, with default, synonyms and documentation; also log levels."""
     # Each once, however often it is named: responses can be much longer than the request.
     resources = {(one.resource_type, one.resource_name): one for one in context.body.resources}
     settings: Settings = {}

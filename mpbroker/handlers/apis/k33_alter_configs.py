@@ -1,7 +1,7 @@
 """AlterConfigs (key 33), versions 0-2: replaces all altered settings of a topic, this broker or all brokers.
 
-The response comes when the alteration is durable and the log process and all handlers apply it; for a
-broker, when all its processes do. Settings that the request does not name are reset. (Kafka:
+The response comes when the alteration is durable and is applied by the log process and all handlers; for
+settings of the broker, by all processes. Settings that the request does not name are reset. (Kafka:
 KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
 """
 
@@ -33,5 +33,5 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     elements_max=CHANGES_MAX,
 )
 def handle(context: RequestContext) -> Generator[None, None, Message | None]:
-    """Replaces the settings of topics, and what was altered of the broker's own."""
+    """Replaces all altered settings of topics or of the broker."""
     return alter(context, changes_of, AlterConfigsResponse, replaces=True)

@@ -1,7 +1,7 @@
-"""AlterReplicaLogDirs (key 34), versions 1-2: partitions move to another log directory of this broker.
+"""AlterReplicaLogDirs (key 34), versions 1-2: moves partitions to another log directory of this broker.
 
-The response comes when the log workers have begun: then the future replica exists, and DescribeLogDirs
-describes it until it has replaced the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
+The response comes when the log workers have begun the moves. From then on DescribeLogDirs describes the
+future replica until it has replaced the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
 ReplicaManager.alterReplicaLogDirs; KIP-113.)
 """
 
@@ -49,7 +49,7 @@ def checked(context: RequestContext, path: str, topic: str, partition: int) -> M
 
 
 def begun(asked: list[Result], answer: calls.Message) -> None:
-    """Fill in `asked`, the results that a log worker's answer is about."""
+    """Fill in the results of the partitions that a log worker's answer covers."""
     if isinstance(answer, MovesBegun):
         for result, error in zip(asked, answer.errors, strict=True):
             result.error_code = error
@@ -61,7 +61,7 @@ def begun(asked: list[Result], answer: calls.Message) -> None:
 
 @api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, name="AlterReplicaLogDirs", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, AlterReplicaLogDirsResponse]:
-    """Moves partitions to other log directories while they are served."""
+    """Moves partitions to other log directories; clients can use the partitions meanwhile."""
     topics: dict[str, OfTopic] = {}
     wanted: list[tuple[MovePartition, Result]] = []
     for each in context.body.dirs:

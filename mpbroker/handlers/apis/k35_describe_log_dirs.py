@@ -1,10 +1,9 @@
 """DescribeLogDirs (key 35), versions 1-5: log directories, their file systems, and the sizes of partitions.
 
-A partition's size is that of its segments, without their indexes and without files that are being deleted. It
-is read from the files, not asked of the log process. If a partition moves, its future replica is described
-too; only its log worker knows the lag, and one that has just been started does not know yet.
-(Kafka: KafkaApis.handleDescribeLogDirsRequest, ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the
-totals.)
+A partition's size is the size of its segments, without indexes and without files that are being deleted. The
+handler reads it from the files. The future replica of a moving partition is described, too. Its lag comes
+from the log worker, which does not know the lag shortly after a start. (Kafka:
+KafkaApis.handleDescribeLogDirsRequest, ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def described(context: RequestContext, number: int) -> Result:
 
 
 def asked_for(context: RequestContext) -> Iterator[tuple[Topic, int]]:
-    """Yield the partitions that exist; all of them if the request names none."""
+    """Yield (topic, number) of each requested partition that exists; of all if the request has no list."""
     metadata = context.broker.metadata
     if context.body.topics is None:
         for topic in list(metadata.by_name.values()):
@@ -72,7 +71,7 @@ def asked_for(context: RequestContext) -> Iterator[tuple[Topic, int]]:
 
 @api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
 def handle(context: RequestContext) -> Generator[None, None, DescribeLogDirsResponse]:
-    """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
+    """Describes log directories: space of their file systems, sizes of partitions, and moves under way."""
     # A client that follows a move must not get the old directory without a future replica: it would regard
     # the move as abandoned.
     moves: list[calls.MovingPartition] = []
@@ -103,9 +102,10 @@ def handle(context: RequestContext) -> Generator[None, None, DescribeLogDirsResp
 def current_replica(
     context: RequestContext, topic: Topic, number: int, results: list[Result]
 ) -> tuple[OfPartition | None, int]:
-    """Return a description of the replica that is served, and the number of its log directory.
+    """Return a description of the replica that clients use, and the number of its log directory.
 
-    The description is None if there is no replica, or its directory has failed: the disk may hang.
+    The description is None for a failed log directory, whose disk may hang. Without a replica the result is
+    (None, -1).
     """
     broker, tried = context.broker, -1
     while True:
@@ -127,7 +127,7 @@ def current_replica(
 
 
 def futures_in(context: RequestContext, results: list[Result]) -> Iterator[calls.MovingPartition]:
-    """Yield the future replicas found on disk: a move continues after the death of its log worker."""
+    """Yield the future replicas on disk: a log worker that has just started may not know its moves yet."""
     for number, result in enumerate(results):
         directory = Path(context.broker.config.log_dirs[number])
         with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ def futures_in(context: RequestContext, results: list[Result]) -> Iterator[calls
 
 
 def future_bytes(move: calls.MovingPartition) -> int:
-    """Return the size of a future replica, which may have got the partition's name meanwhile."""
+    """Return the bytes of a future replica's segments, even if it has just become the current replica."""
     future = Path(move.directory)
     for directory in (future, future.with_name(partition_name(move.topic, move.partition))):
         with contextlib.suppress(OSError):

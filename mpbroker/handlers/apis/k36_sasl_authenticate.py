@@ -1,7 +1,7 @@
 """SaslAuthenticate (key 36), versions 0-2: authentication, which processors do before handlers get requests.
 
-A handler gets it only from a connection that has no SASL or has finished it, and that is an error. (Kafka:
-KafkaApis.handleSaslAuthenticateRequest.)
+A handler gets this request only from a connection without SASL, or after its authentication. The response is
+an error then. (Kafka: KafkaApis.handleSaslAuthenticateRequest.)
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ ERROR = "SaslAuthenticate request received after successful authentication"
 
 @api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate")
 def handle(_context: RequestContext) -> SaslAuthenticateResponse:
-    """Continues SASL authentication; refused at any other time."""
+    """Refuses SASL authentication, which is possible only before all other requests of a connection."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=ERROR)

@@ -1,8 +1,8 @@
 """CreatePartitions (key 37), versions 0-3: gives topics more partitions.
 
-The response comes when the new partitions can be written to. After `timeout_ms` it is REQUEST_TIMED_OUT, and
-the creation continues. (Kafka: ControllerApis.createPartitions, ReplicationControlManager.createPartitions;
-KIP-195.)
+The response comes when the new partitions can be written to. After `timeout_ms` the response is
+REQUEST_TIMED_OUT, and the creation continues. (Kafka: ControllerApis.createPartitions,
+ReplicationControlManager.createPartitions; KIP-195.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""CreateDelegationToken (key 38), versions 1-3: makes a token with which a client logs in as its owner.
+"""CreateDelegationToken (key 38), versions 1-3: makes a token with which clients log in as its owner.
 
-The response comes when the token is durable and every processor knows it. Owners and renewers are users;
-Kafka takes owners of any type, and lets their tokens log in as users. (Kafka:
+The response comes when the token is durable and every processor knows it. Owners and renewers must be users.
+Kafka accepts owners of other types, but a client with their token logs in as a user. (Kafka:
 KafkaApis.handleCreateTokenRequest, DelegationTokenControlManager; KIP-48, KIP-373.)
 """
 
@@ -33,7 +33,7 @@ def failed(context: RequestContext, code: ErrorCode) -> Response:
 
 
 def owner_of(context: RequestContext) -> Principal:
-    """Return the owner that the request names, or else its client."""
+    """Return the owner that the request names, or else the client's own principal."""
     body = context.body
     if not body.owner_principal_name:
         return principal_of(context.session.principal)
@@ -41,7 +41,7 @@ def owner_of(context: RequestContext) -> Principal:
 
 
 def refusal(context: RequestContext, owner: Principal) -> ErrorCode | None:
-    """Return why the client may not have such a token, None if it may."""
+    """Return the error if the client may not create the requested token, else None."""
     if not may_ask_for_tokens(context):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     if str(owner) != context.session.principal and not context.allows(CREATE_TOKENS, str(owner)):
@@ -65,7 +65,7 @@ def refusal(context: RequestContext, owner: Principal) -> ErrorCode | None:
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(context: RequestContext) -> Generator[None, None, Response]:
-    """Makes a token for logging in as its owner."""
+    """Creates a token with which a client logs in as the token's owner."""
     body, owner = context.body, owner_of(context)
     if (code := refusal(context, owner)) is not None:
         return failed(context, code)

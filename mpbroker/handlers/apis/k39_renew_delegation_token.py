@@ -1,4 +1,4 @@
-"""RenewDelegationToken (key 39), versions 1-2: moves a token's expiry, up to its longest life.
+"""RenewDelegationToken (key 39), versions 1-2: postpones a token's expiry, up to its maximum lifetime.
 
 (Kafka: KafkaApis.handleRenewTokenRequest, DelegationTokenControlManager; KIP-48.)
 """
@@ -29,7 +29,7 @@ def failed(_context: RequestContext, code: ErrorCode) -> Response:
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(context: RequestContext) -> Outcome:
-    """Lets a token live longer."""
+    """Postpones the expiry of a token."""
     body = context.body
     call = ChangeToken(body.hmac, context.session.principal, body.renew_period_ms)
     return change_token(context, call, Response, "renewed")

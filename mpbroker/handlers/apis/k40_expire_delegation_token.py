@@ -1,6 +1,6 @@
-"""ExpireDelegationToken (key 40), versions 1-2: has a token expire soon, or now: then it is removed.
+"""ExpireDelegationToken (key 40), versions 1-2: sets a token's expiry, or removes the token at once.
 
-Connections that have logged in by it stay until their sessions end. (Kafka:
+Connections that have logged in with the token stay until their sessions end. (Kafka:
 KafkaApis.handleExpireTokenRequest, DelegationTokenControlManager; KIP-48.)
 """
 
@@ -30,7 +30,7 @@ def failed(_context: RequestContext, code: ErrorCode) -> Response:
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(context: RequestContext) -> Outcome:
-    """Has a token expire, soon or now."""
+    """Sets the expiry of a token, or removes the token at once."""
     body = context.body
     call = ChangeToken(body.hmac, context.session.principal, body.expiry_time_period_ms, expires=True)
     return change_token(context, call, Response, "set the expiry of")

@@ -1,8 +1,8 @@
 """DescribeDelegationToken (key 41), versions 1-3: tokens of some principals, or of all, with their HMACs.
 
-A client sees the tokens that it owns, has requested or may renew, and others by permission. The coordinator
-gives them in pieces. (Kafka: KafkaApis.handleDescribeTokensRequest, DelegationTokenManager.filterToken;
-KIP-48, KIP-373.)
+A client sees the tokens that it owns, has requested or may renew, and tokens that it has a permission for.
+The coordinator returns many tokens in several answers. (Kafka: KafkaApis.handleDescribeTokensRequest,
+DelegationTokenManager.filterToken; KIP-48, KIP-373.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def described(token: TokenDetails) -> Response.DescribedDelegationToken:
 
 @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3, name="DescribeDelegationToken", elements_max=MEMBERS_MAX)
 def handle(context: RequestContext) -> Generator[None, None, Response | None]:
-    """Tokens of some owners or of all, as far as the client may see them."""
+    """Returns the tokens of some owners or of all, as far as the client may see them."""
     if not may_ask_for_tokens(context):
         return Response(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     if token_macs(context.broker.config.delegation_token_secret_key) is None:

@@ -1,8 +1,8 @@
-"""ElectLeaders (key 43), versions 0-2: never elects, since the one broker leads each partition with a leader.
+"""ElectLeaders (key 43), versions 0-2: elects no leader, since the only broker leads all its partitions.
 
-A partition whose log directory failed has no leader. The only broker that could lead it has lost it, whether
-the election is clean or not. If all partitions are meant (null), the response has only those that need an
-election. (Kafka: ReplicationControlManager.electLeaders; KIP-183, KIP-460.)
+A partition whose log directory failed has no leader, and neither a clean nor an unclean election finds one.
+For a request about all partitions (null) the response has only partitions that need an election. (Kafka:
+ReplicationControlManager.electLeaders; KIP-183, KIP-460.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def failed(context: RequestContext, code: ErrorCode) -> ElectLeadersResponse:
 
 
 def has_leader(context: RequestContext, topic: Topic, number: int) -> bool:
-    """Return True if the partition has a leader, as Metadata reports it."""
+    """Return True if the partition has a leader: its log directory is not offline."""
     image = topic.partitions[number]
     now = context.broker.in_table(image)
     return now is None or not now.flags & PartitionFlag.PARTITION_OFFLINE
@@ -72,7 +72,7 @@ def asked_for(context: RequestContext) -> Iterable[tuple[str, Iterable[int]]]:
 
 @api(ApiKey.ELECT_LEADERS, 0, 2, name="ElectLeaders", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, ElectLeadersResponse]:
-    """No election is needed; no broker can lead a partition whose log directory failed."""
+    """Reports that no election is needed, or that no broker can lead the partition (failed log directory)."""
     request: ElectLeadersRequest = context.body
     if request.election_type not in _NOBODY:
         return refused(context, ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")

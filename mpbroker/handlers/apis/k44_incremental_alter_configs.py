@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs (key 44), versions 0-1: settings of topics and of the broker, and parts of lists.
+"""IncrementalAlterConfigs (key 44), versions 0-1: alters settings one by one, also items of a list.
 
-The response comes when the alteration is durable and the log process and all handlers apply it; for a
-broker, when all its processes do. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
+The response comes when the alteration is durable and is applied by the log process and all handlers; for
+settings of the broker, by all processes. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
 ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 """
 
@@ -32,5 +32,5 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     elements_max=CHANGES_MAX,
 )
 def handle(context: RequestContext) -> Generator[None, None, Message | None]:
-    """Settings of topics and dynamic ones of the broker, parts of lists, levels of the broker's loggers."""
+    """Alters single settings of topics and the broker, items of lists, and levels of the broker's loggers."""
     return alter(context, changes_of, IncrementalAlterConfigsResponse, replaces=False)

@@ -1,7 +1,8 @@
-"""AlterPartitionReassignments (key 45), versions 0-1: which brokers have a partition.
+"""AlterPartitionReassignments (key 45), versions 0-1: assigns partitions to brokers.
 
-There is one broker. A request to keep a partition where it is succeeds at once, so that
-`kafka-reassign-partitions`, which asks this before it moves replicas between log directories, can continue.
+There is only this broker. A request to keep a partition here succeeds at once, so that
+`kafka-reassign-partitions` can continue: it sends such a request before it moves replicas between log
+directories.
 (Kafka: ReplicationControlManager.alterPartitionReassignments; KIP-455.)
 """
 
@@ -54,7 +55,7 @@ def outcome(context: RequestContext, topic: str, wanted: Wanted) -> tuple[ErrorC
 
 @api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, name="AlterPartitionReassignments", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
-    """Takes assignments of partitions to the one broker that there is."""
+    """Accepts assignments of partitions to this broker, and refuses all others."""
     body: AlterPartitionReassignmentsRequest = context.body
     responses: list[OfTopic] = []
     done = 0

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (key 48), versions 0-1: the quotas of all entities that a filter lets through.
+"""DescribeClientQuotas (key 48), versions 0-1: the quotas of all entities that a filter matches.
 
 The response comes from this handler's metadata. (Kafka: ClientQuotasImage.describe; KIP-546, KIP-612.)
 """
@@ -31,7 +31,7 @@ def failed(_context: RequestContext, code: ErrorCode) -> DescribeClientQuotasRes
 
 
 def checked(components: list[DescribeClientQuotasRequest.ComponentData]) -> Filter:
-    """Return the filter of a request. Raises BadFilter if it is not a valid one."""
+    """Return a request's filter, made from its components. Raises BadFilter if a component is not valid."""
     wanted: Filter = {}
     for component in components:
         kind, how = component.entity_type, _TYPES.get(component.match_type)
@@ -63,7 +63,7 @@ def entry(entity: Entity, values: dict[str, float]) -> DescribeClientQuotasRespo
 
 @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, name="DescribeClientQuotas", failed=failed)
 def handle(context: RequestContext) -> DescribeClientQuotasResponse:
-    """Quotas of users, client ids and addresses, by an exact name, the default, or any name."""
+    """Returns quotas of users, client ids and addresses, by an exact name, the default, or any name."""
     quotas = context.broker.metadata.quotas
     try:
         wanted = checked(context.body.components)

@@ -1,7 +1,7 @@
-"""AlterClientQuotas (key 49), versions 0-1: sets and removes quotas, or checks whether it could.
+"""AlterClientQuotas (key 49), versions 0-1: sets and removes quotas, or only validates the request.
 
-The coordinator decides, and answers when the change is durable and published. A quota of an address takes an
-address, never a name: a resolver may take long, and a handler must not wait for it.
+The coordinator decides, and answers when the change is durable and published. An `ip` must be an address, not
+a host name, since resolving a name may take long.
 (Kafka: ControllerApis.handleAlterClientQuotas; KIP-546.)
 """
 
@@ -36,7 +36,7 @@ def failed(context: RequestContext, code: ErrorCode) -> AlterClientQuotasRespons
 
 
 def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
-    """Return the alteration of one entity. Raises InvalidQuota if a quota is given two values."""
+    """Return the alteration of one entity. Raises InvalidQuota if a quota is given more than once."""
     entity = [(e.entity_type, e.entity_name) for e in entry.entity]
     changes: dict[str, float | None] = {}
     for op in entry.ops:

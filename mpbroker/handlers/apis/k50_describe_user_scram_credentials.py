@@ -1,6 +1,6 @@
-"""DescribeUserScramCredentials (key 50), version 0: the users with credentials, and for which mechanisms.
+"""DescribeUserScramCredentials (key 50), version 0: users, and the mechanisms of their credentials.
 
-No list, or an empty one, means all users. (Kafka: ScramImage.describe; KIP-554.)
+A null or empty list means all users. (Kafka: ScramImage.describe; KIP-554.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def failed(_context: RequestContext, code: ErrorCode) -> Response:
     elements_max=CHANGES_MAX,
 )
 def handle(context: RequestContext) -> Generator[None, None, Response]:
-    """Users with SCRAM credentials, their mechanisms and iterations."""
+    """Returns users with SCRAM credentials, their mechanisms and iterations."""
     users = context.body.users
     question = DescribeScram([one.name for one in users] if users else None)
     answer = yield from ask_coordinator(context, question, ScramUsers)

@@ -1,6 +1,6 @@
 """AlterUserScramCredentials (key 51), version 0: sets and removes users' SCRAM credentials.
 
-A client sends the salted password. Only the keys that a login is checked against are passed on from here. The
+A client sends the salted password. The coordinator gets only the keys against which logins are checked. The
 response comes when the change is durable and every processor can see it. (Kafka: ScramControlManager;
 KIP-554.)
 """
@@ -33,7 +33,7 @@ def failed(context: RequestContext, code: ErrorCode) -> Response:
 
 
 def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramImage:
-    """Return the credential to store. One of an unknown mechanism has no keys: the coordinator refuses it."""
+    """Return the credential to store. For an unknown mechanism it has no keys, and will be refused."""
     kind = _KINDS.get(asked.mechanism)
     if kind is None:
         return ScramImage(asked.name, asked.mechanism, asked.iterations, b"", b"", b"")

@@ -1,7 +1,8 @@
-"""DescribeCluster (key 60), versions 0-2: the cluster's id, brokers and controller, all of it this broker.
+"""DescribeCluster (key 60), versions 0-2: the cluster's id, and this broker as its broker and controller.
 
-v1 asks for brokers or controllers (KIP-919). Controllers have no listener of their own here, so asking for
-them is a mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
+From v1 on a request asks for brokers or for controllers (KIP-919). There is no listener for controllers, so a
+request for controllers gets MISMATCHED_ENDPOINT_TYPE. No broker is ever fenced (v2). (Kafka:
+AuthHelper.computeDescribeClusterResponse.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def failed(context: RequestContext, code: ErrorCode) -> DescribeClusterResponse:
 
 @api(ApiKey.DESCRIBE_CLUSTER, 0, 2, name="DescribeCluster", failed=failed)
 def handle(context: RequestContext) -> DescribeClusterResponse:
-    """The cluster's id, its brokers and its controller."""
+    """Returns the cluster's id, its brokers and its controller."""
     request, broker = context.body, context.broker
     if request.endpoint_type == CONTROLLERS:
         return refused(

@@ -1,8 +1,8 @@
 """DescribeProducers (key 61), version 0: the producers of a partition and their open transactions.
 
-The log worker is asked. Each partition is described once, however often it is named: responses can be much
-longer than the request. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
-KIP-664.)
+The answers come from the log workers. Each partition is described once, however often it is named, since a
+response can be much longer than its request. (Kafka: KafkaApis.handleDescribeProducersRequest,
+ReplicaManager.activeProducerState; KIP-664.)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def failed(context: RequestContext, code: ErrorCode) -> DescribeProducersRespons
 
 
 def fill_in(context: RequestContext, asked: list[Result], answer: calls.Message) -> None:
-    """Fill in `asked`, the results that a log worker's answer is about."""
+    """Fill in the results of the partitions that a log worker's answer covers."""
     if isinstance(answer, Producers):
         producers = sum(len(one.producers) for one in answer.partitions)
         if context.exceeds_response_limit(PRODUCER_BYTES * producers):
@@ -64,7 +64,7 @@ def fill_in(context: RequestContext, asked: list[Result], answer: calls.Message)
 
 @api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, DescribeProducersResponse]:
-    """The producers that a partition remembers, with their open transactions."""
+    """Returns the active producers of partitions, with their open transactions."""
     response = response_of(context, ErrorCode.NONE)
     wanted: list[tuple[PartitionProducers, Result]] = []
     done = 0

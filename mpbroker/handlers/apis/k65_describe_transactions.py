@@ -30,7 +30,7 @@ def refused(names: list[str], code: ErrorCode) -> list[State]:
 def visible(
     context: RequestContext, states: list[State], denials: list[State]
 ) -> Generator[None, None, DescribeTransactionsResponse]:
-    """Leave out the topics that the client may not describe."""
+    """Return the response without the topics that the client may not describe."""
     allows = context.broker.authorization.allows
     for done, state in enumerate(states, start=1):
         state.topics = [t for t in state.topics if allows(context, DESCRIBE_TOPIC, t.topic, is_logged=False)]
@@ -43,7 +43,7 @@ def visible(
     ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, name="DescribeTransactions", failed=failed, elements_max=GROUP_IDS_MAX
 )
 def handle(context: RequestContext) -> Generator[None, None, DescribeTransactionsResponse]:
-    """Producer, state and partitions of transactional ids."""
+    """Returns producer, state and partitions of transactional ids."""
     allowed, denied = yield from context.split(DESCRIBE_TRANSACTION, context.body.transactional_ids, str)
     denials = refused(denied, DESCRIBE_TRANSACTION.denied)
     if not allowed:

@@ -1,6 +1,6 @@
-"""ListTransactions (key 66), versions 0-2: the existing transactional ids, by state, producer and more.
+"""ListTransactions (key 66), versions 0-2: the transactional ids, filtered by state, producer and more.
 
-v1 adds a filter by duration (KIP-994), v2 one by a pattern of the id (KIP-1152). (Kafka:
+v1 adds a filter by duration (KIP-994), v2 a filter by a pattern of the id (KIP-1152). (Kafka:
 TransactionStateManager.listTransactionStates; KIP-664.)
 """
 

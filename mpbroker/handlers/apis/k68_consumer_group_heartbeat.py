@@ -1,8 +1,9 @@
-"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, like in a Kafka whose groups are classic (KIP-848).
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, since only classic groups are served.
 
-It is advertised nevertheless. librdkafka with group.protocol=consumer waits forever, without an error, for a
-broker that has this API, but stops with an error if the response is UNSUPPORTED_VERSION. (Kafka:
-KafkaApis.handleConsumerGroupHeartbeat.)
+The API is advertised, since librdkafka with group.protocol=consumer waits forever, without an error, for a
+broker that has this API, but stops with an error if the response is UNSUPPORTED_VERSION. A Kafka broker
+without the consumer protocol responds with the same error. (Kafka: KafkaApis.handleConsumerGroupHeartbeat;
+KIP-848.)
 """
 
 from __future__ import annotations
@@ -20,5 +21,5 @@ REFUSED = (
 
 @api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat")
 def handle(_context: RequestContext) -> ConsumerGroupHeartbeatResponse:
-    """Refused with UNSUPPORTED_VERSION; advertised because librdkafka hangs where it is not."""
+    """Refuses requests with UNSUPPORTED_VERSION; advertised because librdkafka hangs otherwise."""
     return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)

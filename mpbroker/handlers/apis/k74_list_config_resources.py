@@ -40,7 +40,7 @@ def found(context: RequestContext, kinds: set[int]) -> Iterator[Resource]:
 
 @api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, name="ListConfigResources", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, ListConfigResourcesResponse]:
-    """The names of topics, broker and loggers, and of groups and client metrics that have settings."""
+    """Lists the names of topics, broker and loggers, and of groups and client metrics that have settings."""
     has_kinds = context.version >= FIRST_VERSION_WITH_KINDS
     supported: set[int] = set(ConfigResourceType) if has_kinds else {ConfigResourceType.CLIENT_METRICS}
     kinds: set[int] = set(context.body.resource_types) or supported

@@ -1,1 +1,1 @@
-"""Calls of a handler to the coordinator and the log workers, and how long they wait."""
+"""Calls of a handler to the coordinator and the log workers, and their deadlines."""

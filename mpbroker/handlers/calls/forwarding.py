@@ -1,9 +1,9 @@
 """Requests about groups and transactions, on their way to the coordinator and back (KIP-590).
 
-A handler passes a request on as its client sent it, and gets back the response as it is sent. While the
-coordinator has the request it is parked: it counts as no handler's load, and the end of its connection is
-noticed. A JoinGroup may be away for minutes. Requests on which the coordinator would work for long do not
-reach it at once: what a request may name is bounded by its API, and some are asked a part at a time.
+A handler passes on the bytes that the client has sent, and gets back the bytes of the response. While the
+coordinator has a request, the request is parked: it does not count as load of a handler, and is cancelled if
+its connection ends. A JoinGroup may be parked for minutes. No request keeps the coordinator busy for long:
+each API limits how much a request may name, and some requests are forwarded in parts.
 
 Short commits and heartbeats are forwarded by the turn, and come here only in uncommon cases (`take_over`;
 `hot_path/forwarded.pxd`).
@@ -37,7 +37,7 @@ LONG_FIELDS: Final = dict(zip(WAIT_FOR_OTHERS, ("protocols", "assignments"), str
 
 
 class Forwarding:
-    """Requests that the coordinator has, by connection, with the numbers of their calls."""
+    """Requests that wait for the coordinator's response, by connection, with the numbers of their calls."""
 
     def __init__(self, coordinator: PatientClient, parked_memory: ParkedMemory) -> None:
         self._coordinator = coordinator
@@ -50,7 +50,7 @@ class Forwarding:
     # ---- as it came
 
     def pass_on(self, context: PendingRequest) -> None:
-        """Pass a request on unchanged. If it waits for other members, there must be memory for that."""
+        """Pass a request on unchanged. Fail a JoinGroup or SyncGroup if there is no memory for its wait."""
         if context.slot.api_key in WAIT_FOR_OTHERS:
             size = REQUEST_BYTES + context.body_bytes
             if not self._parked_memory.has_room(context, size):
@@ -68,9 +68,10 @@ class Forwarding:
         request: Callable[[list[str]], Message],
         results_of: Callable[[Any], list[Any]],
     ) -> Generator[None, None, list[Any]]:
-        """Forward a request about many names in several, each name once; return the results of all.
+        """Forward a request about many names as several requests, each name once; return all results.
 
-        `request` makes a request about a list of names. Its response may omit names at the end of the list.
+        `request` makes a request about a list of names. If its response omits names at the end of the list,
+        they are asked for again. `results_of` returns the results in a response.
         """
         left = list(dict.fromkeys(names))
         longest = max(map(len, left), default=0) or 1
@@ -101,7 +102,7 @@ class Forwarding:
     def _forward(
         self, context: PendingRequest, version: int, body: bytes, then: Callable[[ForwardedResponse], None]
     ) -> None:
-        """Send a call to the coordinator. `then` answers the request, or forwards another part."""
+        """Send a request to the coordinator. `then` is called with its response."""
         slot = context.slot
         call = ForwardedRequest(
             slot.api_key, version, context.client_id, f"/{context.session.client_host}", body
@@ -132,18 +133,18 @@ class Forwarding:
     # ---- by the turn
 
     def take_over(self, context: PendingRequest, call: Forwarded) -> None:
-        """Take over a request that the turn has passed on; it is then handled like those of `pass_on`."""
+        """Take over a request that the turn has forwarded, as if `pass_on` had passed it on."""
         context.was_passed_on(call.taken_ns, call.passed_on_ns)
         answered = context.later(partial(self._answered, context, context.respond_forwarded))
         self._away.setdefault(context.slot.connection, {})[context] = call.number
         self._coordinator.adopt(call.number, call.block, call.generation, call.size, answered)
 
     def take_over_dropped(self, call: Forwarded) -> None:
-        """Take over the call of a request that has ended."""
+        """Take over the call of a request that has ended; its answer is ignored."""
         self._coordinator.adopt(call.number, call.block, call.generation, call.size, lambda _answer: None)
 
     def taken(self, call: Call) -> None:
-        """Release the memory of a request that the coordinator has read, and that waits for other members."""
+        """Release the memory of a request that waits for other group members: the coordinator has read it."""
         self._coordinator.taken(call.request)
         for context, number in self._away.get(call.connection, {}).items():
             if number == call.request:
@@ -178,7 +179,7 @@ class Forwarding:
                 self._coordinator.abandon(number)
 
     def release(self) -> None:
-        """Tell clients that wait for other members to ask again, because this handler stops."""
+        """Fail requests that wait for other group members, since this handler stops. Their clients retry."""
         for context, number in self._all():
             if context.slot.api_key in WAIT_FOR_OTHERS:
                 self._back(context)

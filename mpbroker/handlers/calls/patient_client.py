@@ -1,10 +1,10 @@
-"""Calls of a handler to the coordinator or a log worker, and how long they wait.
+"""Calls of a handler to the coordinator or a log worker, and their deadlines.
 
-A call whose client states a timeout has a deadline. After it the client gets an error, and the call may still
-succeed. (Kafka: the deadline of a controller event.)
+A call whose client states a timeout has a deadline. After the deadline the client gets an error, and the call
+may still succeed. (Kafka: the deadline of a controller event.)
 
-Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds. A
-client soon gives up after an error about a missing coordinator, but waits long for an answer.
+While the coordinator is restarted, calls wait for the new process, for some tens of milliseconds. Clients
+soon give up after an error about a missing coordinator, but wait long for a response.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def nothing() -> None:
 
 
 def none() -> int:
-    """Return 0: there are no other calls."""
+    """Return 0, for a client without other calls to count."""
     return 0
 
 
 class _Deadline:
-    """A call under way whose client waits until a deadline. `then` is called once, and forgotten."""
+    """A call under way whose client waits until a deadline. `then` gets the answer or a timeout error."""
 
     __slots__ = ("_expired", "_then", "answer")
 
@@ -56,7 +56,7 @@ class _Deadline:
         self._end(Failed(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT.message))
 
     def _end(self, answer: Message) -> None:
-        """Call `then` and drop it: it keeps the request in memory, and the server may answer much later."""
+        """Call `then` and drop it, since it would keep the request in memory until the server answers."""
         then, self._then = self._then, None
         assert then is not None
         then(answer)
@@ -64,7 +64,7 @@ class _Deadline:
 
 @dataclass(frozen=True)
 class _Unsent:
-    """A call that waits for the server's successor. `dropped` is called when it has waited too long."""
+    """A call that waits for the server's successor. `dropped` is called if the call waits too long."""
 
     message: Message
     then: Then
@@ -80,12 +80,12 @@ class _Unsent:
 
 
 class PatientClient:
-    """An RpcClient that answers each call once, with `Failed` if the server dies before it answers.
+    """Calls to a server over an RpcClient. Each gets one answer, `Failed` if the server dies before that.
 
-    While there is no server a call waits for `successor_ms`, provided that `expire` is called in time; if
-    that is 0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind`
-    connects to its successor. `counters` gets the number of waiting calls, together with the `others` that
-    the turn has made; None: they are not counted.
+    While there is no server, a call waits for up to `successor_ms`; if that is 0, the call fails at once. The
+    owner must call `expire` in time to end such waits. `clear` drops the calls that wait to be sent to a dead
+    server, `rebind` connects to its successor. `counters`, unless it is None, gets the number of waiting
+    calls: those made here and `others()`, the number of calls that the turn has made.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class PatientClient:
     def call(self, message: Message, then: Then, connection: int = 0, deadline_ms: int = NEVER_MS) -> int:
         """Call the server; return the number of the call, 0 if it has failed already.
 
-        After `deadline_ms` (monotonic) `then` gets an error.
+        `then` gets the answer, or an error after `deadline_ms` (monotonic).
         """
         if self.server_is_up:
             return self._send(message, then, connection, deadline_ms)
@@ -127,7 +127,7 @@ class PatientClient:
         return self._wait(message, then, connection, deadline_ms)
 
     def abandon(self, number: int) -> None:
-        """Notify the server, if it has the call, that its answer is not needed."""
+        """Drop a call that is not sent yet, or notify the server that no answer to the call is needed."""
         found = self._unsent.pop(number, None)
         if found is None and self.server_is_up:
             self.call(Abandon(number), lambda _answer: None)
@@ -180,7 +180,7 @@ class PatientClient:
         return ends
 
     def adopt(self, number: int, block: int, generation: int, size: int, then: Then) -> None:
-        """Take over a call of the turn: its answer, or the server's death, goes to `then`."""
+        """Take over a call that the turn has made: `then` gets its answer, or `Failed` if the server dies."""
         self.client.adopt(number, block, generation, size, then)
         self._count()
 
@@ -194,7 +194,7 @@ class PatientClient:
         self.client.taken(number)
 
     def server_died(self) -> None:
-        """Fail all calls under way: they will not be answered."""
+        """Fail all calls under way, because the server has died."""
         self.server_is_up = False
         self._clear()
         for then in self.client.server_died():
@@ -202,7 +202,7 @@ class PatientClient:
         self._count()
 
     def welcome(self) -> None:
-        """Connect to the server's successor, with empty rings."""
+        """Connect to the server's successor, whose rings are empty, and send the calls that waited."""
         self._rebind()
         self.arrived()
 
@@ -215,7 +215,7 @@ class PatientClient:
             self._send(call.message, call.then, call.connection, call.deadline_ms, number)
 
     def expire(self, now_ms: int) -> None:
-        """Fail calls that have waited long enough. The server still completes them."""
+        """Fail calls whose time is over. The server still completes those that were sent."""
         if self._purgatory.expire(now_ms):
             self._count()
 

@@ -1,1 +1,1 @@
-"""Fetches that the hot path leaves to Python: parked ones, sessions, files, the disk."""
+"""Fetches that the hot path leaves to Python: parked fetches, sessions, open files, reads from disk."""

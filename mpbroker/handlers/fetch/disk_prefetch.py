@@ -1,13 +1,14 @@
 """Cold reads: threads of this handler bring parts of files into the page cache for fetches.
 
 A processor that sends a part of a file which is not in the page cache waits for the disk, and so do all its
-connections. A handler that reads one waits too. So a handler asks whether a part is resident before it reads
-it or answers with it (`mpbroker.storage.residency`), and has the rest read here, where only the fetches
-that need it wait. (Kafka has no counterpart: its network threads wait.)
+connections. A handler that reads such a part waits, too. So a handler checks whether a part is resident
+(`mpbroker.storage.residency`) before it reads the part or answers with it. Parts that are not resident are
+read by these threads, so that only fetches of those parts wait. (Kafka has no counterpart: its network
+threads wait.)
 
 Pages are moved through a pipe to /dev/null, so they are not copied. The kernel reads them in large folios, as
-for any sequential reader. With POSIX_FADV_WILLNEED they would come as single pages, which costs ten times the
-CPU in everything that handles them, in one piece that nothing interrupts.
+for any sequential reader. With POSIX_FADV_WILLNEED it would read single pages, in one call that nothing
+interrupts, and all handling of single pages costs ten times the CPU.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 class DiskPrefetch:
-    """The cold reads of a handler. A thread calls `wake` to make the loop call `reap`."""
+    """The cold reads of a handler. A thread calls `wake` to make the handler's loop call `reap`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -54,14 +55,15 @@ class DiskPrefetch:
         self._threads: list[threading.Thread] = []
 
     def __len__(self) -> int:
-        """Return the number of reads that are not over."""
+        """Return the number of reads under way."""
         return len(self._waiting)
 
     def read(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
         """Read a part of a file into the page cache in a thread; `reap` calls `then` afterwards.
 
-        `then` tries again to use the part, or asks again: the read has ended, has failed, or found no room.
-        Raises OSError if the file cannot be examined, or within `then` if the read has failed.
+        `then` must check again whether the part is resident and, if not, call `read` again: the read may have
+        failed or not begun. Raises OSError if the file cannot be examined. After a failed read, the call in
+        `then` raises the error of that read.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length
@@ -94,7 +96,7 @@ class DiskPrefetch:
         self._threads.append(thread)
 
     def _do_without_thread(self, why: Exception) -> None:
-        """Read in the loop if there is no thread at all: all requests wait for the disk then."""
+        """Log that no thread could be started. If none runs, read in the main thread: all requests wait."""
         log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
         if not self._threads:
             self._jobs.put(None)
@@ -158,7 +160,7 @@ class DiskPrefetch:
 
 
 class Drain:
-    """A pipe to /dev/null, through which pages are pulled into the page cache. For one thread.
+    """A pipe to /dev/null, through which one thread pulls pages into the page cache.
 
     Raises OSError if the pipe cannot be opened.
     """
@@ -179,9 +181,9 @@ class Drain:
             os.close(fd)
 
     def pull(self, fd: int, position: int, count: int) -> int:
-        """Return how many bytes are in the page cache now, 0 at the end of the file.
+        """Read at most `count` bytes into the page cache; return how many, 0 at the end of the file.
 
-        Raises OSError if they cannot be read.
+        Raises OSError if the file cannot be read.
         """
         got = os.splice(fd, self._in, min(count, PIECE_BYTES), offset_src=position)
         left = got

@@ -1,9 +1,10 @@
-"""Fetch sessions of one handler, and the part that each fetch has in its session (KIP-227). Sans-I/O.
+"""Fetch sessions of one handler, and how a fetch uses and changes its session (KIP-227). Sans-I/O.
 
-A session lives with the handler that made it, which its id names (mpbroker/ipc/fetch_sessions.pxd);
-processors bring its fetches there. So each handler is one of Kafka's FetchSessionCacheShards and has its
-share of `max.incremental.fetch.session.cache.slots`. When it dies or leaves, its sessions go with it. Another
-handler then answers their next fetch with FETCH_SESSION_ID_NOT_FOUND, and the client makes a new session.
+A session belongs to the handler that has created it. The session's id names this handler
+(mpbroker/ipc/fetch_sessions.pxd), to which processors send all fetches of the session. So each handler is one
+of Kafka's FetchSessionCacheShards and has its share of `max.incremental.fetch.session.cache.slots`. When a
+handler ends, its sessions end. Another handler answers their next fetch with FETCH_SESSION_ID_NOT_FOUND, and
+the client asks for a new session.
 (Kafka: FetchSession, FetchSessionCacheShard, FetchManager, FetchContext and its kinds.)
 """
 
@@ -44,7 +45,7 @@ Wanted: TypeAlias = FetchRequest.FetchPartition
 
 
 class Interest(NamedTuple):
-    """One partition that a fetch asks for. `topic` is its name or id, as the version has it."""
+    """One partition that a fetch asks for. `topic` is the topic's name, from v13 on its id."""
 
     topic: str | bytes
     wanted: Wanted
@@ -55,7 +56,7 @@ class Interest(NamedTuple):
 
 
 class Maker(NamedTuple):
-    """The request that made a session. It comes again with the same values if its response was not sent."""
+    """The request that created a session. If its response cannot be sent, the same request comes again."""
 
     connection: int
     correlation: int
@@ -65,7 +66,7 @@ UNKNOWN_MAKER = Maker(-1, -1)
 
 
 class FetchSessionCache:
-    """The sessions of handler number `handler`. `places` holds those that its turn can find."""
+    """The sessions of handler number `handler`. `places` has those that the handler's turn can find."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def resize(self, slots: int) -> None:
-        """Set how many sessions there may be. Existing sessions stay."""
+        """Set the largest number of sessions. Existing sessions stay."""
         self._slots = slots
         self._places.close(slots == 0)
 
@@ -111,12 +112,12 @@ class FetchSessionCache:
             self._count()
 
     def remove_made_by(self, maker: Maker) -> None:
-        """Remove the session that this request made last, if any: its client never got its id."""
+        """Remove the last session that this request created, if any: the client never got its id."""
         # A client may use the same correlation id for all its requests.
         self.remove(next((id_ for id_, by in reversed(self._makers.items()) if by == maker), NO_SESSION))
 
     def resized(self, session: FetchSession) -> None:
-        """Count the session's partitions again after they have changed."""
+        """Update the number of cached partitions after the session's partitions have changed."""
         if session.id in self._sizes:
             self._partitions += len(session) - self._sizes[session.id]
             self._sizes[session.id] = len(session)
@@ -125,9 +126,9 @@ class FetchSessionCache:
     def maybe_create(
         self, *, privileged: bool, by_id: bool, size: int, maker: Maker | None = None
     ) -> FetchSession | None:
-        """Return a new session without partitions, or None if there is no room for one of that size.
+        """Create a session without partitions; return None if there is no room for `size` partitions.
 
-        Call `resized` when its partitions have been put.
+        Call `resized` after adding the partitions.
         """
         now_ms = self._now_ms()
         if size > self.partitions_max:
@@ -153,11 +154,11 @@ class FetchSessionCache:
         return session_id
 
     def _try_evict(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Evict a session to make room for one of this kind and size; return True if one was evicted.
+        """Evict a session to make room for a new one with `size` partitions; return True if that succeeded.
 
-        A session unused for MIN_EVICTION_MS is evicted first, else one that is worth less. Followers are
-        worth more than consumers, more partitions more than fewer. A young session is not evicted for one
-        of equal worth, a young follower's session for none.
+        A session unused for MIN_EVICTION_MS is evicted first, otherwise the least worthy `_is_evictable`
+        session if the new one is worth more. A follower's session is worth more than a consumer's, then more
+        partitions are worth more than fewer.
         """
         oldest = min(self._sessions.values(), key=lambda s: s.used_ms, default=None)
         if oldest is None:
@@ -185,7 +186,7 @@ class FetchSessionCache:
 
 
 def _is_evictable(session: FetchSession, *, by_privileged: bool) -> bool:
-    """Return True if a session may be evicted, as of its last fetch (Kafka: FetchSessionCacheShard.touch)."""
+    """Return True if a session was in use for MIN_EVICTION_MS, or may be evicted for a follower's session."""
     grown_up = session.used_ms - session.created_ms > MIN_EVICTION_MS
     return grown_up or (by_privileged and not session.privileged)
 
@@ -195,7 +196,7 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 
 class FetchContext:
-    """A fetch without a session: its request names the partitions, and its response has all of them."""
+    """A fetch without a session: its request names all partitions, and its response has all of them."""
 
     def __init__(self, request: FetchRequest, by_id: bool) -> None:
         self._request = request
@@ -205,7 +206,7 @@ class FetchContext:
         self.names: dict[bytes, str] = {}
 
     def respond_in_pieces(self, answers: list[Answer]) -> Generator[None, None, FetchResponse]:
-        """Build the response from `answers` to all interests, in their order; pause after each piece."""
+        """Build the response, in pieces, from an answer for each of `interests`, in their order."""
         response = FetchResponse()
         following = iter(answers)
         for done, topic in enumerate(self._request.topics, start=1):
@@ -219,12 +220,12 @@ class FetchContext:
         return FetchResponse()
 
     def preview(self, answers: list[Answer]) -> FetchResponse:
-        """Build a response of the same size that is not sent."""
+        """Build a response as large as the response to these answers, to measure it. Change no session."""
         return at_once(FetchContext.respond_in_pieces(self, answers))
 
 
 class FullFetchContext(FetchContext):
-    """A fetch that asks for everything, and for a session for the fetches that follow."""
+    """A fetch that names all its partitions, and asks for a session for later fetches."""
 
     def __init__(
         self,
@@ -259,7 +260,7 @@ class FullFetchContext(FetchContext):
 
 
 class IncrementalFetchContext(FetchContext):
-    """A fetch of a session: request and response have the changed partitions only."""
+    """A fetch in a session: request and response have only partitions with changes."""
 
     def __init__(self, request: FetchRequest, session: FetchSession) -> None:
         super().__init__(request, session.by_id)
@@ -287,7 +288,7 @@ class IncrementalFetchContext(FetchContext):
         return self._response(kept)
 
     def _response(self, partitions: list[tuple[str | bytes, Answer]]) -> FetchResponse:
-        """Build a response in which consecutive partitions of one topic share its entry."""
+        """Build a response in which consecutive partitions of a topic share one topic entry."""
         response = FetchResponse(session_id=self._session.id)
         before: str | bytes | None = None
         for topic, answer in partitions:
@@ -309,7 +310,7 @@ class IncrementalFetchContext(FetchContext):
 
 
 def is_news(session: FetchSession, interest: Interest, answer: Answer, *, is_sent: bool = True) -> bool:
-    """Return True if the answer is news to the client. If it `is_sent`, remember that the client has it."""
+    """Return True if the client does not know the answer yet; with `is_sent`, remember it as known."""
     check = session.note_sent if is_sent else session.is_news
     return check(
         interest.key,
@@ -345,9 +346,9 @@ def new_context(
 ) -> FetchContext | ErrorCode:
     """Return the context of a fetch, or the error if its session cannot continue.
 
-    Kafka: FetchManager.newContext.
+    (Kafka: FetchManager.newContext.)
 
-    `again`: the fetch was answered before, with slices that could not be sent.
+    `again`: the fetch was answered before, but the response could not be sent.
     """
     by_id = version >= FIRST_TOPIC_ID_VERSION
     if version < FIRST_SESSION_VERSION:

@@ -1,8 +1,8 @@
 """Fetches that wait for bytes, parked under the partition table slots they read.
 
-Each such slot has a waiting mark. It is set before the fetch polls again and cleared with the last fetch of
-the slot. The log process publishes, reads the marks, then changes this handler's dirty word. So either the
-second poll finds the new bytes or the dirty word changes. (Kafka: DelayedFetch.)
+A slot's waiting mark is set before a fetch polls again, and cleared with the last fetch of the slot. The log
+process publishes new bytes, reads the marks, then changes this handler's dirty word. So either the second
+poll finds the new bytes or the dirty word changes. (Kafka: DelayedFetch.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shm.table import SlotTable
 
 
 class ParkedFetch(Protocol):
-    """A request that waits for bytes, with its context; see `purgatory.Operation`."""
+    """A request that waits for bytes: a `purgatory.Operation` with the context of the request."""
 
     @property
     def context(self) -> PendingRequest: ...
@@ -31,7 +31,7 @@ class ParkedFetch(Protocol):
 
 
 class Fetches:
-    """The parked fetches of a handler. `waiter` is the handler's number, its column in the marks."""
+    """The parked fetches of a handler. `waiter` is the handler's number, under which it sets marks."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Fetches:
         return len(self._purgatory)
 
     def park(self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int) -> None:
-        """Have a fetch wait, until it ends. The caller tries it once more when its slots have marks."""
+        """Park a fetch and mark its slots. The caller must then try the fetch once more."""
         # A fetch has its connection for itself, so an entry with its id belongs to a past one.
         connection = fetch.context.slot.connection
         self._by_connection[connection] = self._purgatory.watch(fetch, slots, deadline_ms)
         self._count()
 
     def poll(self) -> None:
-        """Try the fetches of slots that changed since the last poll. Call it when the dirty word moved."""
+        """Try the fetches of slots that changed since the last poll. Call this after a dirty word changed."""
         moved = []
         for slot in self._purgatory.watched():
             version = self._table.version(slot)
@@ -74,11 +74,11 @@ class Fetches:
             self._count()
 
     def poll_all(self) -> None:
-        """Try all fetches: a change of the metadata may have turned some into errors."""
+        """Try all fetches, since some may have to be answered with errors after a change of the metadata."""
         self.check(self._purgatory.watched())
 
     def check(self, slots: Iterable[int]) -> None:
-        """Try the fetches of slots that have got what they wait for, or whose bytes were read from disk."""
+        """Try the fetches parked under these slots."""
         self._purgatory.check(*slots)
         self._count()
 
@@ -97,14 +97,14 @@ class Fetches:
         self._count()
 
     def expire_now(self, connection: int) -> None:
-        """Expire the fetch of a connection before its time."""
+        """Expire the fetch of a connection before its deadline."""
         watch = self._by_connection.pop(connection, None)
         if watch is not None and (fetch := self._purgatory.cancel(watch)) is not None:
             fetch.expire()
         self._count()
 
     def release(self, request: Request) -> None:
-        """Forget the fetch of a request that has ended, if it has parked one."""
+        """Forget the parked fetch of a request that has ended, if there is one."""
         watch = self._by_connection.get(request.connection)
         if watch is not None and (watch.operation is None or watch.operation.context.slot is request):
             del self._by_connection[request.connection]
@@ -115,7 +115,7 @@ class Fetches:
         return self._purgatory.next_deadline_ms()
 
     def cancel(self, connection: int) -> None:
-        """Cancel the fetch of a closed connection, which ends the lease of its request."""
+        """Cancel the fetch of a closed connection; the processor gets the request's block back."""
         watch = self._by_connection.pop(connection, None)
         if watch is not None and (fetch := self._purgatory.cancel(watch)) is not None:
             fetch.context.cancel()

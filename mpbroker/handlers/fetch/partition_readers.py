@@ -25,7 +25,7 @@ LOOKED_AT_ONCE = 32
 
 
 def bound_of(partition: Partition, isolation_level: int) -> Bound:
-    """Return the end of what a consumer may see: high watermark, or last stable offset for read_committed."""
+    """Return where a consumer's view ends: high watermark, or last stable offset for read_committed."""
     if isolation_level == READ_COMMITTED:
         return Bound(
             partition.last_stable_offset, partition.last_stable_segment, partition.last_stable_position
@@ -39,7 +39,7 @@ Key: TypeAlias = tuple[bytes, int, int, int]
 
 
 def _key(partition: Partition) -> Key:
-    """Return the key of a partition's reader. A move to another log directory changes it."""
+    """Return the key of a partition's reader. A move to another log directory changes the key."""
     return partition.topic_id, partition.partition, partition.generation, partition.log_dir
 
 
@@ -47,12 +47,12 @@ class _Held:
     """Keeps a reader's directory open, so that no other directory can get its inode number."""
 
     def __init__(self, path: Path) -> None:
-        """Hold the directory with this name. Raises OSError."""
+        """Open the directory at `path`. Raises OSError."""
         self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._status = os.fstat(self._fd)
 
     def has_lost(self, path: Path) -> bool:
-        """Return whether another directory has the name. Nothing has it while a directory is renamed."""
+        """Return True if another directory is at `path`; False if none is, as during a rename."""
         try:
             return not os.path.samestat(os.stat(path), self._status)  # noqa: PTH116 - for each fetch
         except FileNotFoundError:
@@ -68,8 +68,8 @@ class _Held:
 class Readers:
     """Open readers, as many as the limit of open files allows.
 
-    `turn_partitions_max`: of how many partitions the fetch turn may keep files open. `log_dirs`: in the order
-    in which the partition table numbers them.
+    `turn_partitions_max`: the number of partitions whose files the fetch turn may keep open. `log_dirs` are
+    in the order of their numbers in the partition table.
     """
 
     def __init__(
@@ -87,11 +87,10 @@ class Readers:
         self._to_look_at: list[Key] = []
 
     def get(self, name: str, partition: Partition) -> PartitionReader:
-        """Return the reader of a partition of the topic with this name.
+        """Return the reader of a partition of topic `name`. Raises OSError if there is no directory.
 
-        A partition that has moved away and back has other files under the same names, while the earlier ones
-        wait for their deletion. A reader that still had those open would see no further than they go, so it
-        is replaced. Raises OSError if there is no directory.
+        A partition that has moved to another log directory and back has new files under the same names. A
+        reader that has the earlier files open would not see later records, so it is replaced.
         """
         key = _key(partition)
         directory = self.directory(name, partition)
@@ -115,9 +114,9 @@ class Readers:
         self._drop(_key(partition))
 
     def forget_deleted(self) -> bool:
-        """Close those of the next readers whose files were deleted; return False after the last ones.
+        """Check the next few readers, and close each whose files were deleted; return False after the last.
 
-        Deleted files would keep their space for as long as they are open.
+        Deleted files keep their disk space for as long as they are open.
         """
         if not self._to_look_at:
             self._to_look_at = list(self._open)

@@ -5,10 +5,10 @@ The answer lies after the frame, in the rest of the request's own block:
     | frame of the request | pad to 8 | bytes of the response frame | paths | pad to 8 | n times Part |
 
 A fetch is hot if it comes from a consumer, all its partitions are live, its offsets are in the log, in
-segments that the turn knows (fetch_positions.pxd), and there is enough to send now. It is either a full fetch
-that wants no session, or an incremental fetch of a session of some partitions by their ids that changes none
-but offsets (session_table.pxd). All else is left to the slow path, which parks it, reads for it or refuses
-it. Then only bytes after the frame have changed.
+segments that the turn knows (fetch_positions.pxd), and there are enough bytes to send now. It must be a full
+fetch without a session, or an incremental fetch in a session of few partitions, named by topic ids, that adds
+and forgets no partition (session_table.pxd). All other fetches are left to the slow path, which parks, serves
+or refuses them. If a fetch is left, only bytes after its frame have changed.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

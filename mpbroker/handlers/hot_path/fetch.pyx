@@ -93,7 +93,7 @@ cdef inline bint take_partition(Cursor *c, int version, Wanted *wanted) noexcept
 
 
 cdef bint may_read(const Wanted *wanted, const PartitionSlot *now) noexcept nogil:
-    """Return True if neither the offset nor the epochs give a reason to refuse."""
+    """Return True if the partition's state, the offset and the epochs allow the read."""
     if not now.flags & PARTITION_LIVE or now.flags & PARTITION_OFFLINE:
         return False
     if wanted.leader_epoch != ANY_EPOCH and wanted.leader_epoch != now.leader_epoch:
@@ -107,7 +107,7 @@ cdef inline bint slice_of(
     PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir, const Wanted *wanted,
     const Bound *bound, Answer *answer
 ) noexcept nogil:
-    """Add the partition's slice, if any, to the answer. Return False if the request is for the slow path."""
+    """Add the partition's slice, if any, to the answer. Return False to leave the fetch to the slow path."""
     cdef Reader *reader = reader_of(places, slot, generation, log_dir)
     cdef Sliced *sliced
     cdef Spot spot
@@ -156,7 +156,7 @@ cdef inline bint slice_of(
 cdef inline bint answer_partition(
     Answer *answer, Topic *topic, const Wanted *wanted, TableRef *table, PlacesRef *places, PartitionSlot *now
 ) noexcept nogil:
-    """Write the partition's answer and read its slot into `now`. Return False if it is for the slow path."""
+    """Write the partition's answer; read its slot into `now`. Return False to use the slow path."""
     cdef FetchCount *count
     cdef uint32_t before = answer.slices, length, slot, generation
     cdef uint8_t *p = answer.at
@@ -267,7 +267,7 @@ cdef bint answer_topics(
 
 
 cdef bint take_changes(Cursor *c, int version, Session *session, Changes *changes) noexcept nogil:
-    """List the session's partitions with the request's changes. Return False if the request adds one."""
+    """List the session's partitions with the request's changes. Return False if it adds a partition."""
     cdef int64_t topics = take_length(c, True, True), _, partitions
     cdef uint32_t place = session.cached[0].after, k
     cdef const uint8_t *topic_id
@@ -307,7 +307,7 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
 
 
 cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows) noexcept nogil:
-    """Begin a topic's entry, and end the one before if `follows`; return where its partition count is."""
+    """Begin a topic's entry, after ending the previous one if `follows`; return where its count is."""
     if follows:
         p[0] = 0
         p += 1
@@ -319,9 +319,10 @@ cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows
 cdef bint answer_changes(
     Answer *answer, Changes *changes, TopicsRef *topics, TableRef *table, PlacesRef *places
 ) noexcept nogil:
-    """Write the session's partitions that have news. Return False if one is for the slow path.
+    """Write the session's partitions that have changed. Return False to leave the fetch to the slow path.
 
-    Consecutive partitions of one topic share its entry. Each count is less than 127, so it is one byte.
+    Consecutive partitions of a topic share one topic entry. Each count is less than 127, so it takes one
+    byte.
     """
     cdef uint8_t *count = answer.at
     cdef uint8_t *of_topic = NULL
@@ -366,7 +367,7 @@ cdef bint answer_changes(
 
 
 cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) noexcept nogil:
-    """Record the answer in the session."""
+    """Record the request's changes and the answer in the session."""
     cdef CachedPartition *cached
     cdef const Change *change
     cdef uint32_t i
@@ -387,7 +388,7 @@ cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) no
 cdef bint take_session(
     SessionsRef *sessions, const SessionOfFetch *asked_session, int version, Session **session
 ) noexcept nogil:
-    """Find the session of an incremental fetch, NULL if it wants none. Return False for the slow path."""
+    """Set `session` to the fetch's session, or NULL if it has none. Return False to use the slow path."""
     session[0] = NULL
     if asked_session.epoch == FINAL_FETCH or (asked_session.epoch == FULL_FETCH and sessions.none):
         return asked_session.id == 0  # another id ends that session
@@ -400,7 +401,7 @@ cdef bint take_session(
 
 
 cdef bint take_rest(Cursor *c, int version) noexcept nogil:
-    """Read the fields after the topics. Return False, for Python, at forgotten topics, tags or bad bytes."""
+    """Read the fields after the topics. Return False for forgotten topics, tags or malformed bytes."""
     cdef bint flexible = version >= FLEXIBLE
     cdef int64_t length
     if version >= SESSIONS and take_length(c, flexible, True) != 0:
@@ -415,7 +416,7 @@ cdef bint take_rest(Cursor *c, int version) noexcept nogil:
 
 
 cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept nogil:
-    """Write the paths after the response's bytes, then the parts in the order of sending."""
+    """Write the segments' paths after the response's bytes, then the parts. Return False if room is short."""
     cdef uint8_t *path = answer.at
     cdef uint64_t paths = 0, at
     cdef uint32_t i, sent = 0
@@ -453,7 +454,7 @@ cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
     SessionsRef *sessions, int64_t now_ms, int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
 ) noexcept nogil:
-    """Answer the fetch and fill `out`, except `done_ns`. Return False if it is not a hot one."""
+    """Answer a hot fetch and fill `out` except `done_ns`. Return False for any other fetch."""
     cdef int version = request.api_version
     cdef uint8_t *block = arena + request.block
     cdef int32_t wait_ms, bytes_min, bytes_max
@@ -523,7 +524,7 @@ cdef inline int32_t least_bytes(int32_t bytes_min, int32_t fetch_bytes_max) noex
 
 
 cdef uint8_t *put_head(Answer *answer, uint32_t correlation) noexcept nogil:
-    """Write size (filled in last), correlation id, header tags, throttle_time_ms, error_code, session_id."""
+    """Write the fields before the topics except the size, which is filled in last; return their end."""
     cdef uint8_t *p = answer.start + 8
     store_u32(answer.start + 4, correlation)
     if answer.version >= FLEXIBLE:

@@ -4,16 +4,16 @@
     Reader           the last SEGMENTS segments read of one partition
     Segment          its open files, and the last FOUND positions in the log file
 
-Positions belong to open files and are forgotten with them, since compaction puts another file under the same
-name.
+A position belongs to an open file and is forgotten when the file is closed, since compaction puts another
+file under the same name.
 
-Only resident data is located here; Python has other data read from the disk
+Only data in the page cache (resident data) is located here; Python has other data read from the disk
 (`mpbroker.handlers.fetch.disk_prefetch`).
-A part that was found resident counts as resident for WARM_MS, together with later appends: a consumer at the
-end of a log costs no system call for the test.
+A part that was found resident counts as resident for WARM_MS, together with later appends. So a fetch at the
+end of a log needs no system call to find out.
 
-Python fills the places (`learn`) when it has served a fetch that the turn could not. They are private to one
-handler. An offset that is not among the positions is looked up in the segment's index, as in
+Python fills the places (`learn`) when it has served a fetch that the turn could not serve. The places are
+private to one handler. An offset that is not among the positions is looked up in the segment's index, as in
 `mpbroker.storage.reader`.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -65,7 +65,7 @@ cdef struct PlacesRef:
     int64_t now_ms              # set before each search
 
 cdef inline bint is_damaged(const PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil:
-    """Return whether anything of the partition is damaged; only Python knows what."""
+    """Return True if some range of the partition is damaged. Only Python knows the ranges."""
     return damage_version(load_relaxed(&places.damaged[slot]), generation) != 0
 
 cdef Reader *reader_of(
@@ -85,5 +85,5 @@ cdef class FetchPositions:
     cdef PlacesRef ref
     cdef ChunkBuffer buffer
     cdef const unsigned char[::1] words
-    cdef public int partitions_max      # that have a place at a time, for want of descriptors
+    cdef public int partitions_max      # with a place at a time: file descriptors are limited
     cdef _open(self, Segment *segment, int64_t base, bytes path)

@@ -27,7 +27,7 @@ cdef int64_t NO_END = <int64_t>1 << 62
 cdef Reader *reader_of(
     PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir,
 ) noexcept nogil:
-    """Return the place of a partition in a log directory; NULL if it has none."""
+    """Return the place of a partition whose files are in this log directory; NULL if it has none."""
     cdef Reader *reader = &places.readers[slot % READERS]
     if (
         reader.generation == 0 or reader.slot != slot
@@ -43,7 +43,7 @@ cdef int64_t file_bytes(int fd) noexcept nogil:
 
 
 cdef bint is_deleted(const Segment *segment) noexcept nogil:
-    """Return whether one of the segment's open files is deleted."""
+    """Return True if one of the segment's open files is deleted."""
     cdef struct_stat status
     if segment.base < 0:
         return False
@@ -53,10 +53,10 @@ cdef bint is_deleted(const Segment *segment) noexcept nogil:
 
 
 cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
-    """Return the first invisible byte of a segment; -1 if nothing of it is visible.
+    """Return the position of the first byte that is not visible; -1 if nothing of the segment is visible.
 
-    A segment before the bound's is visible as a whole. A file that ends before the bound is not the
-    bound's: the partition has moved to another log directory and back.
+    Segments before the bound's segment are wholly visible. A file that ends before the bound counts as not
+    visible: it is another file of the same name, since the partition has moved between log directories.
     """
     cdef int64_t size = file_bytes(segment.fd) if segment.base <= bound.segment_base else -1
     if segment.base == bound.segment_base:
@@ -83,7 +83,7 @@ cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *s
 cdef bint is_warm(
     const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
 ) noexcept nogil:
-    """Return whether `length` visible bytes from the spot on can be read without waiting for the disk."""
+    """Return True if the visible part of `length` bytes from the spot on is in the page cache."""
     cdef Segment *segment = spot.segment
     cdef int64_t position = spot.position, end = min(position + length, spot.limit)
     cdef bint known = segment.warm_from <= position <= segment.warm_to
@@ -113,7 +113,7 @@ cdef bint index_is_warm(Segment *segment, int64_t now_ms) noexcept nogil:
 cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noexcept nogil:
     """Return the position of a batch at or before the offset; -1 if the index cannot be read.
 
-    Sets `named` to the offset in the index entry, one of that batch; -1 if no entry was used.
+    Sets `named` to the offset in the index entry, which that batch must contain; -1 if there is no entry.
     """
     cdef uint8_t entry[16]
     cdef int64_t bytes, place
@@ -137,9 +137,9 @@ cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noe
 cdef bint locate(
     PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot,
 ) noexcept nogil:
-    """Find the batch that holds the offset.
+    """Set `spot` to the batch that contains the offset.
 
-    Returns False if it is not in a known segment, or if finding it would wait for the disk.
+    Returns False if the offset is not in a known segment, or if finding it would wait for the disk.
     """
     cdef Chunk *chunk = places.chunk
     cdef const uint8_t *header
@@ -222,7 +222,7 @@ cdef class FetchPositions:
             raise MemoryError("no memory for the places of fetches")
 
     def __init__(self, const unsigned char[::1] damaged):
-        """Start without places. `damaged`: the words of damage, one per slot of the partition table."""
+        """Start with all places free. `damaged`: the words of damage, one per slot of the partition table."""
         self.words = damaged
         self.partitions_max = READERS
         self.ref.damaged = <const uint64_t *>&damaged[0]
@@ -233,7 +233,7 @@ cdef class FetchPositions:
             free(self.ref.readers)
 
     def __len__(self) -> int:
-        """Count the partitions that have a place."""
+        """Return the number of partitions that have a place."""
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 
@@ -241,9 +241,9 @@ cdef class FetchPositions:
         self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path,
         uint32_t log_dir=0,
     ) -> None:
-        """Remember the segment that a fetch was served from, in place of the oldest one of its partition.
+        """Remember the segment that a fetch was served from, in place of the partition's oldest segment.
 
-        When `partitions_max` partitions are remembered, nothing is stored for further ones.
+        When `partitions_max` partitions are remembered, no further partition gets a free place.
         `generation` is at least 1; 0 marks a free place.
         """
         cdef Reader *reader = &self.ref.readers[slot % READERS]
@@ -294,12 +294,12 @@ cdef class FetchPositions:
             forget_segment(segment)
 
     def forget(self, uint32_t slot) -> None:
-        """Forget a partition: the file that this table names for a slice has been replaced by another one."""
+        """Forget a partition, because a processor has found another file at the path of a slice."""
         if self.ref.readers[slot % READERS].slot == slot:
             forget_reader(&self.ref.readers[slot % READERS])
 
     def forget_deleted(self) -> None:
-        """Close files that were deleted: they keep their space for as long as they are open."""
+        """Close files that were deleted: they keep their disk space for as long as they are open."""
         cdef int i, k
         for i in range(READERS):
             for k in range(SEGMENTS):

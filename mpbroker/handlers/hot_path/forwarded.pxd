@@ -1,4 +1,4 @@
-"""Short requests that go to the coordinator as they came, and back, without Python: commits and heartbeats.
+"""Short requests that are forwarded to the coordinator without Python: offset commits and heartbeats.
 
     processor -> turn          REQUEST
     turn      -> coordinator   CALL: a ForwardedRequest in a block of the handler's own arena
@@ -6,9 +6,9 @@
     turn      -> coordinator   RETURN, without its bell: it only ends the lease of the answer's block
     turn      -> processor     SEND, after the request's frame in the processor's block
 
-The request counts as load of its handler until it is answered, so the processor gets no notice meanwhile.
-Whatever is uncommon is Python's: an answer that is an error of the whole request, a coordinator that died, a
-handler that stops. Python then takes the request over as if it had forwarded it itself (`Forwarded`,
+The request counts as load of its handler until it is answered, so the processor is not notified meanwhile.
+Python handles all uncommon cases: an answer that is an error of the whole request, a coordinator that died, a
+handler that stops. Python then takes the request over as if it had forwarded the request itself (`Forwarded`,
 `handlers/calls/forwarding.py`).
 """
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -62,7 +62,7 @@ cdef inline bint is_forwardable(const ForwardedRef *forwarded, int api_key) noex
     return 0 <= api_key < APIS_MAX and forwarded.apis[api_key].used
 
 cdef inline ForwardedEntry *forward_entry(const ForwardedRef *forwarded, uint32_t number) noexcept nogil:
-    """Return the entry of a call. NULL: the call is Python's."""
+    """Return the entry of a call; NULL if Python has made the call."""
     cdef ForwardedEntry *entry
     if forwarded.entries == NULL:
         return NULL

@@ -108,7 +108,7 @@ cdef bint forward_begin(
 ) noexcept nogil:
     """Lend the coordinator a call and fill its descriptor. Return False if Python has to serve the request.
 
-    `arena` is that of the request, `own` the handler's.
+    `arena` has the request, `own` is the handler's arena for the call.
     """
     cdef const ForwardedApi *api = &forwarded.apis[request.api_key]
     cdef const uint8_t *frame = arena + request.block
@@ -158,7 +158,7 @@ cdef void forward_end(ForwardedRef *forwarded, ForwardedEntry *entry, ArenaRef *
 # ---- the answer
 
 cdef inline bint take_text(Cursor *c, const char *text, uint32_t length) noexcept nogil:
-    """Return True if the next value is this short text."""
+    """Read the next value; return True if it is this text, of at most 31 bytes."""
     cdef const uint8_t *p = take(c, length + 1)
     return p != NULL and p[0] == (FIXSTR | length) and memcmp(p + 1, text, length) == 0
 
@@ -181,7 +181,7 @@ cdef inline uint32_t take_octets(Cursor *c, const uint8_t **octets) noexcept nog
 
 
 cdef inline int take_number(Cursor *c) noexcept nogil:
-    """Read a number of at most 16 bits."""
+    """Read and return a msgpack number of at most 16 bits."""
     cdef const uint8_t *p = take(c, 1)
     cdef uint8_t kind = p[0] if p != NULL else 0
     if kind < 0x80:
@@ -213,10 +213,10 @@ cdef bint forward_answer(
     const ForwardedEntry *entry, const ForwardedRef *forwarded, const CallSlot *answer,
     const uint8_t *theirs, uint8_t *arena, MetersRef *meters, ReplySlot *reply,
 ) noexcept nogil:
-    """Write the response after the request, count its error codes, and fill `reply` but for its times.
+    """Write the response behind the request in its block, count error codes, fill `reply` except its times.
 
-    Return False, having done nothing, if the answer is not a whole response, or finds no room. `theirs` is
-    the coordinator's arena, `arena` that of the request.
+    Return False, having done nothing, if the answer is not a whole response, or there is no room. `theirs`
+    is the coordinator's arena, with the answer; `arena` has the request.
     """
     cdef const RequestSlot *request = &entry.request
     cdef const uint8_t *body = NULL

@@ -41,7 +41,7 @@ cdef inline int to_log(LogPeer *log, const Slot *job, CountersRef *counters) noe
     return append(&log.waiting, job)
 
 cdef inline void drain_to_log(LogPeer *log) noexcept nogil:
-    """Stage waiting descriptors as far as there is room; ask to be woken for the rest."""
+    """Stage waiting descriptors while there is room; ask the log worker to wake the handler for the rest."""
     cdef uint64_t i = 0
     if log.waiting.count == 0:
         return

@@ -14,7 +14,7 @@ from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 cdef inline void count_produce(
     MetersRef *meters, const uint8_t *arena, const ProduceSlot *job, uint64_t unpacked_bytes
 ) noexcept nogil:
-    """Count each partition of a request that goes to the log process, and what its batches unpacked to."""
+    """Count each partition of a request that goes to the log process, and the unpacked bytes of batches."""
     cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
     cdef JobBatch *batches = <JobBatch *>(<uint8_t *>header + sizeof(JobHeader))
     cdef uint32_t i
@@ -26,7 +26,7 @@ cdef inline void count_produce(
         note_api(api_page(meters, PRODUCE_KEY), ApiHistogram.TEMPORARY_BYTES, unpacked_bytes)
 
 cdef inline void count_fetch(MetersRef *meters, const FetchCounts *counts) noexcept nogil:
-    """Count an answer without errors: neither the response nor a partition of it has one."""
+    """Count a fetch whose response and partitions have no error."""
     cdef uint64_t *cell
     cdef uint32_t i
     for i in range(counts.count):

@@ -1,13 +1,13 @@
 """The common Produce request (v3-13), decoded, validated and turned into a job without Python (KIP-98).
 
-The body is passed twice. `measure` walks its structure and checks every bound. `accept` then finds the
+The body is read twice. `measure` walks its structure and checks every bound. `accept` then finds the
 topics, validates the batches and writes the job and the response after the request, in the rest of its block:
 
     | frame of the request | pad to 8 | JobHeader | n times JobBatch | response frame with holes | free |
 
 Compressed batches are unpacked to be validated (records/unpack.h), up to 1 MiB for a request. Anything
 uncommon (an error of any kind, a batch that has to be recompressed, a transaction, too little room) is left
-to the slow path. Then only bytes after the frame have changed.
+to the slow path. If a request is left, only bytes after its frame have changed.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

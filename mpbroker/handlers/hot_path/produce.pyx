@@ -30,7 +30,7 @@ cdef inline int partition_reply_bytes(int version) noexcept nogil:
 
 
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil:
-    """Note the shape of the body. Return False if it is not a whole request of the common kind."""
+    """Set `shape` to the body's counts and sizes. Return False if the body is malformed or not common."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef int64_t count, topics, partitions, _
     cdef int16_t acks
@@ -82,7 +82,7 @@ cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shap
 
 
 cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_ms) noexcept nogil:
-    """Check timestamps as LogValidator.validateTimestamp. Return False if refused or for the slow path."""
+    """Check timestamps like LogValidator.validateTimestamp. Return False to use the slow path."""
     if info.attributes & LOG_APPEND_TIME_BIT:
         return False
     if topic.append_time or info.min_timestamp == NO_TIMESTAMP:
@@ -95,7 +95,7 @@ cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_m
 
 
 cdef inline bint is_kept(Topic *topic, const uint8_t *records, int64_t length, int version) noexcept nogil:
-    """Return True if the codec that the unchecked batch claims is the topic's and allowed in this version."""
+    """Return True if the unchecked batch's codec is the topic's and is allowed in this version."""
     cdef int codec
     if length <= ATTRIBUTES_AT + 1:
         return False
@@ -118,7 +118,7 @@ cdef bint accept_batch(
     Topic *topic, Unpacker *unpacker, int32_t partition, const uint8_t *records, int64_t length, int version,
     int64_t now_ms, JobBatch *job
 ) noexcept nogil:
-    """Fill `job`, except data and hole. Return False if the batch cannot be appended as it is."""
+    """Fill `job` except `data` and `hole`. Return False if the batch cannot be appended unchanged."""
     cdef BatchInfo info
     cdef Place place
     if partition < 0 or partition >= topic.partitions:
@@ -146,7 +146,7 @@ cdef bint accept_batch(
 
 
 cdef uint8_t *put_partition(uint8_t *p, int32_t partition, int version) noexcept nogil:
-    """Write the response of a batch that is not appended; its hole begins at the error code."""
+    """Write a partition's response with default values. Its hole, for results, begins at the error code."""
     store_u32(p, <uint32_t>partition)
     store_u16(p + 4, 0)
     store_u64(p + 6, <uint64_t>-1)
@@ -169,7 +169,7 @@ cdef bint accept(
     const uint8_t *body, uint64_t length, int version, Shape *shape, TopicsRef *topics, Unpacker *unpacker,
     int64_t now_ms, uint8_t *arena, uint64_t block, JobBatch *jobs, uint8_t *reply, uint32_t correlation
 ) noexcept nogil:
-    """Look topics up, validate batches, write jobs and answer. `measure` has checked the structure."""
+    """Look up topics, validate batches, write `jobs` and `reply`. Return False to use the slow path."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef uint32_t _, partitions, worker
     cdef int64_t count
@@ -229,7 +229,7 @@ cdef bint try_produce(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, Unpacker *unpacker, int64_t now_ms,
     uint16_t sender, ProduceSlot *out
 ) noexcept nogil:
-    """Turn the request into a job and fill `out` for the log process. Return False if it is not common."""
+    """Turn a common request into a job, and fill its descriptor `out`. Return False for any other request."""
     cdef int version = request.api_version
     cdef uint8_t *base = arena + request.block
     cdef uint64_t job = (request.length + 7) & ~(<uint64_t>7), reply

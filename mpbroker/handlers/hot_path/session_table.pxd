@@ -1,4 +1,4 @@
-"""Fetch sessions, shared by the turn and Python (KIP-227): a client's partitions, and what was last sent.
+"""Fetch sessions, shared by the turn and Python (KIP-227): a client's partitions, with the last sent offsets.
 
     Session         CachedPartition 1..room, linked in reading order; [0] is the list's head
     SessionTable   by the lowest bits of an id, the sessions that the turn can find
@@ -43,7 +43,7 @@ cdef inline Session *session_by_id(SessionsRef *sessions, int32_t session_id) no
 
 
 cdef inline void move_to_end(Session *session, uint32_t place) noexcept nogil:
-    """Move a partition that got records to the end, so that the response's limit starves none."""
+    """Move a partition with records to the end, so that the response's limit starves no partition."""
     cdef CachedPartition *cached = session.cached
     if cached[0].before == place:
         return

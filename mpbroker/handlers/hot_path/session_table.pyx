@@ -19,7 +19,7 @@ NAMELESS = bytes(16)  # type: bytes
 
 
 def first_id(int32_t handler) -> int:
-    """Return the smallest session id of a handler, above 0."""
+    """Return the smallest session id of a handler, which is at least 1."""
     return max(1, handler << SESSION_HANDLER_SHIFT)
 
 
@@ -50,7 +50,7 @@ cdef class FetchSession:
         return self.ref.count
 
     def __iter__(self) -> Iterator[tuple[str | bytes, int]]:
-        """Iterate over the keys in the order in which they are read next."""
+        """Iterate over the keys in the order in which the next fetch reads the partitions."""
         cdef uint32_t place = self.ref.cached[0].after
         keys = []
         while place:
@@ -84,11 +84,11 @@ cdef class FetchSession:
         self.ref.used_ms, self.ref.epoch = now_ms, epoch_after(self.ref.epoch)
 
     def follows(self, int32_t epoch) -> bool:
-        """Return True if `epoch` is that of the last fetch that was taken."""
+        """Return True if `epoch` is the epoch of the last fetch."""
         return epoch_after(epoch) == self.ref.epoch
 
     def put(self, key: tuple[str | bytes, int], wanted: FetchRequest.FetchPartition) -> None:
-        """Add a partition after all others, or change the client's request for it."""
+        """Add a partition after all others, or change what the client wants of a known partition."""
         cdef CachedPartition *cached
         cdef bytes topic_id
         place = self.places.get(key)
@@ -144,7 +144,7 @@ cdef class FetchSession:
         self, key: tuple[str | bytes, int], int64_t high_watermark, int64_t log_start_offset, bint records,
         bint error, bint diverging
     ) -> bool:
-        """Return True if an answer has anything that the client does not know."""
+        """Return True if an answer with these contents has anything that the client does not know."""
         cdef CachedPartition *cached
         place = self.places.get(key)
         if place is None:
@@ -159,9 +159,9 @@ cdef class FetchSession:
         self, key: tuple[str | bytes, int], int64_t high_watermark, int64_t log_start_offset, bint records,
         bint error, bint diverging
     ) -> bool:
-        """Return `is_news` and remember that the client knows it now.
+        """Return what `is_news` returns, and remember the answer as known to the client.
 
-        An error is sent each time, and any answer after an error is news.
+        An error is sent each time, and so is the next answer after an error.
         """
         cdef CachedPartition *cached
         news = self.is_news(key, high_watermark, log_start_offset, records, error, diverging)
@@ -175,7 +175,7 @@ cdef class FetchSession:
         return news
 
     def forget_sent(self) -> None:
-        """Forget what was sent, because the client has not got the last response."""
+        """Forget what was sent, so that all partitions are sent again: the last response was lost."""
         cdef uint32_t place = self.ref.cached[0].after
         while place:
             self.ref.cached[place].high_watermark = NOT_SENT
@@ -183,20 +183,20 @@ cdef class FetchSession:
 
 
 cdef class SessionTable:
-    """The sessions that the turn can find. They stay alive until they are dropped."""
+    """The sessions that the turn can find. `drop` removes a session, which is kept in memory until then."""
 
     def __cinit__(self):
         self.keep = [None] * SESSION_PLACES
 
     def close(self, bint closed) -> None:
-        """Set whether no fetch may get a session; the turn then answers fetches that ask for one."""
+        """Set whether sessions are disabled. If so, the turn serves fetches without making a session."""
         self.ref.none = closed
 
     def is_free(self, int32_t session_id) -> bool:
         return self.ref.places[session_id & (SESSION_PLACES - 1)] == NULL
 
     def put(self, FetchSession session) -> None:
-        """Let the turn find the session if its place is free; otherwise Python alone serves it."""
+        """Let the turn find the session, unless its place is in use: then Python alone serves the session."""
         cdef int place = session.ref.id & (SESSION_PLACES - 1)
         if self.ref.places[place] == NULL:
             self.keep[place] = session

@@ -1,9 +1,9 @@
 """Produce jobs that several log workers share, each for its own partitions.
 
-The job lies in the processor's block, one for all. Each worker fills its own batches and sends PRODUCED. An
-entry in the handler that sent the job waits for all of them. A worker that owes its part may still read and
-write the block, so the job is not answered or forgotten before. A worker that dies owes nothing, but may
-have appended its part or not: the connection is closed. (Kafka: DelayedProduce.)
+There is one job for all, in the processor's block. Each worker fills its own batches and returns the job with
+PRODUCED. The handler that sent the job has an entry for it (`SharedJob`) until all workers have returned it,
+since a worker may read and write the block before. A worker that dies need not return the job, but it may
+have appended its part or not, so the connection is closed. (Kafka: DelayedProduce.)
 """
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -33,5 +33,5 @@ cdef void shared_answer(
 cdef void shared_free(SharedJobs *jobs) noexcept nogil
 
 cdef inline uint32_t shared_number(const SharedJobs *jobs, const SharedJob *entry) noexcept nogil:
-    """Return the number that the job's descriptors carry as `request`."""
+    """Return the number of the entry, which is in the field `request` of the job's descriptors."""
     return <uint32_t>(entry - jobs.entries)

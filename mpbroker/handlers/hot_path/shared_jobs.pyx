@@ -22,9 +22,9 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 
 
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
-    """Make the entry of a job that all workers named in its header must return. NULL: no memory.
+    """Return a new entry for a job that all workers in its header must return; NULL if memory runs out.
 
-    Every batch starts as UNKNOWN_SERVER_ERROR, so one that no worker fills does not count as a success.
+    Each batch's error is UNKNOWN_SERVER_ERROR at first, so that a batch without a result is not a success.
     """
     cdef JobHeader *header = header_of(job, arena)
     cdef SharedJob *grown
@@ -51,7 +51,7 @@ cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *
 
 
 cdef SharedJob *shared_returned(SharedJobs *jobs, const ProduceSlot *back, uint32_t worker) noexcept nogil:
-    """Mark a worker's part as returned. Return the entry if all workers have returned the job, else NULL."""
+    """Note that a worker has returned the job. Return the entry if no worker still has the job, else NULL."""
     cdef SharedJob *entry
     if back.request >= jobs.room:
         return NULL
@@ -75,7 +75,7 @@ cdef void shared_end(SharedJobs *jobs, SharedJob *entry) noexcept nogil:
 
 
 cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept nogil:
-    """Count the errors in the response. Return one of them, or NO_ERROR."""
+    """Return a batch's error or NO_ERROR. Count all codes if that is an error or the client `is_told`."""
     cdef JobBatch *batch
     cdef int worst = NO_ERROR
     cdef uint32_t i
@@ -93,7 +93,7 @@ cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept n
 cdef void shared_answer(
     const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply
 ) noexcept nogil:
-    """Fill the processor's descriptor when all workers have returned the job. `arena` is the processor's."""
+    """Fill the descriptor `reply` when all workers have returned the job. `arena` is the processor's."""
     cdef const ProduceSlot *job = &entry.job
     cdef JobHeader *header = header_of(job, arena)
     cdef int worst

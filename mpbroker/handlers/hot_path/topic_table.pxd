@@ -1,8 +1,8 @@
-"""Topics as the turn needs them: filled by Python, found by name or id in a few ns; and who may use them.
+"""Topics, filled in by Python and found by the turn by name or id, and which connections may use them.
 
     Topic      policy, and a Place per partition number
     Index      open addressing, linear probing: hash -> Topic; one for names, one for ids
-    Grant      what a connection may do to a topic; a cache, in which a grant may be lost and is made again
+    Grant      what a connection may do to a topic; a cache: Python makes a lost grant again
 
 Only Python changes the table, between two turns. No other process shares it.
 """
@@ -69,7 +69,7 @@ cdef inline uint64_t grant_place(uint64_t connection, uint64_t topic) noexcept n
     return (h ^ h >> 32) & (GRANTS - 1)
 
 cdef inline bint is_granted(const TopicsRef *topics, const Topic *topic, uint64_t operation) noexcept nogil:
-    """Return True if the asking connection is known to be allowed the operation."""
+    """Return True if the asking connection has a grant for the operation, or no grants are required."""
     cdef uint64_t at, i
     cdef const Grant *grant
     if topics.grants == NULL:

@@ -1,4 +1,4 @@
-"""Native topic table of the produce turn. See `topic_table.pxd` for its layout and look-ups."""
+"""Native topic table of the handler's turn. See `topic_table.pxd` for its layout and look-ups."""
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -43,7 +43,7 @@ cdef int new_index(Index *index, uint64_t size) except -1:
 
 
 class Row(NamedTuple):
-    """A topic, as the turn needs it. `packed`: its `PartitionSlots`; `codec`: -1 for that of the producer."""
+    """A topic's data for the turn. `packed`: its `PartitionSlots`. `codec`: -1 for the producer's codec."""
 
     name: str
     topic_id: bytes
@@ -88,7 +88,7 @@ cdef Topic *new_topic(row, int log_workers) except NULL:
 
 
 cdef class TopicTable:
-    """Topics as Python describes them to the turn."""
+    """The topics that Python gives to the turn, and the operations that connections are granted."""
 
     def __cinit__(self, *_):
         self.ref.key[0], self.ref.key[1] = struct.unpack("=QQ", os.urandom(16))
@@ -120,9 +120,9 @@ cdef class TopicTable:
         self._reindex()
 
     def update(self, changed: Iterable[Row] = (), removed: Iterable[bytes] = ()) -> None:
-        """Put the rows of changed topics; drop the topics with the removed ids.
+        """Add or replace topics by the rows in `changed`; drop the topics with the ids in `removed`.
 
-        Raises ValueError for a topic id that is not 16 bytes long, MemoryError without memory.
+        Raises ValueError for a topic id that is not 16 bytes long, MemoryError if memory runs out.
         """
         cdef Topic *topic
         changed = list(changed)
@@ -174,21 +174,21 @@ cdef class TopicTable:
         return 0
 
     def place(self, bytes topic_id, int32_t partition) -> tuple[int, int] | None:
-        """Return (slot, generation) of a partition, None if it is unknown."""
+        """Return the table's (slot, slot generation) of a partition; None if the partition is unknown."""
         cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)
         if topic == NULL or not 0 <= partition < topic.partitions or topic.places[partition].generation == 0:
             return None
         return topic.places[partition].slot, topic.places[partition].generation
 
     def require_grants(self) -> None:
-        """Let the turn serve only granted topics from now on. Raises MemoryError."""
+        """Have the turn serve only requests with a `grant` for each topic from now on. Raises MemoryError."""
         if self.ref.grants == NULL:
             self.ref.grants = <Grant *>zeroed(GRANTS, sizeof(Grant))
             if self.ref.grants == NULL:
                 raise MemoryError("no memory for what connections may do")
 
     def grant(self, uint64_t connection, bytes topic_id, int operation) -> None:
-        """Let a connection do the operation (its number in ACLs) to a topic, until grants are revoked."""
+        """Allow a connection an operation, by its number in ACLs, on a topic until `revoke_grants`."""
         cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)
         cdef uint64_t at, i
         cdef Grant *grant

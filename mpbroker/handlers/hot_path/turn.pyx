@@ -1,23 +1,23 @@
-"""The handler's turn: take all that waits, serve the common requests without Python, hand back the rest.
+"""The handler's turn: take all waiting descriptors, serve common requests natively, hand back the rest.
 
     1. sleep      arm the bell, check every ring and watched word, sleep for at most the time given
     2. take       copy some of a ring's slots and advance its head before acting on them, until the ring is
                   empty or the turn has taken 10 ms
     3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx),
                   short commits of offsets and heartbeats go to the coordinator (forwarded.pxd); all else is
-                  kept for Python, as heavy where batches unpack to much
-    4. publish    each ring once, its bell once
+                  kept for Python, marked as heavy if its batches unpack to many bytes
+    4. publish    each ring once, and ring its bell once
 
-This object is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
+HandlerTurn is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
 A job for several workers is sent to each of them and answered here when all have returned it
-(shared_jobs.pxd). The rings to the processors are shared with Python's outboxes, in this one process: a slot
-staged here is published here.
+(shared_jobs.pxd). The turn and Python's outboxes, in one process, produce into the same rings to the
+processors: the turn publishes the slots that it has staged.
 
 This handler's word of `heavy` is set before a ring's head moves past a heavy request, so a processor that
-sees the request taken also sees the handler busy. It is cleared when no such request is left.
+sees the request taken also sees the handler busy. The word is cleared when no heavy request is left.
 
-A commit that is left to Python goes before those that the turn finds after it: the turn forwards no more
-until Python has had its slots (`left_to_forward`).
+A commit that is left to Python is forwarded before later commits: the turn forwards no more requests until
+Python has got its slots (`left_to_forward`).
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -113,8 +113,8 @@ EVERYTHING, ANY_PROCESSOR = -1, -2
 class Forwarded(NamedTuple):
     """A request that the turn has forwarded, and that Python takes over.
 
-    `request` is its descriptor; the block of the call lies in the handler's arena. `is_dropped`: no
-    response is needed.
+    `request` is the request's descriptor; `block` is the block of the call in the handler's arena.
+    `is_dropped`: no response is needed.
     """
 
     request: bytes
@@ -148,15 +148,15 @@ cdef struct Watched:
 
 
 cdef inline bint has_room(RingRef *ring) noexcept nogil:
-    """Return True if `ring_stage` would succeed. Read the consumer's word only if the ring seems full."""
+    """Return True if `ring_stage` would succeed. Read the consumer's head only if the ring seems full."""
     return ring.staged - ring.head_seen < ring.size or ring_room(ring) != 0
 
 
 cdef class HandlerTurn:
     """One handler's turn.
 
-    `memory` is the tree's SharedMemory, `answers` the rings to the processors by index. The caller fills
-    `topics` and `fetch_positions` between turns.
+    `memory` is the SharedMemory of all processes, `answers` has the rings to other processes by their index.
+    The caller fills `topics` and `fetch_positions` between turns.
     """
 
     cdef Peer peers[PEERS_MAX]
@@ -283,7 +283,7 @@ cdef class HandlerTurn:
         return self.watched_count - 1
 
     def changed(self, int number) -> bool:
-        """Return True if the watched word has changed since the last call."""
+        """Return True if the watched word with this number has changed since the last call."""
         cdef Watched *watched = &self.watched[number]
         cdef uint64_t now = load_acquire(watched.word)
         if now == watched.seen:
@@ -311,7 +311,7 @@ cdef class HandlerTurn:
         self.topics.ref.down = self.topics.ref.down & ~bit if up else self.topics.ref.down | bit
 
     def push_job(self, const unsigned char[::1] slot, int worker=0) -> None:
-        """Send a descriptor to a log worker, after all that were sent before.
+        """Send a descriptor to a log worker, after all earlier descriptors.
 
         Raises ValueError if the slot has the wrong size, IndexError for an unknown worker and
         MemoryError if the ring is full and the slot cannot be kept.
@@ -324,10 +324,11 @@ cdef class HandlerTurn:
             raise MemoryError("no memory for a job that waits for room in the log ring")
 
     def forward(self, Arena arena, uint32_t first_number, apis: Iterable[tuple[int, int, int, int]]) -> None:
-        """Have requests of some APIs forwarded by the turn, when they are common, while `forwards` is set.
+        """Have the turn forward common requests of some APIs while `forwards` is set. Raises MemoryError.
 
-        `arena` is the handler's own, `first_number` that of its first call to the coordinator. `apis` has a
-        key, the oldest and the latest version, and the first one with tagged fields in its response's header.
+        `arena` is the handler's own, `first_number` the number of its first call to the coordinator. `apis`
+        has for each API the key, the oldest and latest version, and the first version with tags in the
+        response's header.
         """
         self.forwarded.entries = <ForwardedEntry *>zeroed(FORWARDED_MAX, sizeof(ForwardedEntry))
         if self.forwarded.entries == NULL:
@@ -341,13 +342,13 @@ cdef class HandlerTurn:
             self.forwarded.apis[<int>key].used = True
 
     def next_call_number(self) -> int:
-        """Return the number of the next call to the coordinator: the turn and Python share them."""
+        """Return a new number for a call to the coordinator: the turn and Python use one sequence."""
         self.forwarded.next_number += 1
         return self.forwarded.next_number - 1
 
     @property
     def forwarded_bytes_max(self) -> int:
-        """The largest body that the turn forwards."""
+        """Size of the largest body that the turn forwards, in bytes."""
         return self.forwarded.bytes_max
 
     @forwarded_bytes_max.setter
@@ -356,13 +357,13 @@ cdef class HandlerTurn:
 
     @property
     def forwarded_count(self) -> int:
-        """Number of requests that the coordinator has from the turn."""
+        """Number of requests that the turn has forwarded and that are not answered."""
         return self.forwarded.count
 
     def take_forwarded(self, number: int | None = None) -> list[Forwarded]:
-        """Hand over the calls that the coordinator still has: the one of that number, or all, oldest first.
+        """Hand over the unanswered calls of the turn to Python: the call `number`, or all, oldest first.
 
-        Their blocks stay lent.
+        The blocks of these calls stay lent to the coordinator.
         """
         cdef uint32_t i
         cdef ForwardedEntry *entry
@@ -379,7 +380,7 @@ cdef class HandlerTurn:
         return taken
 
     def forget_forwarded(self, int processor) -> None:
-        """Drop the coordinator's answers to forwarded requests of a dead processor."""
+        """Mark the forwarded requests of a dead processor: the coordinator's answers to them are dropped."""
         cdef uint32_t i
         for i in range(FORWARDED_MAX if self.forwarded.count else 0):
             if self.forwarded.entries[i].request.processor == processor:
@@ -392,7 +393,7 @@ cdef class HandlerTurn:
 
     @property
     def shared_jobs(self) -> int:
-        """Number of jobs that several log workers still have."""
+        """Number of jobs for several log workers that not all of them have returned."""
         return self.shared.count
 
     def flush(self) -> None:
@@ -402,7 +403,7 @@ cdef class HandlerTurn:
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
         """Forget the jobs that wait for room in a log worker's ring; return those that no other worker has.
 
-        `owner` limits it to jobs in the arena of this processor, or of any processor (ANY_PROCESSOR).
+        `owner`: forget only jobs in this processor's arena, or in any processor's arena (ANY_PROCESSOR).
         """
         cdef LogPeer *log = &self.logs[worker]
         cdef ProduceSlot job
@@ -426,9 +427,9 @@ cdef class HandlerTurn:
         return dropped
 
     def lose_shared(self, int worker) -> None:
-        """Give up the parts that a fenced log worker has not returned: it may have done them or not.
+        """Give up shared jobs that a fenced log worker has not returned: it may have done its part or not.
 
-        Each such job is answered by closing its connection, as soon as the other workers have returned it.
+        The connection of each such job is closed as soon as the other workers have returned the job.
         """
         cdef uint32_t i
         cdef SharedJob *entry
@@ -441,7 +442,7 @@ cdef class HandlerTurn:
                     self._complete(entry)
 
     def forget_shared(self, int processor) -> None:
-        """Drop the answers to the jobs of a dead processor, or of any of them (ANY_PROCESSOR)."""
+        """Mark the shared jobs of a dead processor, or of all (ANY_PROCESSOR): their answers are dropped."""
         cdef uint32_t i
         for i in range(self.shared.room):
             if self.shared.entries[i].used and processor in (
@@ -450,28 +451,28 @@ cdef class HandlerTurn:
                 self.shared.entries[i].dropped = True
 
     def produce_passed_on(self, int processor, uint32_t channel) -> None:
-        """Note that Python has passed a produce on, or answered it: later ones may go to the log workers."""
+        """Note that Python has passed on or answered a produce of this channel: later ones may follow."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].slow_produces[channel]:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave a channel's produces to Python until `produce_passed_on` was called once per call of this."""
+        """Leave a channel's produces to Python. One `produce_passed_on` undoes one call of this method."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:
                 self.peers[i].slow_produces[channel] += 1
 
     def forget_produces(self, int processor) -> None:
-        """Forget the produces of a dead processor that Python had."""
+        """Forget that produces of a dead processor were left to Python."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].slow_produces != NULL:
                 memset(self.peers[i].slow_produces, 0, CHANNEL_PLACES)
 
     def rebind_log(self, int worker=0) -> None:
-        """Bind the new rings of a log worker's successor."""
+        """Use the reset rings from and to a log worker's successor."""
         self.log_rings[worker].rebind()
         self.rebind(log_worker(worker))
 
@@ -486,7 +487,7 @@ cdef class HandlerTurn:
                 yield self.inboxes[i]
 
     def drop_inbox(self, int index) -> list[bytes]:
-        """Take and return all that is left in the ring of a dead peer. Call it after the fence."""
+        """Take and return the slots left in a dead peer's ring. Call this after the peer was fenced."""
         left = []
         for ring in self._inboxes(index):
             taken, _ = ring.take(1 << 20)
@@ -498,7 +499,7 @@ cdef class HandlerTurn:
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> list[bytes]:
-        """Do turns like `run` for as long as each finds requests and none is for Python.
+        """Do turns, like `run`, for as long as each finds requests and leaves nothing for Python.
 
         The Python code between two turns costs more than a turn does.
         """
@@ -522,7 +523,7 @@ cdef class HandlerTurn:
         return unsent + [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
 
     cdef bint _is_for_python(self) noexcept nogil:
-        """Return True if slots or news wait for Python, or this code does not know why the turn was woken."""
+        """Return True if slots, jobs or changed words need Python, or the last turn found nothing to do."""
         return (
             self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0
             or self.found == 0 or self._has_news()
@@ -582,7 +583,7 @@ cdef class HandlerTurn:
         return False
 
     cdef inline bint _are_grants_old(self) noexcept nogil:
-        """Return True if permissions may have changed, which Python has not read yet."""
+        """Return True if permissions may have changed, and Python has not read the change yet."""
         cdef Watched *watched = &self.watched[self.permissions_word]
         return load_acquire(watched.word) != watched.seen
 
@@ -597,7 +598,7 @@ cdef class HandlerTurn:
         bell_disarm(self.bell)
 
     cdef int _take(self, Peer *peer, uint64_t *requests) noexcept nogil:
-        """Take and act on up to TAKEN_AT_ONCE slots of one ring."""
+        """Take up to TAKEN_AT_ONCE slots of one ring and act on them. Return nonzero if memory runs out."""
         # Copied, not cast: the compiler may assume that a Slot and a RequestSlot never share memory.
         cdef RequestSlot taken[TAKEN_AT_ONCE]
         cdef uint64_t count = ring_waiting(
@@ -668,7 +669,7 @@ cdef class HandlerTurn:
         return failed
 
     cdef int _take_other(self, Peer *peer, const Slot *slot, int kind) noexcept nogil:
-        """Act on a descriptor other than a request, or keep it for Python."""
+        """Act on a non-request descriptor, or keep it for Python. Return nonzero if memory runs out."""
         cdef ProduceSlot job
         if kind == PRODUCED and self._is_shared(slot):
             memcpy(&job, slot, sizeof(Slot))
@@ -678,7 +679,7 @@ cdef class HandlerTurn:
         return append(&self.slow, slot)
 
     cdef void _announce(self, RequestSlot *request, Slot *slot) noexcept nogil:
-        """Mark a request as heavy whose batches unpack to more than the turn may do, in `slot` too."""
+        """Mark a request and its copy `slot` as heavy: its batches unpack to too many bytes for the turn."""
         self.unpacker.ref.too_large = 0
         request.flags |= HEAVY
         memcpy(slot, request, sizeof(Slot))
@@ -697,7 +698,7 @@ cdef class HandlerTurn:
     cdef bint _produce_on_account(
         self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
     ) noexcept nogil:
-        """Turn a request into a job and charge its client. A client unknown here is left to Python."""
+        """Turn a request into a job and charge its client. Return False to leave it to Python."""
         cdef uint64_t begun_ns = monotonic_ns()
         cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0, spent_ns
         cdef Client *client = self._client(peer, request)
@@ -742,7 +743,7 @@ cdef class HandlerTurn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer the fetch here, or return False. The files of a fetch that comes AGAIN are unknown here."""
+        """Answer a hot fetch. Return False to leave a fetch to Python, always if its flag AGAIN is set."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
@@ -770,7 +771,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Forward a short request to the coordinator. Return False if Python has to, as to check rights."""
+        """Forward a short request to the coordinator. Return False to leave it to Python (ACLs, quotas)."""
         cdef CallSlot call
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:
@@ -832,7 +833,7 @@ cdef class HandlerTurn:
         return NULL
 
     cdef int _send(self, Peer *peer, ProduceSlot *job) noexcept nogil:
-        """Send the job to the one worker that has all its partitions, or to each that has some of them."""
+        """Send the job to each worker that has partitions of it. Return nonzero if memory runs out."""
         cdef uint32_t workers = (<JobHeader *>(peer.arena + job.block + job.job)).workers
         cdef Slot slot
         cdef SharedJob *entry
@@ -849,7 +850,7 @@ cdef class HandlerTurn:
         return failed
 
     cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
-        """Return True if the turn made the job; Python's jobs are in this handler's arena."""
+        """Return True if the turn has made the job. Python's jobs are in this handler's arena."""
         cdef ProduceSlot job
         memcpy(&job, produced, sizeof(Slot))
         return job.owner != self.index
@@ -859,7 +860,7 @@ cdef class HandlerTurn:
         return self._complete(entry) if entry != NULL else 0
 
     cdef int _complete(self, SharedJob *entry) noexcept nogil:
-        """Answer a job that all its workers have returned. If the ring is full, Python sends the answer."""
+        """Answer a job that all its workers have returned. If the ring is full, leave sending to Python."""
         cdef ReplySlot reply
         cdef Slot slot
         cdef int i, failed = 0
@@ -890,6 +891,6 @@ cdef class HandlerTurn:
 
 
 cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:
-    """Return microseconds passed as descriptors carry them: 32 bits, at most 71 minutes."""
+    """Return the time from `since_ns` to `now_ns` in microseconds, at most 2**32 - 1 (71 minutes)."""
     cdef uint64_t passed_us = (now_ns - since_ns) // 1000 if now_ns > since_ns else 0
     return <uint32_t>passed_us if passed_us < 0xFFFFFFFFu else <uint32_t>0xFFFFFFFFu

@@ -1,6 +1,6 @@
 """Native reading of requests and writing of responses: a bounded cursor and both forms of lengths (KIP-482).
 
-A cursor that ran over its end stays NULL, so a walk needs one check, at its end.
+A cursor that has run over its end stays NULL, so one check after all reads is enough.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -17,7 +17,7 @@ cdef struct Cursor:
 
 
 cdef inline const uint8_t *take(Cursor *c, uint64_t count) noexcept nogil:
-    """Return the next `count` bytes. If there are fewer, return NULL and leave the cursor NULL."""
+    """Return the next `count` bytes. If there are fewer, return NULL, and the cursor stays NULL."""
     cdef const uint8_t *start = c.at
     if start == NULL or count > <uint64_t>(c.end - start):
         c.at = NULL
@@ -60,9 +60,9 @@ cdef inline uint32_t take_uvarint(Cursor *c) noexcept nogil:
 
 
 cdef inline int64_t take_length(Cursor *c, bint flexible, bint wide) noexcept nogil:
-    """Read a length or count, NULL_LENGTH for null.
+    """Read and return a length or count, NULL_LENGTH for null.
 
-    It is an unsigned varint + 1 if `flexible`, else an i32 if `wide`, else an i16.
+    On the wire it is an unsigned varint of the value + 1 if `flexible`, else an i32 if `wide`, else an i16.
     """
     if flexible:
         return <int64_t>take_uvarint(c) - 1

@@ -1,9 +1,10 @@
-"""Holds: the coordinator ends a transaction only after the batches that its epoch would not refuse.
+"""Holds: until a handler ends its hold, the coordinator does not write the marker of a transaction.
 
-A hold is ended exactly once, whatever becomes of the request. While a log worker is away the end waits: other
-workers may still have parts of the request. A coordinator's holds die with it. Its successor ends no
-transaction of that kind before each handler has reported that all batches its predecessors let through are
-appended or lost (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
+A hold is for checked batches that the log would not refuse after the marker. It is ended exactly once,
+however the request ends. While a log worker is down, ends of holds are not reported: other workers may still
+have parts of the request. A dead coordinator's holds are void. Its successor writes no such marker before
+each handler has reported that all batches checked by earlier coordinators are appended or lost (HoldsEnded).
+The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NO_HOLD = 0
 class Hold:
     """A promise of the coordinator not to end a transaction before checked batches are in the log.
 
-    The owner of a hold must end it, whatever happens.
+    The owner of a hold must end it, also after an error.
     """
 
     __slots__ = ("_ended", "_owner", "number")
@@ -32,14 +33,14 @@ class Hold:
         self.number = number
 
     def end(self) -> None:
-        """Release the hold: the checked batches are appended, or never will be. Idempotent."""
+        """Release the hold: the checked batches are appended, or never will be. Further calls do nothing."""
         if not self._ended:
             self._ended = True
             self._owner.ended(self)
 
 
 class MarkerHolds:
-    """MarkerHolds of this handler. `logs_are_up()` returns True if no log worker is away."""
+    """The holds of this handler. `logs_are_up()` returns True if all log workers are up."""
 
     def __init__(self, coordinator: PatientClient, logs_are_up: Callable[[], bool]) -> None:
         self._coordinator = coordinator
@@ -52,7 +53,7 @@ class MarkerHolds:
         self._has_reported = False
 
     def open(self, number: int) -> Hold:
-        """Open the hold that a CheckedTransaction names."""
+        """Return the hold with the number from a CheckedTransaction. The end of a NO_HOLD is not reported."""
         hold = Hold(self, number)
         if number != NO_HOLD:
             self._open.add(hold)
@@ -66,7 +67,7 @@ class MarkerHolds:
 
     @property
     def has_unsent(self) -> bool:
-        """True if there is something to report to the coordinator, and it can be sent."""
+        """True if `flush` can report something to the coordinator now."""
         return bool(self._over and self._logs_are_up()) or self._must_report
 
     @property
@@ -74,7 +75,7 @@ class MarkerHolds:
         return not (self._has_reported or self._earlier) and self._coordinator.server_is_up
 
     def flush(self) -> None:
-        """Report ended holds that could not be reported before."""
+        """Report to the coordinator the ended holds that are not reported yet, if that is possible now."""
         if self._over and self._logs_are_up():
             over, self._over = self._over, []
             for hold in over:
@@ -102,7 +103,7 @@ class MarkerHolds:
         self._has_reported = False
 
     def coordinator_died(self) -> None:
-        """Void the holds of a dead coordinator; its successor asks for their outcome."""
+        """Void the holds of a dead coordinator; `flush` reports to its successor when all have ended."""
         self._earlier |= self._open
         self._open.clear()
         self._has_reported = False

@@ -1,9 +1,9 @@
 """The order of a connection's produces that the native turn does not pass on by itself.
 
-A connection may have several produces under way. The turn passes them on in the order in which they came. A
-produce that it leaves to Python takes longer, so later produces go to Python too, and wait here until the
-first is in the rings to its log workers, or has its response. Rings are FIFO, so nothing overtakes from there
-on. After a produce that closes its connection, no later produce of that connection is begun.
+A connection may have several produces under way. The turn passes produces on in the order in which they came.
+A produce that it leaves to Python takes longer. So later produces go to Python too, and wait here until that
+produce is in the rings to its log workers, or has its response. Rings are FIFO, so no later produce overtakes
+it there. After a produce that closes its connection, no later produce of that connection is begun.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mpbroker.ipc.slots import Request
 
 
 class ProduceOrder:
-    """Produces that Python has, by connection: one under way, and those that wait for it."""
+    """Produces that were left to Python, by connection: one under way, and later produces that wait."""
 
     def __init__(self, turn: HandlerTurn) -> None:
         self._turn = turn
@@ -31,9 +31,9 @@ class ProduceOrder:
         return len(self.ready) + sum(map(len, self._later.values()))
 
     def refuses(self, request: Request) -> bool:
-        """Return True if an earlier produce closes the connection of one that comes now.
+        """Return True if an earlier produce has closed the connection of this request.
 
-        The caller closes this one, too.
+        The caller must then answer this request with CLOSE, too.
         """
         place = request.processor, request.channel
         refused = self._refused.get(place)
@@ -47,7 +47,7 @@ class ProduceOrder:
         return False
 
     def begin(self, request: Request) -> bool:
-        """Return True if the request may be served now; otherwise it comes to `ready` in its turn."""
+        """Return True if the request may be served now; else queue it: `end` moves it to `ready` later."""
         if request.connection in self._under_way:
             self._later.setdefault(request.connection, deque()).append(request)
             return False
@@ -55,9 +55,9 @@ class ProduceOrder:
         return True
 
     def end(self, request: Request) -> None:
-        """Let the next request go, because this one is with the log workers or answered.
+        """Make the connection's next produce ready: this one is with the log workers, or answered.
 
-        Only the first call for a request does anything.
+        Further calls for the same request do nothing.
         """
         if self._under_way.get(request.connection) is not request:
             return
@@ -71,9 +71,9 @@ class ProduceOrder:
                 del self._later[request.connection]
 
     def refuse(self, request: Request) -> list[Request]:
-        """Refuse the connection that a produce closes; take out and return the produces that wait for it.
+        """Refuse all later produces of the connection that `request` closes; remove and return waiting ones.
 
-        The caller closes these, too.
+        The caller must answer the returned requests with CLOSE, too.
         """
         self.end(request)
         taken = [one for one in self.ready if one.connection == request.connection]
@@ -90,7 +90,7 @@ class ProduceOrder:
         return taken
 
     def take_waiting(self) -> list[Request]:
-        """Take out and return all requests that wait, for a caller that answers them itself."""
+        """Remove and return all requests that wait. The caller must answer them."""
         taken = [*self.ready, *(request for later in self._later.values() for request in later)]
         for request in self.ready:
             del self._under_way[request.connection]

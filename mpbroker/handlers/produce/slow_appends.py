@@ -41,7 +41,7 @@ class Append(NamedTuple):
 
 
 class Jobs:
-    """Appends under way, and which log workers are up. `jobs` holds an append once it is sent.
+    """Appends under way, and which log workers are up. `jobs` has the appends that were sent.
 
     `sent` is called with a request whose batches are in the rings to their log workers.
     """
@@ -78,13 +78,14 @@ class Jobs:
     ) -> None:
         """Append the batches, now or when there is room.
 
-        `then` gets None if a log worker died, so that the batches may have been appended or not, or if no
-        batch was appended: there was no room for too long, or the processor died. Raises
-        shm.arena.ArenaFull, having sent nothing, if there is no room and too many bytes wait already.
+        `then` gets the batches with their results. It gets None if a log worker died, so that the batches may
+        have been appended or not; or if none was appended, since there was no room for too long or the
+        processor died. Raises shm.arena.ArenaFull, having sent nothing, if there is no room and too many
+        bytes wait already.
 
-        Nothing is sent while a log worker is dead: its ring is reset before there is a successor. The death
-        of any log worker ends every append that waits: processors then count all produces as lost, and reuse
-        the memory of their batches.
+        Nothing is sent while a log worker is dead: its ring is reset before its successor starts. The death
+        of any log worker ends all waiting appends: processors then count all produces as lost, and reuse the
+        memory of their batches.
         """
         held = sum(len(a.batch.data) for a in appends if a.batch.rebuilt)
         deaths = self._deaths
@@ -105,7 +106,7 @@ class Jobs:
         self._sent(request)
 
     def produced(self, slot: Produce) -> None:
-        """Take a job that came back as PRODUCED."""
+        """Take back a job that a log worker has returned with a PRODUCED descriptor."""
         self._jobs.produced(slot)
 
     def worker_died(self, worker: int) -> None:

@@ -1,10 +1,11 @@
 """Batches that are part of a transaction: the coordinator is asked before they go to the log (KIP-890).
 
-For clients of transaction.version 2 (Produce v12 or later) asking adds the partitions to the transaction; for
-others the coordinator checks that they are in it. If the transaction's marker will have the producer's own
-epoch, the coordinator holds it back until the handler reports that the batches are appended, or never will
-be: a batch after the marker would begin a transaction without an end (`marker_holds.py`). (Kafka:
-AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend, VerificationGuard.)
+For clients of transaction.version 2 (Produce v12 or later) the coordinator adds the partitions to the
+transaction; for other clients it checks that the transaction has them. If the transaction's marker will have
+the producer's own epoch, the coordinator holds the marker back until the handler reports that the batches are
+appended, or never will be: a batch after the marker would begin a transaction without an end
+(`marker_holds.py`). (Kafka: AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend,
+VerificationGuard.)
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ LOADING_MS = 5_000
 
 
 def client_error(version: int, code: ErrorCode) -> ErrorCode:
-    """Return the coordinator's error as a client that produces with this version knows it."""
+    """Translate the coordinator's error for a client that uses this version of Produce."""
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_ABORTABLE:
@@ -59,7 +60,7 @@ class Part(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """A transaction, and the partitions for which there are batches."""
+    """A transaction, and the partitions of its batches. `adds`: add the partitions to the transaction."""
 
     transactional_id: str
     producer_id: int
@@ -76,8 +77,8 @@ Then: TypeAlias = Callable[[list[ErrorCode], Hold], None]
 class PendingVerification:
     """A question to the coordinator about a produce request.
 
-    `missing` are the parts that are asked for. `until_ms` (monotonic) limits the wait for a coordinator that
-    loads. `is_again`: a coordinator died before it answered.
+    `missing` are the parts to ask for. `until_ms` (monotonic) limits the wait for a coordinator that is
+    loading. `is_again`: the question is repeated, because a coordinator died before it answered.
     """
 
     context: PendingRequest
@@ -88,13 +89,13 @@ class PendingVerification:
     is_again: bool = False
 
     def errors(self, found: Sequence[int]) -> list[ErrorCode]:
-        """Return the errors of all parts, NONE for those that were not asked for."""
+        """Return the error of each part of `asked`, in order; NONE for parts that are not in `missing`."""
         by_part = dict(zip(self.missing, map(error_code, found), strict=True))
         return [by_part.get(part, ErrorCode.NONE) for part in self.asked.parts]
 
 
 class TransactionChecks:
-    """Requests that wait for the coordinator. `holds` are the holds that the coordinator has given."""
+    """Produces that wait for the coordinator's check. `holds` are holds that the coordinator has given."""
 
     def __init__(self, coordinator: PatientClient, holds: MarkerHolds) -> None:
         self._coordinator = coordinator
@@ -113,8 +114,9 @@ class TransactionChecks:
     def check(self, context: PendingRequest, asked: Verification, then: Then) -> None:
         """Ask the coordinator for the parts that it has not granted yet, then call `then`.
 
-        The request is not parked meanwhile, unlike others that wait for the coordinator: that would give up
-        its block, in which its batches lie. It stays its handler's load, like one that waits for the log.
+        The request is not parked meanwhile, unlike other requests that wait for the coordinator: parking
+        would give up its block, which contains the batches. It counts as load, like a request that waits for
+        the log.
         """
         missing = [part for part in asked.parts if not self._is_granted(asked, part)]
         if missing:
@@ -191,6 +193,6 @@ class TransactionChecks:
         return self._again[0][0] if self._again else None
 
     def close_waiting(self) -> None:
-        """Close all requests that wait, because processors count every unanswered produce as lost."""
+        """Close all waiting requests after a log worker's death: processors count them as lost already."""
         for context in list(self._waiting):
             context.close()

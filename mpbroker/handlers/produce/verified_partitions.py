@@ -1,9 +1,9 @@
 """A handler's memory of the partitions that a producer may write to in its transaction without asking again.
 
-It holds only transactions whose end gives their producer another epoch (transaction.version 2). A batch that
-comes too late is then refused by the partition's log, since the marker there has the newer epoch. What the
-coordinator granted is durable, so it outlives the coordinator. (Kafka asks the partition itself whether it
-has an open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
+Only transactions whose end gives their producer another epoch are remembered (transaction.version 2). The
+partition's log refuses a batch that comes after the end, since the marker has the newer epoch. The
+coordinator makes a grant durable, so the grant is valid after the coordinator's death. (Kafka asks the
+partition itself whether it has an open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PLACES_MAX = 50_000
 
 
 class VerifiedPartitions:
-    """Partitions that the coordinator has verified, by producer id. The oldest epoch is forgotten first."""
+    """Partitions that the coordinator has verified, by producer id. The oldest producer is dropped first."""
 
     def __init__(self, most_places: int = PLACES_MAX) -> None:
         self._most_places = most_places
@@ -32,7 +32,7 @@ class VerifiedPartitions:
         return known is not None and known[0] == epoch and place in known[1]
 
     def add(self, producer_id: int, epoch: int, place: Place) -> None:
-        """Remember a granted partition. A new epoch drops the producer's earlier ones."""
+        """Remember a granted partition. A new epoch drops the partitions of the producer's earlier epoch."""
         known = self._producers.get(producer_id)
         if known is None or known[0] != epoch:
             self._forget(producer_id)

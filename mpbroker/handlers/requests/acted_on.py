@@ -1,6 +1,6 @@
 """The names that a request of administration acts on, for the audit log.
 
-Names alone: what a setting is changed to may be a secret, and so are salts, passwords and tokens.
+Only names are logged: values of settings may be secrets, and salts, passwords and tokens are secrets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MECHANISMS: Final = {int(kind): name for name, kind in TYPES.items()}
 
 
 def names_in(key: ApiKey, body: Any) -> Names:
-    """Return the names in a request of administration."""
+    """Return the names of what an administrative request acts on, for instance of topics."""
     named = NAMES.get(key)
     found = Names.of(named(body)) if named is not None else Names()
     if getattr(body, "validate_only", False):

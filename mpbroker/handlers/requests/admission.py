@@ -1,7 +1,7 @@
-"""Admission: the checks of a request before its API is called, and its cost to the client.
+"""Admission: the checks of a request before its API is called, and its charge to the client's quotas.
 
-A client needs the permissions that its whole request is about, and administration needs a listener that is
-for it. Each act of administration goes to the audit log with its result. (Kafka: KafkaApis.handle,
+A client must have the permissions that its whole request needs. Administration is allowed on some listeners
+only (admin.listener.names), and each act goes to the audit log with its result. (Kafka: KafkaApis.handle,
 AuthHelper.)
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 class Refusal(NamedTuple):
-    """Why a request is refused. `message` replaces the text of the error where the response has one."""
+    """The error for a refused request. `message`, if any, replaces the error's text in the response."""
 
     code: ErrorCode
     message: str = ""
@@ -46,7 +46,7 @@ class Admission:
         self.throttling = throttling
 
     def refusal(self, request: ReceivedRequest) -> Refusal | None:
-        """Return why the request is refused; None if it is admitted."""
+        """Return the error if the request is refused; None if it is admitted."""
         is_admin, is_on = request.slot.api_key in ADMINISTRATION, self._authorization.is_on
         if request.api.is_forwarded and (is_admin or is_on):
             # Kept, because it is passed on as it came.
@@ -60,7 +60,7 @@ class Admission:
         return None
 
     def _begin_act(self, request: ReceivedRequest) -> str:
-        """Note the act; return why this listener forbids it, "" if it allows it."""
+        """Note an act of administration in the request; return why its listener forbids that, or ""."""
         key, listener = ApiKey(request.slot.api_key), request.listener_name
         client = Client(request.session.principal, request.session.client_host)
         begun = act_of(client, listener, key, names_in(key, request.body))
@@ -75,7 +75,7 @@ class Admission:
         return why
 
     def end_act(self, request: ReceivedRequest, errors: dict[int, int] | None) -> None:
-        """Write an act of administration to the audit log. The request ends even if that fails."""
+        """Write the request's act of administration, if any, to the audit log. A failure is only logged."""
         act, request.act = request.act, None
         if act is None:
             return
@@ -85,7 +85,7 @@ class Admission:
             log.exception("%s: the audit log lacks its line", request)
 
     def charge(self, request: ReceivedRequest, response_bytes: int | None = None) -> Pause:
-        """Charge the client once and return its pause. A Fetch passes the size of its response."""
+        """Charge the client once per request; return its pause. Only a Fetch passes the response's size."""
         throttling = self.throttling
         if not throttling.on:
             return NO_PAUSE

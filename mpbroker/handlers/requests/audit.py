@@ -10,7 +10,7 @@ from mpbroker.security.authorizer import Client, Verdict
 
 
 def denied(client: Client, listener: str, need: Need, name: str, api_key: int, verdict: Verdict) -> Event:
-    """Describe a refused permission: who, from where, what, for which API, and by which entry."""
+    """Return the event of a refused permission: client, resource, API, and the entry that refuses it."""
     rule = verdict.rule
     return Event(
         Kind.REFUSAL,
@@ -25,15 +25,15 @@ def denied(client: Client, listener: str, need: Need, name: str, api_key: int, v
 
 
 def act_of(client: Client, listener: str, api_key: int, names: Names) -> Event:
-    """Describe an act of administration, without its result."""
+    """Return the event of an act of administration, without its result."""
     return Event(Kind.ADMINISTRATION, client.principal, client.host, listener, ApiKey(api_key).name, names)
 
 
 def with_result(begun: Event, errors: dict[int, int] | None) -> Event:
-    """Add the result of an act: the error codes of its response by number, None if it got none."""
+    """Return the event with the result. `errors`: count of each error code; None: there was no response."""
     return begun._replace(result=result_of(errors))
 
 
 def as_refusal(begun: Event, why: str) -> Event:
-    """Turn an act that a listener's role forbids into a refusal."""
+    """Return the event of the refusal of an act; `why` says why its listener forbids the act."""
     return begun._replace(kind=Kind.REFUSAL, why=why)

@@ -1,8 +1,8 @@
-"""Decisions about the clients of this handler, by the entries that the coordinator has published.
+"""What clients of this handler may do, by the access control entries that the coordinator has published.
 
-Without an authorizer all clients may do everything. Permissions are remembered until an entry changes: here,
-and for produces and fetches of a connection in the turn's native table. Refusals are decided each time.
-(Kafka: AuthHelper.)
+Without an authorizer all clients may do everything. A granted permission is remembered until an entry
+changes: here, and for a connection's produces and fetches in the turn's native table. Refusals are not
+remembered. (Kafka: AuthHelper.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME_LENGTH_MAX: Final = 255
 
 
 class Authorization:
-    """What clients may do, by `authorizer`; None: everything."""
+    """Decides by `authorizer` what clients may do. If it is None, they may do everything."""
 
     def __init__(self, authorizer: Authorizer | None, grants: TopicTable, audit: Audit) -> None:
         self._authorizer = authorizer
@@ -44,7 +44,7 @@ class Authorization:
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """The table of entries, for APIs that describe them."""
+        """The table of access control entries, None without an authorizer."""
         return self._authorizer
 
     def refresh(self) -> None:
@@ -56,7 +56,7 @@ class Authorization:
     def allows(self, request: ReceivedRequest, need: Need, name: str, *, is_logged: bool = True) -> bool:
         """Return True if the client has the permission `need` for the resource of this name.
 
-        `is_logged`: log a refusal. It is False where the client has not asked for this name.
+        `is_logged`: write a refusal to the audit log. It is False if the name is not in the client's request.
         """
         if self._authorizer is None:
             return True
@@ -80,14 +80,14 @@ class Authorization:
         self._allowed.add(key)
 
     def allows_topic(self, request: ReceivedRequest, need: Need, topic: Topic) -> bool:
-        """Do what `allows` does for an existing topic. The turn gets the permission for this connection."""
+        """Do what `allows` does for an existing topic, and `grant` an allowed operation."""
         if not self.allows(request, need, topic.name):
             return False
         self.grant(request, need, topic)
         return True
 
     def grant(self, request: ReceivedRequest, need: Need, topic: Topic) -> None:
-        """Let the turn know that the client may do this to a topic."""
+        """Let the turn do this operation on the topic for the request's connection without asking again."""
         self._grants.grant(request.slot.connection, topic.topic_id, need.operation)
 
     def allows_cluster(self, request: ReceivedRequest, need: Need, *, is_logged: bool = True) -> bool:
@@ -107,7 +107,7 @@ class Authorization:
         return known
 
     def refusal(self, request: ReceivedRequest, body: object) -> ErrorCode | None:
-        """Return the error if the client lacks a right that the whole request needs; None if it has all."""
+        """Return the error if the client lacks a permission that the whole request needs, else None."""
         key = ApiKey(request.slot.api_key)
         rule = RULES[key]
         if not rule.request or self._authorizer is None:
@@ -121,7 +121,7 @@ class Authorization:
         return None
 
     def operations(self, request: ReceivedRequest, kind: ResourceType, name: str) -> int:
-        """Return the operations that the client may do to a resource, a bit each (KIP-430)."""
+        """Return the operations that the client may do to a resource, as a bit field (KIP-430)."""
         if self._authorizer is None:
             return sum(1 << operation for operation in OPERATIONS[kind])
         client = Client(request.session.principal, request.session.client_host)

@@ -1,7 +1,7 @@
-"""Faults on demand: requests that wait, fail or lose their connection because the owner of the broker asks.
+"""Faults on demand, for tests: requests that are delayed, failed, or lose their connection (ipc/faults.py).
 
-See ipc/faults.py. While there are any, the native turn leaves every request to Python, by the flag that the
-request log uses, too. Without faults the turn does no extra work.
+While there are faults, the native turn leaves every request to Python, by the same flag as for the request
+log. Without faults the turn does no extra work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpbroker.protocol.errors import error_code
 
 
 class Faults:
-    """The faults of one handler, and the requests that it delays. Empty in all but brokers of tests."""
+    """The faults of one handler, and the requests that they delay. Only brokers of tests have faults."""
 
     def __init__(self, block: memoryview, monotonic_ms: Callable[[], int]) -> None:
         self._block = block
@@ -37,13 +37,13 @@ class Faults:
         return bool(self._delayed)
 
     def refresh(self) -> None:
-        """Read what the supervisor has written. Delayed requests stay delayed."""
+        """Read the faults that the supervisor has written. Delayed requests stay delayed."""
         self._faults = read(self._block)
 
     def meets(self, request: PendingRequest) -> bool:
-        """Return True if the request meets a fault, the first one about it.
+        """Apply the first fault that matches the request; return True if the request is not to be served now.
 
-        This class ends it then, or `take_due` returns it.
+        The request is then ended here, or delayed until `take_due` returns it.
         """
         fault = next((one for one in self._faults if _is_about(one, request) and _counts(one)), None)
         if fault is None:
@@ -73,7 +73,7 @@ class Faults:
         return served
 
     def close_delayed(self, api_key: int) -> None:
-        """Close the connections of an API's requests that wait."""
+        """Close the connections of an API's delayed requests."""
         for _, _, _, request in self._delayed:
             if request.slot.api_key == api_key:
                 request.close()
@@ -86,9 +86,9 @@ def _is_about(fault: Fault, request: PendingRequest) -> bool:
 
 
 def _counts(fault: Fault) -> bool:
-    """Count the request; return False if the fault has met as many as it is for.
+    """Count a request for the fault; return False if the fault has been applied as often as it should be.
 
-    Several handlers count in one file: the kernel appends byte by byte, and each gets its own position. A
+    All handlers count in one file by appending a byte: the kernel gives each append its own position. A
     handler that is killed leaves a byte or none. A missing file belongs to a fault that was removed.
     """
     try:
@@ -108,7 +108,7 @@ def _counts(fault: Fault) -> bool:
 
 
 def _ends(fault: Fault, request: PendingRequest) -> bool:
-    """End the request if the fault requires that; return whether it does."""
+    """Close or fail the request if the fault says so; return True if it does."""
     if fault.closes:
         request.close()
     elif fault.error_code:

@@ -1,4 +1,4 @@
-"""Limits of one request: elements it may have, and how much of it is done before other work."""
+"""Limits of one request: how many elements it may have, and how many are done before other work."""
 
 from __future__ import annotations
 

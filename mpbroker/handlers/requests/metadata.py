@@ -1,6 +1,6 @@
-"""Topics, quotas and access control entries as this handler knows them, from bases and deltas.
+"""Topics, quotas and access control entries, as this handler knows them from the coordinator's bulletin.
 
-Topics are found by name and id.
+The bulletin is a base and deltas. Topics are found by name and id.
 
 `__cluster_metadata` is left out: clients never see it, and a topic that is not here cannot be written or
 read. (Kafka: KRaftMetadataCache.)
@@ -51,7 +51,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def row(self) -> Row:
-        """The data that the native turn needs of the topic."""
+        """The topic's data that the native turn needs."""
         policy = self.policy
         return Row(
             self.name,
@@ -69,7 +69,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
 
 
 def policy_of(config: TopicConfig) -> TopicPolicy:
-    """Return what record validation needs of a topic's configuration."""
+    """Return the part of a topic's configuration that record validation uses."""
     codec = _CODECS[config.compression_type]
     levels = {
         Codec.GZIP: config.compression_gzip_level,
@@ -88,7 +88,7 @@ def policy_of(config: TopicConfig) -> TopicPolicy:
 
 
 def authorizer_of(config: BrokerConfig) -> Authorizer | None:
-    """Return the authorizer that the configuration asks for, without entries; None if it asks for none."""
+    """Return the configured authorizer, still without entries; None if none is configured."""
     if not config.authorizer_class_name:
         return None
     return Authorizer(
@@ -120,7 +120,7 @@ class Metadata:
         self._resolved: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, TopicPolicy]] = {}
 
     def apply(self, messages: Iterable[bytes]) -> None:
-        """Apply news in the order of the bulletin. A base replaces everything known before."""
+        """Apply messages of the bulletin, in its order. A base replaces everything known before."""
         for message in messages:
             news = _decoder.decode(message)
             if isinstance(news, MetadataBase):

@@ -1,8 +1,9 @@
 """The memory of requests that wait in a handler for records or for other members of a group.
 
-A client may have a request wait for half an hour, and open a connection for each. Their memory is bounded
-by connection, by principal and in all. A handler has its share of the last two, as clients are spread over
-the handlers. (Kafka has no such bounds: its purgatories grow with the heap.)
+A client may have a request wait for half an hour on each of its connections. The memory of waiting requests
+is bounded by connection, by principal and in all. A handler applies its share of the bounds by principal and
+in all, as clients are spread over the handlers. (Kafka has no such bounds: its purgatories grow with the
+heap.)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 class ParkedMemory:
-    """A counter of the bytes of requests that wait, and their bounds; an estimate.
+    """Counts the bytes of waiting requests, as an estimate, and applies the bounds.
 
     `config` returns the current configuration.
     """
@@ -68,7 +69,7 @@ class ParkedMemory:
         return ""
 
     def charge(self, request: ReceivedRequest, size: int) -> None:
-        """Charge what a request takes, in place of its earlier charge."""
+        """Charge `size` bytes for a request, in place of its earlier charge."""
         self.release(request)
         principal = request.session.principal_name
         self._charged[request] = principal, size
@@ -76,7 +77,7 @@ class ParkedMemory:
         self._used_bytes += size
 
     def release(self, request: ReceivedRequest) -> None:
-        """Give back what a request was charged, if anything."""
+        """Remove the charge of a request, if there is one."""
         principal, size = self._charged.pop(request, ("", 0))
         if not size:
             return

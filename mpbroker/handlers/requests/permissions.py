@@ -25,17 +25,18 @@ class Need(NamedTuple):
         return DENIED[self.resource_type]
 
     def __str__(self) -> str:
-        """Write it as Kafka's documentation does: `Read Topic`."""
+        """Return the need as Kafka's documentation writes it, for instance `Read Topic`."""
         return f"{kafka_word(self.operation)} {kafka_word(self.resource_type)}"
 
 
 class Rule(NamedTuple):
     """The needs of an API.
 
-    `request`: needs of the request, all of which its client must have. `resource`: needs of each thing that
-    the request names. `alternative`: one need that replaces all of these; `Authorization.refusal` checks it
-    for `request`, the API for `resource`. `remark`: exceptions, for docs/SECURITY.md. `is_admin`: the request
-    is one of administration, served on the listeners of admin.listener.names alone, and in the audit log.
+    `request`: needs of the whole request; its client must have all. `resource`: needs of each thing that the
+    request names. `alternative`: a need that alone suffices. `Authorization.refusal` checks the alternative
+    before the needs in `request`; the API checks it before those in `resource`. `remark`: exceptions, for
+    docs/SECURITY.md. `is_admin`: the request is an act of administration, served on the listeners of
+    admin.listener.names alone and written to the audit log.
     """
 
     request: tuple[Need, ...] = ()
@@ -203,7 +204,7 @@ ADMINISTRATION: Final = frozenset(key for key, rule in RULES.items() if rule.is_
 
 
 def name_in(body: object, key: ApiKey, kind: ResourceType) -> str | None:
-    """Return the name of the resource that a need of the whole request is about; None if it names none."""
+    """Return the name of the resource of this kind that the whole request is about; None if it has none."""
     if kind == ResourceType.CLUSTER:
         return CLUSTER_NAME
     field = _FIELDS[kind]

@@ -1,11 +1,11 @@
 """The purgatory: requests that wait for an event on a key, or for their time to run out. Sans-I/O.
 
 Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or
-cancelled. An operation that ends leaves the lists of all its keys at once, so no ended operation is watched
-(Kafka finds those when more than `purge.interval.requests` have gathered). Only its timer stays, which has
-forgotten the operation, and timers are purged at that interval here. Deadlines are exact to the
-millisecond in one heap, not in Kafka's hierarchical wheel: a handler has few timers. (Kafka:
-DelayedOperation, DelayedOperationPurgatory, SystemTimer.)
+cancelled. An operation that ends is removed from the lists of all its keys at once. (Kafka purges ended
+operations when more than `purge.interval.requests` have gathered.) Only the timer of an ended operation
+stays; such timers are purged when they are more than `purge_interval` and more than half of all timers.
+Deadlines are exact to the millisecond, in one heap instead of Kafka's hierarchical wheel, since a handler has
+few timers. (Kafka: DelayedOperation, DelayedOperationPurgatory, SystemTimer.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Operation(Protocol):
     """An operation that can wait.
 
     `try_complete`, called whenever a key is checked, ends the operation and returns True if its condition
-    holds. `expire` ends it in any case. It is called at most once, and never after a true `try_complete`.
+    holds. `expire` always ends the operation; it is called at most once, and never after `try_complete` has
+    returned True.
     """
 
     def try_complete(self) -> bool: ...
@@ -55,7 +56,7 @@ class Watch(Generic[K, Op]):
 class Purgatory(Generic[K, Op]):
     """Operations that wait for keys.
 
-    `on_first(key)` is called when a first operation waits for a key, `on_last(key)` when none does.
+    `on_first(key)` is called when a first operation waits for a key, `on_last(key)` when the last one ends.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Purgatory(Generic[K, Op]):
         return list(self._by_key)
 
     def watch(self, operation: Op, keys: Iterable[K], deadline_ms: int) -> Watch[K, Op]:
-        """Park the operation. The caller must then try it once more, to see an event that came before."""
+        """Park the operation. The caller must then try it once more, since an event may have come before."""
         watch = Watch(operation, tuple(dict.fromkeys(keys)), deadline_ms)
         self._alive += 1
         self.entries += len(watch.keys)
@@ -107,7 +108,7 @@ class Purgatory(Generic[K, Op]):
         return completed
 
     def cancel(self, watch: Watch[K, Op]) -> Op | None:
-        """Forget the operation without completing it. Return it, or None if it had ended."""
+        """Forget and return the operation without completing it; return None if it had ended."""
         return None if watch.operation is None else self._end(watch)
 
     def expire(self, now_ms: int) -> int:

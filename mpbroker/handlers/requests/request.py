@@ -49,17 +49,17 @@ class UnreadableBody(Exception):
 
 
 def not_refused(_request: object) -> None:
-    """Refuse nothing."""
+    """Return None: refuse no request."""
 
 
 @dataclass(frozen=True)
 class Api:
     """A registered API. Its functions take a `RequestContext`.
 
-    `advertised_from` is below `oldest` where clients want to see versions that are then refused.
-    `is_forwarded`: the coordinator decodes the request; here it is decoded only if it is long, or if
-    something goes wrong. `elements_max`: the most elements that the arrays of one request may have in all.
-    `refusal`: returns the response to a request that is refused before it is decoded, None if it is not.
+    `advertised_from` is below `oldest` if clients need to see versions that are refused when used.
+    `is_forwarded`: the coordinator decodes the request; the handler decodes it only if it is long, or to
+    report an error. `elements_max`: the most elements that the arrays of one request may have in all.
+    `refusal`: returns the response if the request is refused before it is decoded, else None.
     """
 
     key: ApiKey
@@ -144,9 +144,10 @@ class ReceivedRequest:
         self._frame = None
 
     def read(self) -> bool:
-        """Read what every request needs. Return False if it has more elements than its API allows.
+        """Read client id and number of elements, and decode a body that is neither forwarded nor long.
 
-        Raises UnreadableBody if it is malformed.
+        Returns False if there are more elements than the API allows. Raises UnreadableBody if the request is
+        malformed.
         """
         assert self._frame is not None
         most = self.api.elements_max
@@ -165,7 +166,7 @@ class ReceivedRequest:
 
     @property
     def is_long(self) -> bool:
-        """True if decoding the request would keep others waiting."""
+        """True if decoding the request at once would keep other requests waiting for too long."""
         return self.elements > DECODED_AT_ONCE
 
     @property
@@ -175,7 +176,7 @@ class ReceivedRequest:
     def raw_body(self) -> bytes:
         """Return the request as its client sent it, copied out of the processor's memory.
 
-        Call it before `body`.
+        Call this before `body`, which decodes the request in place.
         """
         if self._raw is None:
             assert self._frame is not None, "it was decoded in place"
@@ -183,7 +184,7 @@ class ReceivedRequest:
         return self._raw
 
     def shed(self, long_field: str) -> None:
-        """Release all but the short fields of a request that waits. Its error response needs only these."""
+        """Release the raw body and `long_field` of a waiting request. Error responses do not need them."""
         if self.body_bytes <= KEPT_BYTES:
             return
         try:
@@ -215,11 +216,11 @@ class ReceivedRequest:
         return f"{self.api.name} v{self.version} of client '{self.client_id}' ({self.client})"
 
     def account(self, *, strict: bool) -> Account:
-        """Return whose quota pays for topics that this request makes and deletes."""
+        """Return the account whose quota is charged for topics that this request creates or deletes."""
         return Account(self.session.principal_name, self.client_id, strict)
 
     def was_passed_on(self, taken_ns: int, passed_on_ns: int) -> None:
-        """Note when the turn took the request, and when it had passed it on."""
+        """Set the times at which the turn took the request and passed it on."""
         self.taken_ns, self.local_ns = taken_ns, passed_on_ns
 
     @property

@@ -1,6 +1,6 @@
 """The handler's part of the request log: a request and its response as JSON (Kafka: RequestConvertToJson).
 
-The processor adds the times when the last byte is written, and writes the line: see
+When the last byte of the response is written, the processor adds the times and writes the line: see
 network/processor/request_log.py. Of record data only the size is written, and secrets are hidden.
 """
 
@@ -25,7 +25,7 @@ ALTERS_CONFIGS = {ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
 
 
 def describe(request: ReceivedRequest, listener: str, response: Message | None) -> bytes:
-    """Return a JSON object without its closing brace; the times follow.
+    """Describe a request as a JSON object without its closing brace: the processor appends the times.
 
     Kafka's `requestApiVersionDeprecated` is left out: Kafka writes it only if it is true, and no version that
     is served is deprecated.
@@ -61,7 +61,7 @@ def describe(request: ReceivedRequest, listener: str, response: Message | None) 
 
 
 def as_json(kind: Kind, key: int, version: int, message: Message) -> dict[str, Any]:
-    """Return the fields that the version has, under Kafka's names."""
+    """Return a message's fields in this version as a dict, under Kafka's names."""
     schema = message_for(kind, key)
     assert schema is not None, f"no API has key {key}"
     return _struct(schema, message, version, key)

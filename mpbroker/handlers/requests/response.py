@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Services:
-    """What requests need of their handler to be answered. `logs_requests()`: there is a request log."""
+    """Services of a handler for its requests. `logs_requests()` returns True if the request log is on."""
 
     process: ProcessContext
     responses: Responses
@@ -57,7 +57,7 @@ class Services:
 
 
 class PendingRequest(ReceivedRequest):
-    """A request, and the ways to end it."""
+    """A request without a response yet, and the methods that end it."""
 
     def __init__(self, slot: Request, frame: memoryview, api: Api, broker: Services) -> None:
         super().__init__(slot, frame, api, broker.process)
@@ -74,11 +74,11 @@ class PendingRequest(ReceivedRequest):
 
     @property
     def has_response(self) -> bool:
-        """Return True if it has ended, or its response is being encoded: nothing more may be done for it."""
+        """Return True if the request has ended, or its response is being encoded: its API must do no more."""
         return self.done or self._is_responding
 
     def can_be_served(self) -> bool:
-        """Read what every request needs. If it is malformed or too large, close and return False."""
+        """Call `read`. If the request is malformed or too large, close its connection and return False."""
         try:
             if self.read():
                 return True
@@ -94,7 +94,7 @@ class PendingRequest(ReceivedRequest):
         return False
 
     def handle(self) -> None:
-        """Call the API, unless the request is refused. A long request is decoded before, in pieces."""
+        """Call the API, unless the request is refused. A long request is first decoded, in pieces."""
         if (response := self.api.refusal(self)) is not None:
             self.respond(response)
         elif self.is_long and not self.is_decoded:
@@ -112,7 +112,7 @@ class PendingRequest(ReceivedRequest):
     # ---- work, and its errors
 
     def guard(self, do: Callable[..., object], *values: object) -> None:
-        """Call `do` with these values. An error in it ends the request; only a FatalError is raised."""
+        """Call `do` with these values. An error ends the request; only a FatalError is raised."""
         is_outermost = not self._started_ns
         if is_outermost:
             self._started_ns = time.monotonic_ns()
@@ -142,9 +142,9 @@ class PendingRequest(ReceivedRequest):
                 self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def resume(self, do: Callable[..., object], *values: object) -> None:
-        """Call `do` with these values after an event; an error in it ends this request.
+        """Call `do` with these values after an event; an error ends this request.
 
-        Pieces of work that it leaves are queued here, unless they are already or the caller queues them.
+        If pieces of work are left, queue the request, unless it is queued already or the caller queues it.
         """
         is_queued = self.pieces is not None or bool(self._started_ns)
         self.guard(do, *values)
@@ -152,11 +152,11 @@ class PendingRequest(ReceivedRequest):
             self.broker.long_work.append(self)
 
     def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
-        """Wrap a callback, so that an error in it ends this request like an error in the API."""
+        """Wrap the callback `then`: an error in `then` ends this request like an error in the API."""
         return partial(self.resume, then)
 
     def finish(self, outcome: Outcome) -> None:
-        """Respond with the outcome of an API.
+        """Respond with the outcome of an API: a response, or a generator of pieces that returns one.
 
         Pieces of work run at once while the request is light. Once the request `takes_long` (a piece may
         set this), the scheduler does one piece at a time and serves other requests in between. Most requests
@@ -178,7 +178,7 @@ class PendingRequest(ReceivedRequest):
             self.respond(response)
 
     def _leave(self, work: Generator[None, None, Message | None]) -> None:
-        """Keep the work for the scheduler, or until the event that it waits for."""
+        """Keep unfinished work for the scheduler, or until the event for which the work waits."""
         waits, self._must_wait = self._must_wait, False
         if self.done or self.pieces is not None:
             # It has ended, or has other work: the encoding of its response.
@@ -189,10 +189,10 @@ class PendingRequest(ReceivedRequest):
             self.pieces = work
 
     def wait(self, ask: Callable[[Callable[[T], None]], object]) -> Generator[None, None, T]:
-        """Pass a callback to `ask`, and return the value that it gets. Others are served meanwhile.
+        """Pass a callback to `ask`, wait, and return the value that the callback gets.
 
-        Use it in the generator that an API returns, and in those it delegates to. A request that ends
-        meanwhile is not continued.
+        Other requests are served meanwhile. Use this in the generator that an API returns, and in generators
+        to which it delegates. If the request ends meanwhile, the generator is not continued.
         """
         values: list[T] = []
 
@@ -223,10 +223,10 @@ class PendingRequest(ReceivedRequest):
     # ---- the response
 
     def respond(self, response: Message, mutation_ms: int = 0, *, in_pieces: bool = True) -> None:
-        """Send the response, and pause the client for the longer of `mutation_ms` and its own quota's pause.
+        """Send the response, and pause the client for `mutation_ms` or its other quotas, whichever is longer.
 
-        `mutation_ms` is the pause that the coordinator wants. A long response is encoded `in_pieces` after
-        this call: until then the request is not `done`.
+        `mutation_ms` is the pause for quota controller_mutation_rate. With `in_pieces`, a long response is
+        encoded in pieces after this call, and the request is `done` only then.
         """
         if self.has_response:
             return
@@ -272,9 +272,10 @@ class PendingRequest(ReceivedRequest):
         errors: dict[int, int],
         pause: Pause,
     ) -> None:
-        """Send a frame, then end the request, so that a failure to send still becomes an error response.
+        """Send a frame, then end the request: if sending fails, an error response can still be sent.
 
-        A frame that is too long fails the request. The error response is short, or the connection is closed.
+        For a frame that is too long an error response is sent. If that is too long as well, the connection is
+        closed.
         """
         size = sum(len(segment) for segment in frame if not isinstance(segment, RecordsSlice))
         if size > RESPONSE_BYTES_MAX:
@@ -289,7 +290,7 @@ class PendingRequest(ReceivedRequest):
         self.end(errors)
 
     def exceeds_response_limit(self, more_bytes: int) -> bool:
-        """Return True, and fail the request, if these bytes make its response too long."""
+        """Add `more_bytes` to the response's size. If it is too long, fail the request and return True."""
         self._response_bytes += more_bytes
         if self._response_bytes <= RESPONSE_BYTES_MAX:
             return False
@@ -304,9 +305,9 @@ class PendingRequest(ReceivedRequest):
         return ResponseInfo(pause, self.taken_ns, self.local_ns, entry)
 
     def _log_entry(self, response: Message | bytes | None) -> bytes:
-        """Describe the request for the request log. A failure there does not affect the request.
+        """Return the request's entry in the request log; b"" if describing the request fails.
 
-        `response` may be its encoded body.
+        `response` may be the encoded body of a response.
         """
         try:
             if isinstance(response, bytes):
@@ -334,7 +335,7 @@ class PendingRequest(ReceivedRequest):
         self.broker.responses.nothing(self.slot, self._info(pause=pause))
 
     def close(self) -> None:
-        """Close the connection."""
+        """End the request by closing its connection."""
         if self.end():
             self.broker.responses.close(self.slot, self._info())
 
@@ -345,14 +346,14 @@ class PendingRequest(ReceivedRequest):
             self.broker.responses.close(self.slot)
 
     def cancel(self) -> None:
-        """End without a response because the connection is closed; the processor gets its block back."""
+        """End the request, whose client has disconnected, and give its block back to the processor."""
         if self.end():
             self.broker.responses.nothing(self.slot, self._info())
 
     def fail(self, code: ErrorCode, message: str = "") -> None:
-        """Respond with the API's form of the error, or close the connection if it has none.
+        """Respond with the API's error response, or close the connection if the API has none.
 
-        `message` replaces the text of the error where the response has one.
+        `message`, if any, replaces the error's text in the response.
         """
         if self.done:
             return
@@ -372,9 +373,9 @@ class PendingRequest(ReceivedRequest):
             self.close()
 
     def end(self, errors: dict[int, int] | None = None) -> bool:
-        """Note that the request has its response, with these error codes, or that it gets none.
+        """Mark the request as done. Return False if it was done before.
 
-        Return False if it had ended before.
+        `errors` has the count of each error code in the response; None if there is no response.
         """
         if self.done:
             return False

@@ -1,8 +1,8 @@
-"""Answers and appends that found no room in the reply arena and wait for it.
+"""Responses and appends that wait for room in the handler's reply arena.
 
-Clients that do not read their responses fill the arena, and the others must not suffer for it. While anything
-waits, this handler's word of `replies_out` is set, and processors close connections that have not read for
-long. (Kafka has no counterpart: responses are in the heap of the JVM.)
+Clients that do not read their responses fill the arena, and must not delay other clients for long. So while
+anything waits, this handler's word of `replies_out` is set, and processors close connections that have not
+read for long. (Kafka has no counterpart: responses are in the heap of the JVM.)
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def nothing() -> None:
 
 
 class ResponseBackpressure:
-    """Attempts that wait for room, first come, first served.
+    """Attempts to send that wait for room, first come, first served.
 
-    `notify` is called with True when a first one waits, and with False when none does. `whose` names
-    the connection of a request.
+    `notify(True)` is called when a first attempt waits, `notify(False)` when no attempt waits any more.
+    `whose` returns the name of a request's connection.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class ResponseBackpressure:
         give_up: Callable[[], None],
         forget: Callable[[], None] = nothing,
     ) -> None:
-        """Call `attempt` now or, as long as it raises ArenaFull, later.
+        """Call `attempt`, or queue it for `retry` if other attempts wait or `attempt` raises ArenaFull.
 
-        If there is no room for PATIENCE_MS, call `give_up`; if the processor of the request dies, `forget`.
-        Raises ArenaFull if too many bytes wait already.
+        `give_up` is called if there is no room for PATIENCE_MS, `forget` if the request's processor dies.
+        Raises ArenaFull if the queued attempts have too many bytes already.
         """
         if not self._entries:
             with suppress(ArenaFull):
@@ -79,7 +79,7 @@ class ResponseBackpressure:
         self._put(_Entry(request, size, self._clock_ms() + PATIENCE_MS, attempt, give_up, forget))
 
     def retry(self, now_ms: int) -> None:
-        """Attempt again while there is room, and give up those that have waited too long."""
+        """Repeat queued attempts while there is room, and give up attempts that have waited too long."""
         while self._entries:
             entry = self._entries[0]
             try:
@@ -98,13 +98,13 @@ class ResponseBackpressure:
             self._remove(entry)
 
     def forget_processor(self, processor: int) -> None:
-        """Forget the requests of a dead processor: they lie in an arena that is about to be emptied."""
+        """Forget the requests of a dead processor: they are in an arena that is about to be emptied."""
         for entry in [entry for entry in self._entries if entry.request.processor == processor]:
             self._remove(entry)
             entry.forget()
 
     def give_up(self) -> None:
-        """Give up all that wait, because the handler stops."""
+        """Give up all queued attempts, because the handler stops."""
         while self._entries:
             self._entries[0].give_up()
             self._remove(self._entries[0])

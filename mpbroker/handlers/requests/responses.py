@@ -71,7 +71,7 @@ class FileSlice(RecordsSlice):
 
 
 class Pause(NamedTuple):
-    """How long the connection is not read after its response, and the quota that causes it."""
+    """How long a connection is not read after a response, and the quota that causes this pause."""
 
     ms: int
     by: ThrottledBy
@@ -82,10 +82,10 @@ STAMP_MAX_US = (1 << 32) - 1
 
 
 class ResponseInfo(NamedTuple):
-    """What goes along with a response.
+    """Data about a request that its processor gets with the response.
 
-    `taken_ns`, `local_ns`: when this process took the request and was done with it (CLOCK_MONOTONIC), 0: when
-    it responds. `log_entry`: JSON for the request log.
+    `taken_ns`, `local_ns`: when this process took the request, and when the API was done (CLOCK_MONOTONIC); 0
+    means when the response is sent. `log_entry`: JSON for the request log.
     """
 
     pause: Pause = NO_PAUSE
@@ -94,7 +94,7 @@ class ResponseInfo(NamedTuple):
     log_entry: bytes = b""
 
     def stamps_us(self, request: Request, done_ns: int) -> tuple[int, int]:
-        """Return `queue_us` and `local_us` of the descriptor."""
+        """Return `queue_us` and `local_us` of the descriptor: the time in the queue, then in this handler."""
         taken_ns = self.taken_ns or done_ns
         queue_us = max(taken_ns - request.received_ns, 0) // 1000
         local_us = max((self.local_ns or done_ns) - taken_ns, 0) // 1000
@@ -112,9 +112,9 @@ def none_following(_request: Request) -> Sequence[Request]:
 class Responses:
     """Sends responses to the processors.
 
-    `index` is this handler's, the owner of the arena. `outbox(processor)` returns the ring to a processor,
-    `whose` names the connection of a request. `following` is called with a request that closes its
-    connection; it returns those that wait for it, which are closed, too.
+    `index` is the index of this handler's process, which owns `arena`. `outbox(processor)` returns the ring
+    to a processor, `whose(request)` the name of its connection. `following` is called with a request that
+    closes its connection; it returns the requests that wait for this one, which are answered with CLOSE, too.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Responses:
         self._end_without_bytes(request, SlotKind.NOOP, info)
 
     def close(self, request: Request, info: ResponseInfo = NO_INFO) -> None:
-        """Close the connection of a request, and of those that wait for it."""
+        """Close the connection of a request; also answer the requests that wait for it with CLOSE."""
         self._end_without_bytes(request, SlotKind.CLOSE, info)
         for one in self._following(request):
             self._push(one, SlotKind.CLOSE, NO_INFO)
@@ -265,7 +265,7 @@ class Responses:
         self._push(request, kind, info, block)
 
     def parked(self, request: Request, *, is_brief: bool = False) -> None:
-        """Notify the processor that the request waits here and no longer counts as load.
+        """Notify the processor that the request waits in this handler and no longer counts as load.
 
         `is_brief`: do not wake the processor for this notice, since the response follows soon and wakes it.
         """
@@ -284,7 +284,7 @@ class Responses:
             self._arena.free(block, self._sizes.pop(block))
 
     def reclaim(self, processor: int) -> None:
-        """Take back all blocks lent to a processor. Call it after the fence."""
+        """Take back all blocks lent to a processor. Call this after the processor was fenced."""
         for block in self._arena.lent_to(processor):
             if block in self._sizes:
                 self._arena.take_back(block, self._arena.generation(block))

@@ -1,8 +1,8 @@
-"""The scheduler: which request is worked on when nothing else waits, one piece at a time.
+"""The scheduler, which works on heavy and long requests, a piece at a time, when nothing else waits.
 
-A heavy request is announced as such by its processor, and waits until the requests before it are done. A long
-request came as a light one. One of each kind is under way at a time, so that their memory does not add up,
-and they take turns.
+A heavy request is announced as heavy by its processor, and waits until the requests before it are done. A
+long request came as a light request, and turned out to take long. One heavy and one long request are under
+way at a time, so that the memory of many does not add up. Their pieces alternate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Scheduler:
         return bool(self._heavy or self.heavy or self._long or self._waiting)
 
     def work(self) -> None:
-        """Do one piece of a heavy or a long request; the two kinds take turns."""
+        """Do one piece of a heavy or a long request; the two kinds alternate."""
         has_long, has_heavy = self._long or self._waiting, self._heavy or self.heavy
         self._was_long = bool(has_long and not (self._was_long and has_heavy))
         if self._was_long:
@@ -71,14 +71,14 @@ class Scheduler:
         yield from filter(None, (self._heavy, self._long))
 
     def take_heavy(self, is_taken: Callable[[Request], bool]) -> list[Request]:
-        """Take out and return heavy requests that have not begun."""
+        """Remove and return the heavy requests that have not begun and for which `is_taken` returns True."""
         taken = [request for request in self.heavy if is_taken(request)]
         for request in taken:
             self.heavy.remove(request)
         return taken
 
     def forget_ended(self) -> None:
-        """Stop work on ended requests: their frames may lie in an arena that is about to be emptied."""
+        """Stop work on ended requests: their frames may be in an arena that is about to be emptied."""
         waiting = [request for request in self._waiting if not request.done]
         self._waiting.clear()
         self._waiting.extend(waiting)

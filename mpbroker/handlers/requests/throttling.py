@@ -1,8 +1,8 @@
-"""Quotas applied to requests: what each costs its client, and how long the client must pause.
+"""Quotas applied to requests: what a request costs its client, and how long the client must pause.
 
-The produce turn charges common requests itself, with the budgets that it gets here. Everything else is
-charged when it gets its response. All handlers add to the same rates. Nothing happens until a first quota is
-set. (Kafka: ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
+The native turn charges common produces itself, by budgets that it gets from here. All other requests are
+charged when they get their response. All handlers add to the same rates. Nothing is charged until a first
+quota is set. (Kafka: ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZE_FIELD_BYTES = 4
 
 
 class Budgets(NamedTuple):
-    """A client's budgets: (key in the rates, bound per second) of each quota, None without the quota."""
+    """A client's budget for each quota: (key in the rates, bound per second), or None without a quota."""
 
     produce: Budget | None
     fetch: Budget | None
@@ -72,7 +72,7 @@ class Throttling:
         self._unmeasured = 0
 
     def refresh(self) -> None:
-        """Forget budgets that were derived from changed quotas."""
+        """Forget all budgets if the quotas have changed."""
         if self._version == self._metadata.quotas_version:
             return
         self._version = self._metadata.quotas_version
@@ -117,7 +117,7 @@ class Throttling:
         return self._noted(budgets, _longer(of_bytes, self._charge_time(request, budgets.request)))
 
     def charge_fetch(self, request: ReceivedRequest, response_bytes: int) -> Pause:
-        """Charge a Fetch with the size of its answer, unless the client must pause; return the pause."""
+        """Charge a Fetch with its response's size, unless the client must pause; return the pause."""
         if request.slot.flags & SlotFlag.AGAIN:
             return NO_PAUSE  # charged before its response turned out to be unsendable
         budgets = self.budgets(request)
@@ -131,17 +131,17 @@ class Throttling:
         return self._noted(budgets, pause)
 
     def fetch_bytes_max(self, request: ReceivedRequest) -> int | None:
-        """Return the largest response that the quota could ever let through, in bytes; None: no quota."""
+        """Return the largest size of a response that the client's quota allows, in bytes; None: no quota."""
         fetch = self.budgets(request).fetch
         return None if fetch is None else int(fetch[1] * self._burst_s)
 
     def _charge_time(self, request: ReceivedRequest, budget: Budget | None) -> Pause:
-        """Charge the time that the request took. The pause is at most one window."""
+        """Charge the time that the request took; return the pause, which is at most one quota window."""
         pause_ms = min(self._charge(QuotaKind.QUOTA_REQUEST, budget, _spent_ns(request)), self._window_ms)
         return Pause(pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
     def _noted(self, budgets: Budgets, pause: Pause) -> Pause:
-        """Count a pause for the one quota that causes it, even if another was exceeded too."""
+        """Count a pause for the quota that causes it, and return the pause."""
         if pause.ms:
             kind, budget = {
                 ThrottledBy.THROTTLED_BY_PRODUCE: (QuotaKind.QUOTA_PRODUCE, budgets.produce),
@@ -163,7 +163,7 @@ class Throttling:
         return pause_ms
 
     def _introduce(self, request: ReceivedRequest, budgets: Budgets) -> None:
-        """Let the turn serve this connection: charge its produces, answer its fetches if those are free."""
+        """Give the turn the connection's budgets. The turn serves fetches only if no quota limits them."""
         session, client_id = request.session, request.client_id.encode()
         who = request.slot.connection, session.revision, client_id
         if not self._clients.knows(*who):
@@ -172,10 +172,10 @@ class Throttling:
 
 
 def _spent_ns(request: ReceivedRequest) -> int:
-    """Return the time spent by this handler, and by the processor since the connection's last request."""
+    """Return this handler's time for the request plus the processor's since the connection's last request."""
     return request.worked_ns + request.slot.network_ns
 
 
 def _longer(of_bytes: Pause, of_time: Pause) -> Pause:
-    """Return the pause that counts: the longer one, of two equal ones that for time."""
+    """Return the longer pause; `of_time` if both are equal."""
     return of_bytes if of_bytes.ms > of_time.ms else of_time

@@ -1,12 +1,12 @@
-"""Answers to produce jobs: filled in, pushed to their receivers, or kept until the commit round that covers
-them.
+"""Answers to produce jobs: each is sent at once, or when the commit rounds that cover its batches are done.
 
-A full ring never blocks, and nothing is dropped: what does not fit waits in a list of its own and goes first
-when there is room. A dead process gets no answers; its successor forgets its loans.
+Sending never blocks, and no answer is dropped: a descriptor that finds the receiver's ring full is kept in a
+list, and is sent before later ones when there is room. Answers to a dead process are dropped, since its arena
+is emptied.
 
-A produce waits for its timeout. Then each of its partitions that is not durable yet is answered
-with REQUEST_TIMED_OUT. Its data stays appended and becomes visible with its commit round, however late that
-is (Kafka: DelayedProduce).
+A produce request waits at most for its timeout. Then each of its partitions whose batch is not durable yet is
+answered with REQUEST_TIMED_OUT. The batch stays appended, and becomes visible when its commit round is done
+(Kafka: DelayedProduce).
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -72,11 +72,11 @@ cdef bint owes(AnswersRef *answers, int process) noexcept nogil
 cdef inline bint is_ours(
     const AnswersRef *answers, const ProduceSlot *slot, const JobBatch *batch
 ) noexcept nogil:
-    """Return whether the batch is this worker's.
+    """Return whether this log worker handles the batch.
 
-    Of a job that several workers share, each does its own batches and does not even read the others, which
-    are being written to meanwhile. A batch of any other job belongs to this worker, and is refused if its
-    partition is not here.
+    If several workers share a job, each worker handles the batches of its own partitions, and does not even
+    read the other batches, which the other workers write to at the same time. Of any other job, this worker
+    handles all batches, and refuses a batch whose partition it does not have.
     """
     if answers.workers == 1 or not is_shared(slot):
         return True

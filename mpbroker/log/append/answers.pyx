@@ -53,8 +53,9 @@ cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
 
 
 cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, int timed_out) noexcept nogil:
-    """Fail batches whose partition went offline or whose time is over. Return the last failed batch's error,
-    or NO_ERROR.
+    """Set the error of batches whose partition went offline and, if `timed_out`, of batches not yet durable.
+
+    Return the error of the last failed batch, or NO_ERROR.
     """
     cdef int worst = NO_ERROR
     cdef JobBatch *batch
@@ -93,7 +94,7 @@ cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
 
 
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil:
-    """Send the results of the job's batches to the processor, or back to the sender."""
+    """Send the batches' results to the processor if the slot's kind is PRODUCE, else to the job's sender."""
     cdef JobHeader *job = job_of(answers, slot)
     cdef ProduceSlot back
     cdef ReplySlot reply
@@ -165,7 +166,7 @@ cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change
 
 
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
-    """Send the answers that waited for commit rounds up to `done`."""
+    """Send the answers that waited for commit rounds up to and including `done`."""
     cdef DelayedProduce *entry
     while answers.count:
         entry = &answers.waiting[answers.first & (answers.room - 1)]
@@ -182,7 +183,7 @@ cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
 
 
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
-    """Answer jobs whose request timed out with REQUEST_TIMED_OUT. Their batches stay appended."""
+    """Answer with REQUEST_TIMED_OUT the jobs whose requests timed out. Their batches stay appended."""
     cdef DelayedProduce *entry
     cdef uint64_t i
     if answers.now_ns < answers.next_deadline_ns:
@@ -267,7 +268,7 @@ cdef void send_kept(AnswersRef *answers) noexcept nogil:
 
 
 cdef void publish_answers(AnswersRef *answers) noexcept nogil:
-    """Publish the staged answers: one release store and at most one ring of the bell for each process."""
+    """Publish the staged answers with one release store for each receiver, and ring its doorbell once."""
     cdef int process
     cdef uint64_t staged = answers.staged
     answers.staged = 0
@@ -285,7 +286,7 @@ cdef void forget_process(AnswersRef *answers, int process) noexcept nogil:
 
 
 cdef bint owes(AnswersRef *answers, int process) noexcept nogil:
-    """Return whether an answer is outstanding to a job that this process sent, or to this process."""
+    """Return whether an answer to `process`, or to a job that `process` sent, is outstanding."""
     cdef uint64_t i
     cdef int target
     cdef ReplySlot kept

@@ -1,6 +1,7 @@
-"""Append one batch that the native turn hands back: transactional, first in a segment, or due for a roll.
+"""Append one batch that the native turn leaves to Python.
 
-(Kafka: UnifiedLog.append, LocalLog.append, LogSegment.append.)
+Such a batch is transactional, is the first batch of a segment, or needs a new segment. (Kafka:
+UnifiedLog.append, LocalLog.append, LogSegment.append.)
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ DUPLICATE = -1
 class Appended(NamedTuple):
     """The outcome of an append.
 
-    `failure`: a permanent errno, which takes the log directory offline. `no_room`: a temporary errno: the
-    disk is full, or file descriptors run out. 0: no such error.
+    `failure`: a permanent errno, which takes the log directory offline. `no_room`: a temporary errno, of a
+    full disk or a lack of file descriptors. Each is 0 if there is no such error.
     """
 
     error: int
@@ -39,14 +40,14 @@ class Appended(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a transaction: ABORT or COMMIT, and the epoch of the coordinator that ends it."""
+    """A transaction marker: its kind, ABORT or COMMIT, and the epoch of the coordinator that sent it."""
 
     kind: int
     coordinator_epoch: int
 
 
 def refusal(log: PartitionLog | None, batch: Batch) -> int:
-    """Return the error that keeps the batch from its partition, 0 if there is none."""
+    """Return the error code with which the batch is refused, or 0 if it may be appended."""
     if log is None or log.state.generation != batch.slot_generation:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     flags = log.state.flags
@@ -68,7 +69,7 @@ def append_batch(
     now_ms: int,
     retire: Callable[[int], object],
 ) -> Appended:
-    """Append the batch, or refuse it. `retire` takes fds of rolled files, to be synced and closed."""
+    """Append the batch, or refuse it. `retire` has the fd of a rolled file synced and closed."""
     refused = refusal(log, batch)
     if refused or log is None or data is None:
         return Appended(refused or ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -102,7 +103,10 @@ def append_batch(
 
 
 def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[int, int, int]:
-    """Return the producer check's error code, or DUPLICATE with base offset and timestamp of the original."""
+    """Return (error code or DUPLICATE, base offset, timestamp).
+
+    For DUPLICATE, base offset and timestamp are those of the batch in the log; otherwise they are -1.
+    """
     producers = log.state.producers
     if marker is not None:
         error = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
@@ -144,7 +148,7 @@ def _write(
 
 
 def _cut_back(log: PartitionLog, error: OSError) -> Appended:
-    """Truncate a failed write, which must never be read, and return its error, or that of the truncation."""
+    """Cut off the bytes of a failed write. Return a refusal with `error`, or with the cut's own error."""
     try:
         log.state.cut_back()
     except OSError as worse:
@@ -153,7 +157,7 @@ def _cut_back(log: PartitionLog, error: OSError) -> Appended:
 
 
 def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
-    """Add the aborted transaction to the transaction index. On OSError the index is unchanged."""
+    """Add the transaction that is aborted at offset `last` to the index, or raise OSError and add nothing."""
     producers = log.state.producers
     first = producers.open_from(producer_id)
     if first >= 0:

@@ -1,15 +1,15 @@
 """Commit rounds: the partitions with unsynced bytes, the flusher's requests, and the publication of what is
 visible.
 
-One round is written and synced at a time; what is appended meanwhile joins the next round. If that is much,
-it is offered to the flusher, which takes it as soon as the round in front is done (`flusher.h`). Until
-the flusher takes it, the offer only describes what a round would be now: the next append takes it back. The
-high watermark (offset and position together) moves only when a round is done. Only commit rounds
+One round is written and synced at a time, and bytes appended meanwhile join the next round. If the next round
+is large, it is offered to the flusher, a native thread, which takes it as soon as the current round is done
+(`flusher.h`). If there is an append before that, the offer is taken back, and the appended bytes join the
+round. The high watermark (offset and position together) moves only when a round is done. Only commit rounds
 close a file descriptor with unsynced bytes: rolled files go through `retired`.
 
-A round makes a partition durable through the journal of its log directory, or by a sync of its segment: where
-there is no journal (yet), where much was appended, and where the journal is full. Segments with bytes in
-the journal are synced in the background before the ring comes round again.
+A round makes a partition durable through the journal of its log directory. It syncs the segment itself if
+there is no journal (yet), if much was appended, or if the journal is full. Segments with bytes in the journal
+are synced in the background, before the journal's ring overwrites those bytes.
 """
 from libc.stdint cimport int64_t, uint64_t
 

@@ -40,7 +40,7 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
 
 
 cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil:
-    """Start both threads; call it after the fork. Return an errno, or 0."""
+    """Start the flusher's thread and that of background syncs, after the fork. Return an errno, or 0."""
     cdef int error = flusher_start(&commit.flusher, bell_armed, bell_fd)
     return error if error else flusher_start(&commit.background, bell_armed, bell_fd)
 
@@ -80,8 +80,9 @@ cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
 
 
 cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogil:
-    """List the partition for publication at the end of this round. `wakes`: its waiting handlers are then
-    woken.
+    """Add the partition to those that are published in the table at the end of the log worker's round.
+
+    `wakes`: whether the handlers that wait for the partition are woken then.
     """
     core.wakes |= wakes
     if not core.moved:
@@ -91,12 +92,13 @@ cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogi
 
 
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil:
-    """Note that `count` bytes were appended to the partition. Consumers see them at once, or after the next
-    commit round.
+    """Note that `count` bytes were appended to the partition.
+
+    With group commit, consumers see the records after the next commit round; without it, at once.
 
     The log end itself is published at once: a batch may be acknowledged before it is durable, and its
     producer must not get OFFSET_OUT_OF_RANGE. If a flush is due by flush.messages, consumers
-    see the records after it (Kafka: UnifiedLog.append, which flushes before it returns).
+    see the records after the flush (Kafka: UnifiedLog.append, which flushes before it returns).
     """
     if not commit.group and flush_is_due(core):
         core.awaits_flush = 1
@@ -118,8 +120,8 @@ cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """Have the next round sync the partition's segment itself, not the journal.
 
-    This is needed if a flush is due, or if a failed write was truncated: its bytes must not reappear after
-    records that are acknowledged later.
+    This is needed if a flush is due, or if a failed write was truncated. Without a sync the bytes cut off
+    could reappear after a crash, behind records that were acknowledged later.
     """
     join_round(commit, core)
     core.syncs_itself = 1
@@ -171,7 +173,7 @@ cdef void ask_next(CommitRef *commit) noexcept nogil:
 cdef void reopen(CommitRef *commit) noexcept nogil:
     """Take the offered round back before something joins or leaves it.
 
-    If the flusher has it already, later appends belong to the next round.
+    If the flusher has taken the round already, later appends belong to the round after it.
     """
     if commit.offered:
         commit.offered = False
@@ -236,9 +238,9 @@ cdef void add_entry(
 
 
 cdef void submit_round(CommitRef *commit) noexcept nogil:
-    """Hand the gathered round to the flusher.
+    """Note that the gathered round is the flusher's from now on.
 
-    It is still valid: any change since it was gathered would have withdrawn it.
+    The round is up to date: before any change, `reopen` takes an offered round back.
     """
     cdef int64_t i
     cdef CommitRound *round
@@ -260,7 +262,7 @@ cdef void submit_round(CommitRef *commit) noexcept nogil:
 
 
 cdef void finish_rounds(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """Finish each round that is on disk: move its marks or fail its directories, then answer what waited."""
+    """Finish each round that is on disk: raise high watermarks or fail log directories, then send answers."""
     cdef uint64_t done = load_done(&commit.flusher)
     finish_background(commit, answers)
     if done > commit.started:
@@ -307,7 +309,7 @@ cdef void note_errors(
 
 
 cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitEntry *entry) noexcept nogil:
-    """Note that the partition's round is done."""
+    """Note that the commit round is done for one partition, and raise its high watermark."""
     cdef PartitionCore *core = entry.core
     cdef int dir = core.slot.log_dir
     core.in_flight -= 1
@@ -329,9 +331,9 @@ cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitE
 
 
 cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
-    """Raise a mark; never lower it.
+    """Raise a high watermark or a last stable offset to `to`; never lower it.
 
-    The mark may be above `to`: without group commit records are visible before the round ends, and a
+    The mark may be above `to`: without group commit, records are visible before the round ends, and a
     deletion may have moved the log start or begun a new segment.
     """
     if to.offset > mark.offset or to.offset == mark.offset and to.segment_base >= mark.segment_base:
@@ -347,7 +349,7 @@ cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *j
 
 
 cdef void commit_release(CommitRef *commit) noexcept nogil:
-    """Have the segments of all records in the journals synced soon, to shorten a recovery."""
+    """Request an early sync of all segments that the journals name, so that a recovery is shorter."""
     cdef int i
     for i in range(commit.journal_count):
         commit.journals[i].wanted = commit.journals[i].head
@@ -356,8 +358,8 @@ cdef void commit_release(CommitRef *commit) noexcept nogil:
 cdef void sync_behind(CommitRef *commit) noexcept nogil:
     """Sync the segments of the oldest records if a journal fills up.
 
-    Each segment is opened again for that, since a partition may roll or be removed meanwhile. A segment that
-    rolled already is in `retired`, so that no part of a partition stays unsynced.
+    Each segment is opened again for the sync, since the partition may roll or be removed meanwhile. Nothing
+    is done while `retired` has files: they may be earlier segments, which must be synced first.
     """
     cdef int i, n, dir = 0, count = 0
     cdef uint64_t target
@@ -416,7 +418,7 @@ cdef void finish_background(CommitRef *commit, AnswersRef *answers) noexcept nog
 
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
-    """Return whether a thread has done something that `finish_rounds` has not seen."""
+    """Return whether the flusher or the background thread has done a round unknown to `finish_rounds`."""
     return (load_done(&commit.flusher) != commit.finished
             or load_done(&commit.background) != commit.background_finished)
 
@@ -443,8 +445,9 @@ cdef void close_retired(CommitRef *commit, CommitRound *round) noexcept nogil:
 
 
 cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """Publish the table, then pass one fence, then set the dirty word of each waiting handler and ring it
-    once.
+    """Publish the listed partitions in the table, pass one memory fence, then wake the waiting handlers.
+
+    A handler is woken by its dirty word and one ring of its doorbell.
     """
     cdef int64_t i
     cdef uint64_t waiting = 0

@@ -1,9 +1,9 @@
-"""The ring of a commit journal, as commit rounds use it. `journal.h` draws the file.
+"""The ring of a commit journal, as commit rounds use it. `journal.h` has the layout of the file.
 
-Records go in at `head`, and the ring is free again up to the oldest record with bytes that are in no synced
-segment. So the partitions whose segments lag the journal are in a list, oldest first. A partition
-leaves the list when its segment was synced: by a round that syncs it anyway, or in the background
-(`commit.pyx`).
+Records are written at `head`. The ring is free again up to the oldest record with bytes that are in no synced
+segment. To find that record, the partitions whose segments lag the journal are in a list, the oldest first. A
+partition leaves the list when its segment is synced: by a round that does not use the journal for it, or in
+the background (`commit.pyx`).
 """
 from libc.stdint cimport int64_t, uint64_t
 

@@ -11,7 +11,7 @@ cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil:
 
 
 cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """Begin a write for a round that is put together."""
+    """Begin the journal's record of a round that is being put together."""
     write.fd, write.nonce, write.ring_bytes = journal.fd, journal.nonce, journal.ring_bytes
     write.sequence, write.first = journal.head + journal.flying, journal.first and not journal.flying
     write.payload = write.version = 0
@@ -56,8 +56,9 @@ cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
 
 
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """Return whether the round writes to the journal: a record, or only a new head, after much of the ring
-    has become free.
+    """Return whether the round writes to the journal.
+
+    It writes a record, or only the file's head, to note that much of the ring has become free.
     """
     cdef uint64_t free_up_to
     if not journal.ring_bytes:
@@ -77,7 +78,7 @@ cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexc
 
 
 cdef void journal_finish(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """Note that the round is done. Its record is on disk unless it failed or bypassed the journal."""
+    """Note that the round is done. Its record is on disk unless the write failed or bypassed the journal."""
     cdef bint is_written = not write.error and not write.went_around
     cdef uint64_t record
     if write.count:
@@ -93,7 +94,7 @@ cdef void journal_finish(JournalRef *journal, const JournalWrite *write) noexcep
 
 
 cdef void journal_behind(JournalRef *journal, const JournalWrite *write, PartitionCore *core) noexcept nogil:
-    """List the partition as durable in the journal alone."""
+    """Add the partition to the list of partitions whose latest bytes are durable in the journal alone."""
     if core.is_behind:
         return
     core.is_behind = 1
@@ -107,7 +108,7 @@ cdef void journal_behind(JournalRef *journal, const JournalWrite *write, Partiti
 
 
 cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil:
-    """Remove the partition from the list: its segment is synced, or will be."""
+    """Remove the partition from the list of `journal_behind`, since its segment is synced or will be."""
     if not core.is_behind:
         return
     core.is_behind = 0
@@ -123,9 +124,9 @@ cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogi
 
 
 cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil:
-    """Return the record up to which segments are to be synced in the background.
+    """Return the sequence of the record before which all segments are to be synced in the background.
 
-    If it is not above the oldest record, there is nothing to sync.
+    If the oldest record has this or a larger sequence, there is nothing to sync.
     """
     cdef uint64_t target = journal.wanted
     if journal.head - journal.start > journal.ring_bytes // FULL_PART:

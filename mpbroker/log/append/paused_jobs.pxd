@@ -1,5 +1,7 @@
-"""Produce jobs paused, in their order: while one of their partitions is put in place in another log
-directory, or for a round of others, when Python has appended many batches for them.
+"""The paused produce jobs, in the order of their arrival.
+
+A job is paused while one of its partitions is switched to another log directory, or for a round of other jobs
+after Python has appended many batches of it.
 """
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memmove
@@ -18,7 +20,7 @@ cdef struct PausedJobs:
     int32_t retrying            # how many of the first ones are retried, one a round
 
 cdef inline int32_t take_paused(PausedJobs *paused, Slot *jobs, uint32_t *batch) noexcept nogil:
-    """Take the first paused job. It resumes at the batch where it stopped, so it gets a round of its own."""
+    """Move the first paused job to `jobs`, and its next batch to `batch`. Return 1, the number of jobs."""
     jobs[0], batch[0] = paused.jobs[0].slot, paused.jobs[0].batch
     paused.retrying -= 1
     paused.count -= 1
@@ -26,8 +28,9 @@ cdef inline int32_t take_paused(PausedJobs *paused, Slot *jobs, uint32_t *batch)
     return 1
 
 cdef inline bint is_behind_paused(PausedJobs *paused, const Slot *job) noexcept nogil:
-    """Return whether an earlier job of the same connection is paused. The first `retrying` ones come later
-    than one that is being retried.
+    """Return whether an earlier job of the same connection is paused.
+
+    The first `retrying` paused jobs do not count: they are later than the job that is being retried.
     """
     cdef uint64_t connection = (<const ProduceSlot *>job).connection
     cdef int32_t i

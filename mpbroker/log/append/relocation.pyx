@@ -1,4 +1,4 @@
-"""Moves of a partition to another log directory, for a turn: pause its jobs, then append elsewhere."""
+"""The turn's part in the move of a partition to another log directory: pause its jobs, then append there."""
 from libc.stdint cimport int32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
@@ -15,7 +15,7 @@ def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
     A job is paused if its partition is being moved, if it has used its share of Python's time, or if an
-    earlier job of its connection is paused, to keep their order. Raises MemoryError.
+    earlier job of its connection is paused, to keep the jobs' order. Raises MemoryError.
     """
     cdef PausedJob *grown
     if turn.paused.count == turn.paused.room:
@@ -35,7 +35,7 @@ def resume_jobs(AppendTurn turn) -> int:
     """Retry the paused jobs before any new job, in the order of their arrival, one in each round. Return
     their number.
 
-    Jobs that were retried and paused again are older than those that are still to be retried.
+    Jobs that were retried and paused again are older than jobs still to be retried, so they go first.
     """
     cdef PausedJob first
     cdef int32_t _
@@ -48,9 +48,9 @@ def resume_jobs(AppendTurn turn) -> int:
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:
-    """Append to the partition in that log directory from now on. Its synced files there have all records.
+    """Append to the partition in log directory `log_dir` from now on. Its copied files must be synced.
 
-    None of its files may be open, unsynced or part of a commit round.
+    Raises ValueError if a file of the partition is open, unsynced or part of a commit round.
     """
     cdef PartitionCore *core = &state.core
     if core.unsynced or core.in_flight or core.fd >= 0:

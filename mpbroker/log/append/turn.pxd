@@ -1,14 +1,13 @@
 """One native round of the log process: take waiting jobs, append the common ones, hand the rest to Python in
 order, answer.
 
-    take_in   ends the entries of commit rounds that are on disk
+    first     the entries of commit rounds that are on disk are ended (`finish_rounds`)
     take      empties the rings of all handlers and of the coordinator into `jobs`, as many as fit;
               heads advance before anything is appended
-    gather    checks partition, producer and roll batch by batch, assigns offsets tentatively, and patches
-              each batch in place
+    gather    checks each batch (partition, producer, whether a roll is due), assigns its offsets
+              tentatively, and patches it in place
     write     makes one pwritev per partition; indexes, log ends and results follow only then, and the
-              answers that must be durable join the commit round; a failed write is undone as if it had
-              never been
+              answers that must be durable join the commit round; a failed write is undone
     finish    pushes the answers that need not wait
     settle    asks for the next commit round, publishes the table, sends the answers, rings the bells
 

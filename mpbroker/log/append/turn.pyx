@@ -58,9 +58,9 @@ cdef enum:
 
 
 cdef class AppendTurn:
-    """The log process's round.
+    """The native turn of a log worker.
 
-    Python binds it to rings, arenas and partitions, and does the work it hands back.
+    Python binds the turn to rings, arenas and partitions, and does the work that the turn hands back.
     """
 
     def __cinit__(self, int64_t slots, *args):
@@ -85,8 +85,9 @@ cdef class AppendTurn:
     ):
         """Start the flusher's threads.
 
-        `dirty` and `failed_dirs` are this worker's own words; `others_failed` is the union of the other
-        workers' words. Raises MemoryError, and OSError if a thread cannot be started.
+        `dirty` (a word for each handler) and `failed_dirs` (a bit set of log directories) are this worker's
+        own. `others_failed` is the union of the other workers' `failed_dirs`. Raises MemoryError, and OSError
+        if a thread cannot be started.
         """
         self.answers.process, self.answers.worker, self.answers.workers = process, worker, workers
         self.states = [None] * slots
@@ -152,8 +153,8 @@ cdef class AppendTurn:
         """Copy waiting descriptors into `jobs`.
 
         The rings' heads advance before anything is appended: if this process dies, its successor does not
-        append the taken jobs twice. After a full round the next one begins with the ring at which the full
-        one stopped, so that no ring waits for ever.
+        append the taken jobs twice. If a round is full, the next round begins with the ring at which the full
+        round stopped, so that no ring waits for ever.
         """
         cdef int n, process, first = self.first_inbox
         cdef RingRef *ring
@@ -214,9 +215,9 @@ cdef class AppendTurn:
         return pause
 
     cdef int refusal(self, JobBatch *batch) noexcept nogil:
-        """Return the error that keeps the batch from the partition it names, or NO_ERROR.
+        """Return the error code with which the batch is refused, or NO_ERROR.
 
-        It is never appended to another partition.
+        A batch is never appended to another partition than the one that it names.
         """
         cdef PartitionCore *core
         if batch.slot >= self.answers.core_count or batch.data_owner >= PROCESS_COUNT:
@@ -293,8 +294,9 @@ cdef class AppendTurn:
         return NO_ERROR
 
     cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil:
-        """Put the batch into the producer state as if it were written: the next batch of the round is checked
-        against it.
+        """Put the planned batch into the producer state, so that the next batch is checked against it.
+
+        Return False if memory is exhausted.
         """
         cdef JobBatch *batch = planned.batch
         cdef Producer *producer = producer_put(planned.core.producers, batch.producer_id)
@@ -363,8 +365,9 @@ cdef class AppendTurn:
         counter_add(self.commit.counters, COUNT_BYTES_APPENDED, size)
 
     cdef void undo(self, PartitionCore *core, int error) noexcept nogil:
-        """Undo a failed write, none of which was visible: cut the file to its old end and restore producers,
-        newest batch first.
+        """Undo a failed write, of which no reader has seen anything.
+
+        Truncate the file to its old end, and restore the state of producers, newest batch first.
         """
         cdef int32_t at
         cdef Planned *planned
@@ -449,9 +452,10 @@ cdef class AppendTurn:
         return pause
 
     def serve(self, int timeout_ms) -> int:
-        """Run one round as `run` does, then more while each finds work and needs nothing of Python.
+        """Run rounds, each as `run` does, until one finds no work or needs Python.
 
-        A return to Python between two rounds costs more than a round. Return a Pause.
+        No further round begins after `timeout_ms` or NATIVE_AT_MOST_NS. A return to Python between two rounds
+        costs more than a round. Return the Pause of the last round.
         """
         cdef int pause, left_ms = timeout_ms
         cdef uint64_t begun_ns = monotonic_ns(), passed_ns
@@ -520,7 +524,7 @@ cdef class AppendTurn:
     def finish_batch(
         self, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start, bint was_appended
     ) -> None:
-        """Record the outcome of the current batch in Python. Gathering continues after it."""
+        """Record the outcome of the batch that Python was given. Gathering continues after this batch."""
         cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
         cdef JobBatch *batch = &batches_of(job)[self.batch]
         cdef PartitionCore *core = (
@@ -541,8 +545,9 @@ cdef class AppendTurn:
     def bind(
         self, int process, inbox: Ring | None, outbox: Ring | None, Doorbell bell, arena: Arena | None,
     ) -> None:
-        """Connect a process: its rings to and from here (None: no such ring), its doorbell, and its arena if
-        it lends blocks.
+        """Connect another process to this one by its rings, its doorbell, and its arena if it lends blocks.
+
+        `inbox` is the ring to this process, `outbox` the ring to the other one; None: no such ring.
         """
         self.keep += [inbox, outbox, bell, arena]
         self.inbox[process] = &inbox.ref if inbox is not None else NULL
@@ -553,7 +558,7 @@ cdef class AppendTurn:
             self.answers.extents[process] = arena.ref.extent
 
     def forget(self, int process) -> None:
-        """Forget a dead process: send nothing more to it, and take no more of its jobs.
+        """Send nothing more to a dead process. Its published jobs are taken until `stop_listening`.
 
         Its arena stays mapped until no job or answer refers to it (`owes`).
         """
@@ -567,7 +572,7 @@ cdef class AppendTurn:
         return [self.inbox[i].tail[0] if self.inbox[i] != NULL else 0 for i in range(PROCESS_COUNT)]
 
     def consumed(self, tails: list[int]) -> bool:
-        """Return whether everything published up to `tails` is appended or refused."""
+        """Return whether all jobs published up to `tails` are appended or refused."""
         cdef uint64_t tail
         if self.job_count or self.paused.count:
             return False
@@ -578,14 +583,14 @@ cdef class AppendTurn:
         return True
 
     def has_answered(self, tails: list[int]) -> bool:
-        """Return whether everything published up to `tails` is answered or timed out.
+        """Return whether all jobs published up to `tails` are answered or timed out.
 
         The answers may still wait to be sent.
         """
         return self.consumed(tails) and self.answers.count == self.answers.overdue
 
     def owes(self, int process) -> bool:
-        """Return whether appends for the process, or answers to it or on its behalf, are outstanding."""
+        """Return whether a job of the process, or an answer to it or to one of its jobs, is outstanding."""
         return self.job_count > 0 or self.paused.count > 0 or (
             self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0
         ) or owes(&self.answers, process)
@@ -612,7 +617,7 @@ cdef class AppendTurn:
             raise MemoryError("no memory for a file to sync")
 
     def flush(self, PartitionState state) -> None:
-        """Sync the partition's segment itself with the next commit round, not by way of the journal."""
+        """Sync the partition's segment with the next commit round, even if the journal has the same bytes."""
         if state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
             sync_itself(&self.commit, &state.core)
 
@@ -651,10 +656,10 @@ cdef class AppendTurn:
         return self.commit.started != self.commit.finished
 
     def coming_commit_round(self) -> int:
-        """Return the number of the commit round that covers whatever no round under way covers.
+        """Return the number of the commit round that covers all files that no round under way covers.
 
-        An offered round that the flusher has not taken is taken back: files retired since then become part of
-        it.
+        An offered round that the flusher has not taken is taken back, so that files retired after the offer
+        become part of the round.
         """
         return coming_round(&self.commit)
 
@@ -677,8 +682,8 @@ cdef class AppendTurn:
         self, fixed_now_ms: int | None = None, by_reference: bool | None = None,
         offered_bytes: int | None = None,
     ) -> None:
-        """Stop the clock at `fixed_now_ms`, pass every batch through Python, or offer rounds from
-        `offered_bytes` on.
+        """Stop the clock at `fixed_now_ms`, pass every batch through Python if `by_reference`, or offer
+        each round that covers at least `offered_bytes` to the flusher.
         """
         self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
         self.by_reference = self.by_reference if by_reference is None else by_reference

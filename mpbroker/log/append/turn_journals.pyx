@@ -11,9 +11,9 @@ from mpbroker.storage.journal cimport JournalFile
 def use_journal(
     AppendTurn turn, int log_dir, JournalFile journal, uint64_t end, int64_t direct_bytes
 ) -> None:
-    """Send rounds through this journal, after its record that ends at `end`.
+    """Write commit rounds to this journal from now on, after its last record, which ends at `end`.
 
-    A file that gets `direct_bytes` or more in a round is synced itself.
+    A segment that gets `direct_bytes` or more in a round is synced itself instead.
     """
     cdef JournalRef ref
     memset(&ref, 0, sizeof(ref))
@@ -27,13 +27,12 @@ def use_journal(
 
 
 def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
-    """Note that the segments named by a predecessor's records are synced."""
+    """Note that all segments that the predecessor's journal names are synced."""
     turn.commit.journals[log_dir].inherited = NOT_SYNCING
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Sync the segments of everything the journals hold now in the background, however much room the rings
-    have.
+    """Request a background sync of all segments that the journals name, even if the rings are almost empty.
     """
     commit_release(&turn.commit)
 

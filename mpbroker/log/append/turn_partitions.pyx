@@ -1,7 +1,7 @@
 """The partitions that a turn appends to, attached and detached.
 
-The turn appends by itself where the files are open. A dormant partition's files are closed, and all of it is
-durable: its next batch goes through Python, which opens them first. A producer does not notice.
+The turn appends to a partition by itself while the partition's files are open. Those of a dormant partition
+are closed, and all its records are durable: its next batch goes through Python, which opens the files first.
 """
 import gc
 
@@ -18,7 +18,7 @@ cdef extern from "<malloc.h>" nogil:
 
 
 def give_back_memory() -> None:
-    """Return memory that only the start needed to the operating system."""
+    """Return to the operating system the memory that only the start needed."""
     # Python keeps thousands of tuples for reuse until it collects.
     gc.collect()
     with nogil:
@@ -26,7 +26,7 @@ def give_back_memory() -> None:
 
 
 def attach(AppendTurn turn, PartitionState state, str topic) -> None:
-    """Add the partition to the turn and to the partition table; offline, if its log directory has failed."""
+    """Add the partition to the turn and the partition table, as offline if its log directory has failed."""
     cdef PartitionCore *core = &state.core
     turn.meters.name_topic(core.table_slot, core.slot.generation, (<uint8_t *>core.slot.topic_id)[:16], topic)
     turn.states[core.table_slot] = state

@@ -1,9 +1,9 @@
-"""The cleaner's native work per batch: keys into the offset map, kept records into the new segment.
+"""The cleaner's native work per batch: put keys into the offset map, write kept records to the new segment.
 
-(Kafka: Cleaner, MemoryRecords.filterTo.) Batches come in pieces of a file. Plain ones are done here, one
-after the other. The walk stops at a compressed, transactional or control batch, which Python decides about,
-and continues after it. Most of the work is done without the GIL: the thread may be suspended for long where
-CPUs are scarce, and other threads of its process must not wait for it.
+(Kafka: Cleaner, MemoryRecords.filterTo.) A file is read in pieces of many batches. Plain batches are handled
+here. The walk stops at a compressed, transactional or control batch, which Python decides about, and goes on
+after it. Most of the work is done without the GIL: the thread may be suspended for long where CPUs are
+scarce, and other threads of its process must not wait for it.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
@@ -123,7 +123,7 @@ def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
 def map_one(BatchWalk walk, OffsetMap offsets, int64_t start, const uint8_t[::1] stream) -> int:
     """Put the keys of the batch at which the walk stopped into the map. Return a Stop.
 
-    `stream`: its uncompressed records; empty to add no keys. Raises CorruptBatch if a record is malformed.
+    `stream`: the batch's uncompressed records; empty to add no keys. Raises CorruptBatch if one is malformed.
     """
     cdef bint full = False
     if stream.shape[0]:
@@ -161,9 +161,9 @@ cdef bint map_stream(
 
 
 cdef class Filter:
-    """A filter that writes the retained batches and records of a segment into a buffer, for `take`.
+    """A filter that writes the retained batches and records of a segment into a buffer, which `take` empties.
 
-    `end`: the end offset of the cleaned part. `producers`: the active ones, with the last batch of each.
+    `end`: the end offset of the cleaned part. `producers`: the active producers, with the last batch of each.
     """
 
     cdef OffsetMap offsets
@@ -194,7 +194,7 @@ cdef class Filter:
         free(self.out)
 
     def into(self, PartitionState segment) -> None:
-        """Begin a new segment: its indexes and marks follow the writes."""
+        """Write to a new segment from now on. Each batch written updates `segment` and its indexes."""
         self.segment = segment
 
     def take(self) -> bytes:
@@ -220,9 +220,9 @@ cdef class Filter:
     def judge_one(self, BatchWalk walk, const uint8_t[::1] stream, bint discards, bint marks_nothing) -> int:
         """Filter the batch at which the walk stopped. Return a Verdict.
 
-        `stream`: its records, uncompressed. `discards`: none is retained. `marks_nothing`: the batch is the
-        marker of a transaction without other batches. A compressed batch with the verdict REBUILT is not
-        done yet: `rebuilt` returns its records, which are to be compressed and given to `put`.
+        `stream`: the batch's records, uncompressed. `discards`: retain none of them. `marks_nothing`: the
+        batch is the marker of a transaction without other batches. A compressed batch with the verdict
+        REBUILT is not done yet: `rebuilt` returns its records, which are to be compressed and given to `put`.
         """
         cdef const uint8_t *p = &stream[0] if stream.shape[0] else NULL
         cdef int verdict = self.one(
@@ -240,7 +240,7 @@ cdef class Filter:
         return records
 
     def put(self, BatchWalk walk, const uint8_t[::1] compressed, bint marks_nothing) -> None:
-        """Write the batch with these records, compressed with the codec that it had."""
+        """Write the walk's batch with these records, which are compressed with the batch's codec."""
         cdef int64_t at = self.used
         self.reserve(c.BATCH_HEADER_BYTES + compressed.shape[0])
         memcpy(self.out + at + <int>c.BATCH_HEADER_BYTES, &compressed[0], compressed.shape[0])
@@ -288,7 +288,7 @@ cdef class Filter:
     cdef bint must_stay(self, BatchWalk walk) noexcept:
         """Return whether at least the batch's header must be retained.
 
-        The header of a producer's last batch must, and that of the cleaned part's last batch.
+        This is so for the last batch of an active producer, and for the last batch of the cleaned part.
         """
         cdef int64_t last = walk.base_offset + walk.info.last_offset_delta
         cdef Producer *producer
@@ -324,7 +324,7 @@ cdef class Filter:
     cdef bint judge(
         self, BatchWalk walk, const uint8_t *at, const uint8_t *end, bint discards
     ) noexcept nogil:
-        """Fill `judged`. Return False if a record is malformed."""
+        """Describe the batch's retained records in `judged`. Return False if a record is malformed."""
         cdef c.RecordView record
         cdef int64_t timestamp
         cdef int32_t _
@@ -365,7 +365,7 @@ cdef class Filter:
     cdef int rewrite(
         self, BatchWalk walk, const uint8_t *at, const uint8_t *end, int64_t base_timestamp
     ) except -1:
-        """Write the records that are kept, without a header."""
+        """Write the records that are kept, without the batch's header."""
         cdef c.RecordView record
         cdef const uint8_t *start
         cdef uint8_t head[32]

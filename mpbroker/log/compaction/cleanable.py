@@ -30,7 +30,7 @@ class Limits(NamedTuple):
 class Dirty(NamedTuple):
     """The part [first_dirty, end) to be cleaned, of `bytes_dirty` bytes.
 
-    `must`: some of it is older than max.compaction.lag.ms.
+    `must`: some of its records are older than max.compaction.lag.ms, by `delay_ms` at most.
     """
 
     first_dirty: int
@@ -49,7 +49,7 @@ class Dirty(NamedTuple):
 def dirty_part(
     segments: Sequence[Segment], first_times_ms: Sequence[int], config: TopicConfig, limits: Limits
 ) -> Dirty:
-    """Return the dirty part. `first_times_ms`: the times of the first batches of all `segments`."""
+    """Return the dirty part. `first_times_ms` has the timestamp of the first batch of each segment."""
     first_dirty = limits.checkpoint if limits.checkpoint is not None else limits.log_start
     if not limits.log_start <= first_dirty <= limits.log_end:
         first_dirty = limits.log_start
@@ -83,7 +83,7 @@ def is_due(dirty: Dirty, config: TopicConfig) -> bool:
 
 
 class Source(NamedTuple):
-    """A segment to be cleaned, with the sizes of its files. `end`: the base of the next one."""
+    """A segment to be cleaned, with the sizes of its files. `end`: the base offset of the next segment."""
 
     base: int
     end: int
@@ -93,7 +93,7 @@ class Source(NamedTuple):
 
 
 def groups(sources: Iterable[Source], segment_bytes: int, index_bytes: int) -> list[list[Source]]:
-    """Group neighbours whose files together are within the limits of one segment."""
+    """Group adjacent segments that can be merged: together they are within the limits of one segment."""
     found: list[list[Source]] = []
     for one in sources:
         group = found[-1] if found else []

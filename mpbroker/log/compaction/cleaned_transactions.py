@@ -1,23 +1,23 @@
 """The outcomes of transactions in a walk over a log: batches to discard, markers without batches. No I/O.
 
 (Kafka: CleanedTransactionMetadata; KIP-98, KIP-534.) A cleaning walks twice over the log: over the dirty part
-for the offset map, then from the first segment on for the new segments. Both follow these rules:
+for the offset map, then from the first segment on for the new segments. Both walks follow these rules:
 
 * A data batch is aborted if it lies within an aborted transaction of its producer: from its first offset to
   its marker. Neither earlier transactions nor the start of the walk matter, so a walk may start anywhere,
   also within a transaction.
 * Every transaction with records in the cleaned part has ended, since that part ends at or below the last
   stable offset. Its marker may lie in any later segment, also in the active one, and its entry in that
-  segment's index. So the indexes of later segments count, up to the first entry whose last stable offset is
-  not below the end of the cleaned part.
-* Aborted batches are neither in the offset map nor in the new segments. If one has the last sequence number
-  of its producer, its header stays, without records.
-* A marker stays as long as its transaction has a batch in the log, also a header. The first walk that finds
-  none sets the marker's delete horizon, and the first one after the horizon removes the marker. Each walk
+  segment's transaction index. So the indexes of later segments are read, too, up to the first entry whose
+  last stable offset is not below the end of the cleaned part.
+* Aborted batches are neither in the offset map nor in the new segments. If an aborted batch has the last
+  sequence number of its producer, its header stays, without records.
+* A marker stays as long as its transaction has a batch in the log, if only its header. The first walk that
+  finds none sets the marker's delete horizon, and the first walk after that removes the marker. Each walk
   reads all files from the first segment on, so it does not matter whether the cleaning before was killed.
-* An entry stays as long as a walk finds a batch of its transaction, for read_committed consumers. It is
-  removed when the marker gets its horizon, so no entry outlives its marker: consumers would discard later
-  commits of the producer.
+* An index entry stays as long as a walk finds a batch of its transaction, for read_committed consumers. It is
+  removed when the marker gets its horizon, so no entry outlives its marker. Otherwise consumers would discard
+  records that the producer commits later.
 * Entries and markers agree. If a marker aborts records without an entry, or lies within the range of another
   entry of its producer, an index is damaged, and the log is not cleaned.
 """
@@ -44,10 +44,10 @@ class _Aborted:
 
 
 class CleanedTransactions:
-    """The transactions of a walk, which passes each batch to it once, in the order of the log.
+    """The transactions of a walk, which passes each transactional batch and marker once, in the log's order.
 
-    `aborted`: those with records in the cleaned part. `kept`: entries of aborted transactions that still have
-    batches, found since the list was last emptied.
+    `aborted`: the aborted transactions with records in the cleaned part. `kept`: index entries of aborted
+    transactions that still have batches, found since the list was last emptied.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -71,7 +71,7 @@ class CleanedTransactions:
         return False
 
     def marks_nothing(self, batch: Batch) -> bool:
-        """Return whether the marker's transaction has no batch. Raises TransactionIndexCorrupt."""
+        """Return whether the marker's transaction has no batch in the log. Raises TransactionIndexCorrupt."""
         marker = marker_of(batch.bytes)
         if marker is None:
             # An emptied batch, kept for its producer's last sequence number, marks nothing.

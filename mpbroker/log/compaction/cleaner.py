@@ -2,7 +2,7 @@
 
 (Kafka: Cleaner.) Existing files are only read. New ones get the suffix `.cleaned` and have no effect until
 the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment has the name of the first
-of its sources.
+segment that it replaces.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class CleaningFailed(Exception):
 
 @dataclass(frozen=True)
 class Buffers:
-    """The cleaner's buffers.
+    """The sizes of the cleaner's buffers.
 
-    The settings are log.cleaner.dedupe.buffer.size, log.cleaner.io.buffer.load.factor and
+    They are set by log.cleaner.dedupe.buffer.size, log.cleaner.io.buffer.load.factor and
     log.cleaner.io.buffer.size.
     """
 
@@ -57,7 +57,7 @@ class Buffers:
 
 
 class Cleaned(NamedTuple):
-    """A new segment, which replaces those with these bases."""
+    """A new segment, which replaces the segments with the base offsets `bases`."""
 
     bases: list[int]
     size: int
@@ -77,7 +77,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """A callable that calls `do`, which changes files, and returns its result."""
+    """A callable that calls `do` and returns the result of `do`. The function `do` changes files."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 
@@ -91,9 +91,9 @@ class Cleaner:
     """The cleaning of one partition.
 
     `pace` is called with the bytes read or written and the seconds that the disk took; between two pieces
-    also with (0, 0.0). It may wait, and raise to end the cleaning. `disk` changes files: a thread of very low
-    priority passes one that does so in another thread, since it may be suspended at any point while it has
-    locks in the kernel.
+    also with (0, 0.0). `pace` may wait, and may raise an exception to end the cleaning. `disk` calls
+    functions that change files. A thread of very low priority passes a `disk` that calls them in another
+    thread, since it may itself be suspended at any point, also while it has locks in the kernel.
     """
 
     task: ToClean
@@ -110,7 +110,7 @@ class Cleaner:
         self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
-        """Yield the new segments, each once it is on disk. Raises CleaningFailed, CorruptBatch, OSError."""
+        """Yield each new segment when it is on disk. Raises CleaningFailed, CorruptBatch, OSError."""
         task = self.task
         self.disk(partial(remove_cleaned, self._directory))
         ends = [*task.bases[1:], task.end]
@@ -256,7 +256,7 @@ class Cleaner:
     def _finish(
         self, segment: PartitionState, fds: list[int], transactions: CleanedTransactions, last: os.stat_result
     ) -> None:
-        """Finish the new segment, with the times of its last source (`last`), and sync its files."""
+        """Finish the new segment, with the file times of its last source (`last`), and sync its files."""
         segment.finish_segment()
         self._write_aborted(segment.segment_base, transactions)
         for fd in fds:
@@ -278,11 +278,11 @@ class Cleaner:
 
     @property
     def _room(self) -> int:
-        """Return the size of each of the two buffers in bytes."""
+        """Return a buffer's size in bytes: half of log.cleaner.io.buffer.size, at least READ_BYTES_LEAST."""
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """Call `do` with pieces of batches until it returns FULL. Raises CleaningFailed, OSError."""
+        """Call `do` for each piece of a segment until it returns FULL. Raises CleaningFailed, OSError."""
         path = self._path(base)
         with opened(path) as fd:
             no_read_ahead(fd)

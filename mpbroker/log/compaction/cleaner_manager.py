@@ -83,10 +83,10 @@ class Compaction:
     # ---- what next ----
 
     def choosing(self) -> Generator[None, None, calls.Message]:
-        """Choose the dirtiest partition that is due, and grant it to the cleaner.
+        """Choose the dirtiest partition that is due. Return its task for the cleaner, or NothingToClean.
 
-        A choice for a dead cleaner ends when its successor asks, so that it does not overwrite the
-        successor's grant.
+        A choice for a dead cleaner ends when its successor asks, so that the choice does not overwrite the
+        successor's task.
         """
         self._grant = None
         self._asked += 1
@@ -128,7 +128,10 @@ class Compaction:
                 self._manager.dirs[log.state.log_dir].forget_cleaned((log.topic, log.partition))
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
-        """Return a log's dirty part; None if a segment is unmeasured or unreadable, or the log moves."""
+        """Return a log's dirty part, or None if it cannot be cleaned at the moment.
+
+        It cannot be cleaned while it is being swapped or moved, or if a segment is unmeasured or unreadable.
+        """
         if log.is_swapping or log.is_moving or not is_measured(log):
             return None
         segments = self._measuring.segments_of(log)
@@ -175,7 +178,7 @@ class Compaction:
     # ---- the swap ----
 
     def swapping(self, new: calls.SwapSegments) -> Generator[None, None, calls.Message]:
-        """Put a new segment in place. Answer whether that succeeded."""
+        """Put a new segment in place. Return a Swapped, which says whether that succeeded."""
         grant = self._grant
         if grant is None or grant.ticket != new.ticket or not self._may_replace(grant.log, new.bases):
             return calls.Swapped(False)
@@ -213,7 +216,7 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Return whether the recovery point on disk is at least `end`: no journal is replayed below it."""
+        """Write the recovery point to disk if necessary. Return whether it is at least `end` there."""
         log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True
@@ -251,8 +254,8 @@ class Compaction:
     def _failed(self, log: PartitionLog, errno: int, problem: str) -> None:
         """Note that a partition could not be cleaned.
 
-        A temporary error is only logged, any other one takes the directory offline. Without an errno the
-        partition itself is at fault, and is not cleaned again before the next start.
+        A temporary error is only logged, any other errno takes the log directory offline. Without an errno
+        the partition itself is at fault, and is not cleaned again before the next start.
         """
         if not self._manager.is_served(log):
             return

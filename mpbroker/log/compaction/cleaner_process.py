@@ -1,14 +1,15 @@
 """The cleaner: compacts the partitions that log workers name, writing `.cleaned` files only.
 
-(Kafka: CleanerThread.) It asks the log workers in turn for a task, cleans, passes on each new segment, and
-asks again. Without a task it waits for `log.cleaner.backoff.ms`. One question is asked at a time. If the
-cleaner or the log worker dies the task is void: its files are removed when the partition is next cleaned or
-opened.
+(Kafka: CleanerThread.) It asks the log workers in turn for a task, cleans, passes each new segment to the log
+worker, and asks again. Without a task it waits for `log.cleaner.backoff.ms`. One question is asked at a time.
+If the cleaner or the log worker dies the task is void: its files are removed when the partition is next
+cleaned or opened.
 
 The main thread talks to the log workers and follows orders. A second thread cleans, on CPUs that no other
-thread wants. It delays others only during the few instructions in which it holds the GIL: a third thread of
-usual priority changes the files for it. A void task can change nothing more. The third thread itself cleans
-partitions that are older than max.compaction.lag.ms, since it gets its share of a machine that is never idle.
+thread wants, so it may be suspended at any point. A third thread, of usual priority, changes files for it
+until the task is void. So other threads wait for the second thread only while it holds the GIL, for a few
+instructions. The third thread itself cleans partitions with records older than max.compaction.lag.ms, because
+it runs even if the machine is never idle.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Abandoned(Exception):
 
 
 class LogWorkerClient:
-    """A client of one log worker, for one question at a time. `lender`: lends our arena's blocks."""
+    """A client of a log worker, for one question at a time. `lender` lends blocks of the cleaner's arena."""
 
     def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
         role = log_worker(worker)
@@ -72,7 +73,7 @@ class LogWorkerClient:
         return self._rings.waiting()
 
     def ask(self, message: calls.Message) -> list[calls.Message]:
-        """Send a question. Return the list that gets its answer in `receive`."""
+        """Send a question. Return a list, which is empty until `receive` appends the answer."""
         answers: list[calls.Message] = []
         self._client.call(message, answers.append)
         self._rings.flush()
@@ -84,7 +85,7 @@ class LogWorkerClient:
         self._rings.flush()
 
     def died(self) -> None:
-        """Drop the question to a log worker that died and was fenced."""
+        """Drop the question that waits for an answer, after the log worker died and was fenced."""
         self.is_up = False
         self._rings.drop()
         self._client.server_died()
@@ -147,7 +148,7 @@ class CleanerProcess:
             )
 
     def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
-        """Wait for another thread's result, and return it. Raises Abandoned if the task is void."""
+        """Wait for another thread's result and return it. If `gives_way`, raise Abandoned on an order."""
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
             if gives_way:
@@ -201,7 +202,7 @@ class CleanerProcess:
         return answers[0]
 
     def _task(self) -> calls.ToClean | None:
-        """Return the task of the first worker that has one, after the last one asked."""
+        """Ask the log workers in turn, from the one after `giver` on. Return the first task; None if none."""
         for _ in self.logs:
             self.giver = (self.giver + 1) % len(self.logs)
             if self.logs[self.giver].is_up:
@@ -213,7 +214,7 @@ class CleanerProcess:
     # ---- a task ----
 
     def clean_one(self) -> bool:
-        """Ask for a task and do it; return whether one was done and did not fail. Raises Abandoned."""
+        """Ask for a task and do it. Return whether a task was done without failure. Raises Abandoned."""
         self.context.counters.set(Counter.COUNT_CLEANER_LAST_RUN_NS, time.monotonic_ns())
         task = self._task()
         if task is None:
@@ -279,7 +280,7 @@ class CleanerProcess:
         return on_disk
 
     def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
-        """Return a cleaning's `pace`. `rests`: leave the disk idle for as long as it was busy."""
+        """Return the `pace` of a Cleaner. `rests`: leave the disk idle for as long as the disk was busy."""
         stints = Stints()
 
         def paced(count: int, disk_s: float) -> None:

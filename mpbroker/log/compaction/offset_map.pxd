@@ -1,7 +1,7 @@
 """The last offset of each key, in bounded memory (Kafka: SkimpyOffsetMap).
 
-    slot  0  hash    2 × u64   of the key; the key itself is not kept
-         16  offset  i64       plus 1; 0: the slot is free
+    slot  0  hash    2 × u64   the hash of the key; the key itself is not kept
+         16  offset  i64       the key's last offset plus 1; 0: the slot is free
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 

@@ -15,7 +15,7 @@ SLOTS_LEAST = 1024
 
 
 cdef inline MapSlot *place_of(const MapRef *map, const uint64_t *hash) noexcept nogil:
-    """Return the key's slot, or the free one where it belongs. One slot is always free."""
+    """Return the slot of the key with this hash, or the free slot for it. One slot is always free."""
     cdef uint64_t at = hash[0] % map.count
     cdef MapSlot *slot = &map.slots[at]
     while slot.offset and not (slot.hash[0] == hash[0] and slot.hash[1] == hash[1]):
@@ -27,7 +27,7 @@ cdef inline MapSlot *place_of(const MapRef *map, const uint64_t *hash) noexcept 
 
 
 cdef bint map_put(MapRef *map, const uint8_t *key, int64_t count, int64_t offset) noexcept nogil:
-    """Set the key's offset, unless it has a larger one. Return False without room for a new key."""
+    """Set the key's offset, unless the map has a larger one. Return False if a new key finds no room."""
     cdef uint64_t hash[2]
     cdef MapSlot *slot
     siphash128(key, count, map.key, hash)

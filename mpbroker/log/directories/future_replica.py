@@ -3,16 +3,16 @@
 (Kafka: UnifiedLog.logFutureDirName, LogManager.replaceCurrentWithFutureLog; KIP-113.) The steps, each safe
 against a crash of the process or of the machine:
 
-1. `<topic>-<partition>.<uuid>-future` is made in the target directory. A start continues its copy.
+1. `<topic>-<partition>.<uuid>-future` is made in the target directory. A restart continues the copy into it.
 2. It has all records of the current replica, on disk, and the target's checkpoints have the partition. No
    append follows before step 4. It gets a mark, the file `mpbroker.moved`.
-3. It loses its suffix, and the target directory is synced: from here on it is the partition.
+3. It loses its suffix, and the target directory is synced. From here on it is the partition's replica.
 4. The replica in the old directory becomes `...-delete`, and the old directory is synced.
 5. The mark is removed.
 
-A start that finds the partition in two directories uses the marked one: step 4 was not reached, so neither
-has appends since. (Kafka does not start then.) Otherwise a remaining mark has no meaning; it is removed
-before the partition moves again.
+A start that finds the partition in two log directories uses the marked replica. Step 4 was not reached, so
+neither replica has later appends. (Kafka does not start then.) In a single replica a mark has no meaning, and
+is removed before the partition moves again.
 
 If step 3 fails between rename and sync, the content of the target's disk is unknown. Then the current replica
 gets a mark, the file `mpbroker.stayed`, and is used by any later start.
@@ -35,7 +35,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def new_name(topic: str, partition: int) -> str:
-    """Return a new future replica's name. With a long topic the file system refuses it (KAFKA-4893)."""
+    """Return the name of a new future replica. With a long topic name it exceeds NAME_MAX (KAFKA-4893)."""
     return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
 
 
@@ -52,7 +52,7 @@ def place(future: Path, current: Path) -> None:
 
 
 def set_aside(directory: Path) -> Path:
-    """Set aside the old replica (step 4), or an abandoned future replica; return its path. Raises OSError."""
+    """Rename an old (step 4) or abandoned replica to `...-delete`; return its new path. Raises OSError."""
     parsed = names.parse_partition(directory.name)
     renamed = names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, names.DELETE_SUFFIX)
     return _rename(directory, directory.with_name(renamed))
@@ -103,7 +103,7 @@ def _names_in(log_dir: LogDirectory) -> list[str]:
 
 
 def _is_own(log_dir: LogDirectory, paths: list[Path]) -> bool:
-    """Return whether the directories are of a partition of this log worker."""
+    """Return whether the directories belong to a partition of this log worker."""
     try:
         parsed = names.parse_partition(paths[0].name)
     except names.NotAPartition:
@@ -124,7 +124,7 @@ def _settle(paths: list[Path]) -> None:
 
 
 def futures_in(log_dirs: Sequence[LogDirectory]) -> Iterator[tuple[LogDirectory, Path, names.PartitionName]]:
-    """Yield all future replicas of this log worker."""
+    """Yield (log directory, path, parsed name) of each future replica of this log worker."""
     for log_dir in log_dirs:
         for name in _names_in(log_dir):
             if not name.endswith(names.FUTURE_SUFFIX):

@@ -1,8 +1,8 @@
-"""The commit journal of a log worker in one log directory: a predecessor's, continued, or a new one.
+"""The commit journal of a log worker in one log directory: that of a dead predecessor, or a new one.
 
-A journal is used once it is on disk, whole (`mpbroker.log.directories.journal_set`). Segments that a
-predecessor's records name may not be synced yet: the I/O thread syncs them, and until then the records are
-not overwritten and no recovery point moves.
+A journal is used once the whole file is on disk (`mpbroker.log.directories.journal_set`). Segments that a
+predecessor's journal names may not be synced yet. The I/O thread syncs these segments. Until then the
+predecessor's part of the journal is not overwritten, and no recovery point moves.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def ring_bytes_of(journal_bytes: int) -> int:
 
 
 class JournalCreation:
-    """Makes a commit journal at `path`: a file of zeros, written and synced once.
+    """The creation of a commit journal at `path`: a file of zeros, written and synced once.
 
-    A sync after overwriting written blocks costs about half of one after growing a file. Until the journal
-    exists, and where it has no room, rounds sync each file by itself. Owns the unfinished file next to it,
-    whose room on the disk is allocated at once. Raises OSError.
+    A sync after overwriting blocks costs about half as much as a sync after growing a file. Until the journal
+    exists, commit rounds sync each file by itself. The unfinished file, next to `path`, belongs to this
+    object. Its room on the disk is allocated at once. Raises OSError.
     """
 
     def __init__(self, path: Path, journal_bytes: int) -> None:
@@ -91,7 +91,7 @@ class JournalCreation:
 class DirJournal:
     """A log worker's journal in a log directory.
 
-    `file`: None until it is on disk. `is_wanted`: the policy needs one, and its directory works.
+    `file`: None until it is on disk. `is_wanted`: log.flush.policy needs a journal, and its directory works.
     """
 
     def __init__(self, log_dir: int, path: Path, *, is_wanted: bool) -> None:
@@ -125,7 +125,7 @@ class DirJournal:
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """Sync the segments of the inherited records, in the I/O thread; see `must_sync`."""
+        """Sync the segments that a predecessor's journal names. On failure, `must_sync` becomes True."""
         try:
             sync_named(self._inherited, partitions())
         finally:
@@ -135,7 +135,7 @@ class DirJournal:
 
     @property
     def is_unsynced(self) -> bool:
-        """Return whether segments named by a predecessor's records may be unsynced."""
+        """Return whether segments that a predecessor's journal names may be unsynced."""
         return bool(self._inherited)
 
     @property
@@ -150,9 +150,10 @@ class DirJournal:
     # ---- the journal's file ----
 
     def prepare(self, journal_bytes: int, io_thread: IoThread, partitions: Partitions) -> None:
-        """Keep the existing journal, or begin to make one of that size, which becomes `file`.
+        """Keep a journal of that size, or begin to make one, which becomes `file`.
 
-        `partitions`: the directories of existing ones, for the inherited records. Raises OSError.
+        If a predecessor's journal names unsynced segments, only have these synced. `partitions` yields the
+        directories of the existing partitions, which have the segments. Raises OSError.
         """
         if self._inherited:
             self._is_syncing = True
@@ -174,7 +175,7 @@ class DirJournal:
         io_thread.submit(partial(self._make_on, io_thread), self._log_dir)
 
     def _report_no_room(self, journal_bytes: int, error: OSError) -> None:
-        """Log the lack of room once: creation is retried from time to time, without loss."""
+        """Log the lack of room, but only once, though the creation is retried from time to time."""
         if self._lacks_room:
             return
         self._lacks_room = True
@@ -214,7 +215,7 @@ class DirJournal:
         return self._is_wanted and self.file is None and self._creation is None
 
     def empty(self) -> None:
-        """Empty the journal when all segments are synced and the I/O thread is idle. Raises OSError."""
+        """Empty the journal. All segments must be synced, and the I/O thread idle. Raises OSError."""
         if self._inherited:
             raise OSError(errno.EAGAIN, "segments that it names could not be synced")
         if self._creation is not None:

@@ -3,11 +3,11 @@
 After a power cut, segments lack records that were acknowledged but never synced. The journal is emptied only
 when all segments that it names are synced, so the next start repeats an interrupted replay.
 
-Extents without a segment of an existing partition are left out: the topic was deleted or created again (with
-another id), or the segment was deleted, since no record in a segment is acknowledged before its name is on
-disk.
+An extent (a record's bytes for one segment) is skipped if its segment does not exist. Then the topic was
+deleted, or created again with another id, or the segment was deleted. A power cut cannot be the reason:
+no batch in a segment is acknowledged before the segment's name is on disk.
 
-After the death of the log process alone nothing is missing: its successor continues the journal, and has the
+If only the log process died, the segments lack nothing: its successor continues the journal, and has the
 segments synced meanwhile.
 """
 
@@ -47,8 +47,8 @@ _log = logging.getLogger("mpbroker.log")
 class Replayed(NamedTuple):
     """The outcome of a replay.
 
-    `ends`: by partition, the end offset of the bytes that the journal has restored to its segments. Earlier
-    records are on the device, too: the round was finished.
+    `ends`: for each partition, the end offset of its last extent from a commit round that was finished.
+    All records below that offset are in segments now.
     """
 
     restored_bytes: int
@@ -62,9 +62,9 @@ def replay(
     say: Callable[[str], None],
     file_system: FileSystem | None = None,
 ) -> Replayed:
-    """Write the journal's extents into their segments; all of these are synced on return.
+    """Write the journal's extents into their segments, all of which are synced on return.
 
-    `file_system`: that of the segments, opened before any write there. Raises OSError, FatalError.
+    `file_system`: the file system of the segments, opened before any write there. Raises OSError, FatalError.
     """
     ends: dict[TopicPartition, int] = {}
     # These count once the next record confirms that the round was finished.
@@ -109,7 +109,7 @@ def replay(
 
 
 def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Group the records by the number of open segments, so that their reads run concurrently."""
+    """Yield groups of records whose segments may all be open at once, so that reads run concurrently."""
     group: list[Record] = []
     extents = data_bytes = 0
     for record in records:
@@ -126,7 +126,10 @@ def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 def sync_named(
     named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
 ) -> None:
-    """Sync these segments. Raises OSError: EIO if a sync failed, else an error that may be temporary."""
+    """Sync the segments given by (topic id, partition, base offset).
+
+    Raises OSError: EIO if a sync failed, else an error that may be temporary.
+    """
     targets, segments = _Targets(partitions, {}), _Segments()
     try:
         for topic_id, partition, base in named:
@@ -150,8 +153,8 @@ class _Target(NamedTuple):
 class _Targets:
     """The existing partitions by topic id.
 
-    One whose id on disk has a flipped bit is found too: only the journal has these records until the
-    partition is opened, which reports the damage.
+    A partition is also found if a bit of its topic id on disk has flipped. Otherwise its records in the
+    journal would be lost. The damage is reported when the partition is opened.
     """
 
     def __init__(
@@ -194,13 +197,17 @@ class _Targets:
         return self._paths[key]
 
     def name_of(self, extent: Extent) -> TopicPartition:
-        """Return the partition of an extent that has a segment."""
+        """Return the name of the partition of an extent for which `segment_of` found a segment."""
         target = self._target(extent.topic_id, extent.partition)
         assert target is not None
         return target.name
 
     def segment_of(self, extent: Extent) -> str | None:
-        """Return the segment's path; None if it is deleted, synced that far, or written by another broker."""
+        """Return the path of the extent's segment, or None if the extent must not be written back.
+
+        An extent must not be written back if it is synced, or if its partition was deleted or was later
+        written by another broker.
+        """
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
             return None
         target = self._target(extent.topic_id, extent.partition)
@@ -233,7 +240,8 @@ class _Targets:
 
 
 def _is_flipped(one: bytes, other: bytes) -> bool:
-    """Return whether the texts differ in one letter. (One of their halves is then equal: a fast test.)"""
+    """Return whether the topic ids `one` and `other`, as text, differ in exactly one letter."""
+    # Then one of their halves is equal: a fast test.
     half = TOPIC_ID_LETTERS // 2
     if one[:half] != other[:half] and one[half:] != other[half:]:
         return False
@@ -241,7 +249,7 @@ def _is_flipped(one: bytes, other: bytes) -> bool:
 
 
 class _Segments:
-    """The segments being written to, a few of them open at a time."""
+    """The segments being written to, at most OPEN_AT_ONCE of them open at a time."""
 
     def __init__(self) -> None:
         self.restored_bytes = 0
@@ -253,10 +261,10 @@ class _Segments:
         self._fd(path)
 
     def reread(self, path: str, extent: Extent) -> None:
-        """Read the extent's place from the device, to compare it.
+        """Begin to read the extent's range of the segment from the device, so that `restore` can compare it.
 
-        After a failed sync the page cache may hold bytes that the device lacks, and the journal is not used
-        again. Reads of many files run concurrently.
+        After a failed sync the page cache may hold bytes that the device lacks. Reads of many files run
+        concurrently.
         """
         if path in self._touched or path in self._missing:
             return
@@ -270,7 +278,7 @@ class _Segments:
         return len(self._touched)
 
     def restore(self, path: str, extent: Extent) -> bool:
-        """Write the extent if its segment lacks it; return whether it is there now, synced or not."""
+        """Write the extent if its segment lacks it. Return whether the segment has it now, synced or not."""
         if path in self._missing:
             return False
         fd = self._fd(path)
@@ -284,10 +292,10 @@ class _Segments:
         return True
 
     def sync(self, *, is_final: bool = False, synced: FileSystem | None = None) -> None:
-        """Sync the segments touched, also complete ones, whose bytes may be in the page cache alone.
+        """Sync all segments opened so far. Even one that lacked nothing may be in the page cache alone.
 
-        `synced`: a file system that is synced already. A partition may lie elsewhere, by a link or a mount.
-        Raises OSError; with `is_final` always as EIO.
+        `synced`: a file system that is synced already; only segments on other file systems (by a link or a
+        mount) are synced then. Raises OSError; with `is_final` always as EIO.
         """
         for path in self._touched:
             if synced is not None and _is_on(synced, path):

@@ -33,7 +33,7 @@ def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
 class Journals:
     """The commit journals of all log directories.
 
-    `awaited`: some are being made, or a predecessor's segments are being synced.
+    `awaited`: some journals are being made, or a predecessor's segments are being synced.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Journals:
         )
 
     def release(self) -> None:
-        """Have segments of the journals' records synced soon; retry missing journals and failed syncs."""
+        """Request a sync of the segments that journals name. Retry missing journals and failed syncs."""
         release_journals(self._turn)
         for log_dir in self._dirs:
             if not log_dir.failed and (log_dir.journal.is_missing or log_dir.journal.must_sync):
                 self._prepare(log_dir)
 
     def empty(self, log_dir: LogDirectory) -> None:
-        """Empty the journal before a clean stop is marked: the next broker may not know of journals."""
+        """Empty the journal before a clean stop is marked, since the next broker may be Apache Kafka."""
         if log_dir.failed:
             return
         try:

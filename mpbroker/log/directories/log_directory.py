@@ -3,12 +3,12 @@
 (Kafka: OffsetCheckpointFile, LogManager.) A checkpoint keeps the offsets of every partition that it has ever
 named. A partition that is not open (not yet, or because it is damaged) keeps its known offsets. Only `forget`
 removes them, when the partition's files are deleted. Without its offsets, a damaged partition would be cut at
-the next start as if it had no durable records. With those of a deleted one, a new topic of its name would
-seem to lack records.
+the next start as if it had no durable records. With the offsets of a deleted partition, a new topic of the
+same name would seem to lack records.
 
 With several log workers, each has its own journal in the directory, and its own lines of the checkpoints. A
-worker that writes such a file copies the others' lines, under a lock. The first worker recovers the state of
-the last run, whichever worker wrote it, before the others begin.
+worker that writes a checkpoint copies the other workers' lines, under a lock. The first worker recovers the
+state that all workers of the last run left, before the other workers begin.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ ALONE = LogWorker()
 class LogDirectory:
     """A log directory in the log process.
 
-    `known`: the content of the next checkpoints. `on_disk`: the content that the files have for certain. A
-    directory that `failed` before this process began is not touched.
+    `known`: the content of the next checkpoints. `on_disk`: the content that the checkpoint files have for
+    certain. A directory that `failed` before this process began is not touched.
     """
 
     def __init__(
@@ -151,9 +151,10 @@ class LogDirectory:
         Replay the journals into the segments, remove the mark of a clean stop, and sync the names of
         partitions, also of those that were being created or moved here when that run was killed.
 
-        All journals are replayed, whatever the number of workers was: when one worker takes appends, no
-        journal has an older record. After a clean stop, ours or Kafka's, their records do not count. If only
-        a process died (`is_successor`) the segments are complete, and its journal continues.
+        The journals of all workers of that run are replayed and emptied, however many there were. So no
+        journal has an old record when a worker begins to append. After a clean stop, of mpbroker or Kafka,
+        the journals' records are ignored. If only this worker's process died (`is_successor`), the segments
+        are complete, and its journal is continued.
 
         Raises OSError, FatalError.
         """
@@ -216,11 +217,10 @@ class LogDirectory:
             fsync_directory(self.path)
 
     def _points_for(self, found: JournalFile) -> Mapping[TopicPartition, int]:
-        """Return the offsets below which the journal writes nothing back.
+        """Return, for each partition, the offset below which the journal's records are not written back.
 
-        Without recovery points everything in the journal is written back, except below the offset up to which
-        a partition was compacted since: the compacted records must not be overwritten with their originals.
-        Raises FatalError.
+        This is the recovery point. Without recovery points it is the offset up to which the partition was
+        compacted: compacted segments must not be overwritten with the original records. Raises FatalError.
         """
         is_known = not self._lacks_points and (self._points or is_there(self.path / names.RECOVERY_POINTS))
         if is_known or next(found.records(), None) is None:
@@ -235,7 +235,7 @@ class LogDirectory:
         return self._cleaned
 
     def _heed_policy(self) -> None:
-        """Replace high watermarks written without group commit: their records may not be on disk."""
+        """Replace high watermarks written without group commit by recovery points, which are durable."""
         mark = self.path / names.DURABLE_MARK
         self._is_marked = is_there(mark)
         if self._group and not self._is_marked:
@@ -245,9 +245,10 @@ class LogDirectory:
             fsync_directory(self.path)
 
     def _settle_checkpoints(self) -> None:
-        """Make checkpoints readable before other workers write their lines.
+        """Prepare the checkpoints before other workers write their lines.
 
-        Other workers must be able to read the files. The mark of durable offsets applies to all lines.
+        Unreadable files are emptied, since a worker reads the others' lines before it writes. The mark that
+        high watermarks are durable applies to the lines of all workers.
         """
         for name in self._unreadable:
             write_offsets(self.path / name, {})
@@ -264,7 +265,7 @@ class LogDirectory:
         return max(recovery_point, self.known[names.HIGH_WATERMARKS].get(key, 0))
 
     def forget(self, key: TopicPartition) -> None:
-        """Remove the partition, whose files are deleted, from the checkpoints; see `is_stale`."""
+        """Remove a partition whose files are deleted from `known`. Set `is_stale` if `known` has changed."""
         for offsets in self.known.values():
             if offsets.pop(key, None) is not None:
                 self.is_stale = True
@@ -280,7 +281,7 @@ class LogDirectory:
         return any(key in offsets for offsets in [*self._on_their_way, *self.on_disk.values()])
 
     def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], io_thread: IoThread) -> None:
-        """Submit the file to the I/O thread if its content has changed."""
+        """Update the checkpoint `name` with `offsets`; have the I/O thread write it if it has changed."""
         known = self.known[name]
         known.update(offsets)
         if self.failed:
@@ -299,7 +300,7 @@ class LogDirectory:
             self.checkpoint(name, {}, io_thread)
 
     def _write_next(self, name: str, offsets: Offsets) -> None:
-        """Write a file in the I/O thread, in the order of submission."""
+        """Write the checkpoint `name`, in the I/O thread, which writes in the order of submission."""
         try:
             self._write(name, offsets)
         finally:
@@ -336,7 +337,7 @@ class LogDirectory:
         return {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
 
     def write_again(self) -> None:
-        """Write each next checkpoint even if it is unchanged: the last one may not be on disk."""
+        """Have each checkpoint written next time even if unchanged, since the last write may be lost."""
         self._submitted.clear()
 
     def partitions(self) -> Iterator[tuple[Path, PartitionName]]:
@@ -344,7 +345,7 @@ class LogDirectory:
         return ((self.path / name, parsed) for name, parsed in self._names())
 
     def own_partitions(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
-        """Yield the names of this worker's partition directories, those with `suffix` if given."""
+        """Yield (name, parsed name) of this worker's partition directories whose names end with `suffix`."""
         for name, parsed in self._names(suffix):
             if self.worker.owns(parsed.topic, parsed.partition):
                 yield name, parsed
@@ -373,12 +374,13 @@ class LogDirectory:
 
 
 class StartupState:
-    """Results of the first log worker's take-over, for the others and for successors.
+    """Results of the first log worker's take-over, for the other workers and for successors.
 
     The first worker alone recovers the state of the last run (`LogDirectory.take_over`); the others begin
-    after that. These words outlive it, but not the broker. So a worker that finds them set is a successor, or
-    began after a complete take-over. If the first worker is killed before, its successor repeats the
-    take-over: no append was possible until then. `words`: the shared `taken_over`, written by it.
+    after that. `words`, the shared words `taken_over`, outlive the first worker's process, but not the
+    broker. So a worker that finds them set is a successor, or began after a complete take-over. If the first
+    worker is killed before it has set them, its successor repeats the take-over: no append was possible
+    until then.
     """
 
     def __init__(self, words: Words) -> None:

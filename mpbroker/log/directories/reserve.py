@@ -1,10 +1,10 @@
 """Room kept for work that must continue on a full disk: checkpoints, clean stops, deletions of topics.
 
-The reserve is a file without a name (O_TMPFILE) that is never written. Produces fail on a full disk while the
-reserve still has its room. The death of its process frees it, so a start, which may need the room itself,
-finds none of it. A file system without such files keeps no reserve.
+The reserve is a file without a name (O_TMPFILE) that is never written. Produce requests fail on a full disk
+while the reserve still has its room. The kernel frees the file when its process dies, so a start, which may
+need the room itself, finds it free. On a file system without unnamed files there is no reserve.
 
-The deletion of a topic is written into the metadata log, whose active segment has room after its end.
+The deletion of a topic is written into the metadata log, for which room is allocated in advance.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Reserve:
         return self.held_bytes >= self._most
 
     def take(self) -> None:
-        """Allocate the missing bytes, or as many as there are. Raises OSError, but not for a full disk."""
+        """Allocate the missing bytes, or as many as the disk has. Raises OSError, but not for a full disk."""
         try:
             with self._lock:
                 self._take()
@@ -78,7 +78,7 @@ class Reserve:
         self.release()
 
     def lend(self, work: Callable[[], None]) -> None:
-        """Do `work`; if the disk is full, release the reserve and do it again. Raises OSError."""
+        """Do `work`; if the disk is full, release the reserve and do `work` again. Raises OSError."""
         try:
             work()
         except OSError as error:

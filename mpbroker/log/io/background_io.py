@@ -1,9 +1,9 @@
 """Reads and writes of background work, on a disk that commits wait for.
 
 A commit writes a few kilobytes and waits for all earlier requests of the disk. So background work gives the
-disk one small piece at a time, waits for it, and then leaves the disk idle for as long as the piece took: it
-takes at most half of a disk, however fast that is. Read-ahead and the kernel's own write-back would come in
-megabytes instead.
+disk one small piece at a time, waits for it, and then leaves the disk idle for as long as the piece took. It
+uses at most half of the disk's time, however fast the disk is. Read-ahead and the kernel's own write-back are
+avoided, since they transfer megabytes at a time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def no_read_ahead(fd: int) -> None:
 def read(fd: int, count: int, position: int, *, leaves_cache: bool = False) -> tuple[bytes, float]:
     """Return the bytes, fewer at the end of the file, and the seconds that the disk took for them.
 
-    The time is 0 if all bytes were in the page cache. If not, and with `leaves_cache`, drop them from it
-    again. Raises OSError.
+    The time is 0 if all bytes were in the page cache. If they were not, `leaves_cache` drops them from the
+    cache again. Raises OSError.
     """
     was_there, began = resident(fd, position, count), time.monotonic()
     data = os.pread(fd, count, position)
@@ -51,9 +51,7 @@ def read(fd: int, count: int, position: int, *, leaves_cache: bool = False) -> t
 
 
 def drop(fd: int, position: int, count: int) -> None:
-    """Drop bytes from the page cache, with the start of their first page, which was read earlier. Dirty pages
-    stay.
-    """
+    """Drop a range of bytes from the page cache, from the start of its first page on. Dirty pages stay."""
     start = position - position % mmap.PAGESIZE
     os.posix_fadvise(fd, start, position + count - start, os.POSIX_FADV_DONTNEED)
 

@@ -1,8 +1,8 @@
 """The file system of a directory, synced as a whole by one call.
 
-`syncfs` reports each failed write-back since its descriptor was opened, also of files that are closed by now:
-with a descriptor opened before the first write no failure is missed. (This needs Linux 5.8 and a file
-system directly on a disk: an overlay does not report errors below it, and FUSE need not sync at all.)
+`syncfs` reports each write-back that has failed since its descriptor was opened, even if the file is closed
+now. So a descriptor that was opened before the first write misses no failure. (This needs Linux 5.8 and a
+file system directly on a disk: overlays do not report errors below them, and FUSE need not sync at all.)
 """
 import os
 
@@ -44,7 +44,7 @@ def _linux() -> tuple:
 
 
 cdef class FileSystem:
-    """An open file system. `is_synced_at_once`: whether `sync` reports all failed writes."""
+    """An open file system. `is_synced_at_once`: `sync` can replace syncs of single files."""
 
     cdef int fd
     cdef object device
@@ -67,12 +67,12 @@ cdef class FileSystem:
     def has(self, path: Path | str | int) -> bool:
         """Return whether a path or descriptor lies on this file system. Raises OSError.
 
-        A link or a mount may lead to another one.
+        A link or a mount may lead to another file system.
         """
         return os.stat(path).st_dev == self.device
 
     def sync(self) -> None:
-        """Put all earlier writes on disk, if `is_synced_at_once`. Raises OSError."""
+        """Sync the file system. Raises OSError, but may miss a failed write unless `is_synced_at_once`."""
         cdef int failed
         with nogil:
             failed = syncfs(self.fd)

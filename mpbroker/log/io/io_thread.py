@@ -1,8 +1,8 @@
 """A thread for jobs that must not delay the log process's loop: checkpoints with their fsync, removals.
 
-Jobs run in the order submitted. The loop's turn runs without the GIL, so the thread gets its share. A loop
-that only waits for the thread sleeps: while a loop polls, a thread that needs the GIL for each system call
-hardly makes progress. Failures go to the loop, which decides.
+Jobs run in the order submitted. The loop's native turn releases the GIL, so the thread can run meanwhile. If
+the loop has only to wait for the thread, it sleeps. If it polled, the thread, which needs the GIL after each
+system call, would hardly make progress. The loop asks for failed jobs (`failures`) and decides what follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ THREAD_NAME = "log helper"
 
 
 class IoThread:
-    """The thread and its queue of jobs. It calls `wake` after each job, for the loop."""
+    """The thread and its queue of jobs. After each job the thread calls `wake`, which wakes the loop."""
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake
@@ -52,7 +52,10 @@ class IoThread:
             yield
 
     def failures(self) -> list[tuple[int, OSError]]:
-        """List (log directory, error) since the last call. Raises RuntimeError if a bug broke the thread."""
+        """List (log directory, error) of jobs failed since the last call.
+
+        Raises RuntimeError if another exception than OSError has ended the thread.
+        """
         if self._broken_by is not None:
             raise RuntimeError("a job ended the log helper") from self._broken_by
         return [self._failed.get() for _ in range(self._failed.qsize())]

@@ -2,8 +2,8 @@
 
 (Kafka: Throttler, ReplicationQuotaManager.) An idle CPU takes over threads that wait for another CPU, at
 once. A CPU with background work is never idle, so threads wait elsewhere until the kernel balances its CPUs
-at a tick: 4 ms, however low the priority of the work is. So a background thread leaves its CPU idle after
-each stint, as briefly as possible.
+at a tick: up to 4 ms, however low the priority of the work is. So a background thread leaves its CPU idle
+after each stint (a short time of work), as briefly as possible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LATE_S = 1.0
 
 
 class Pace:
-    """A limit in bytes per second of the current settings, shared by all threads that use it."""
+    """A limit in bytes per second, read from the current settings, for all threads that share this object."""
 
     def __init__(self, bytes_per_s: Callable[[], float]) -> None:
         self._bytes_per_s = bytes_per_s
@@ -42,7 +42,7 @@ class Pace:
             return self._taken
 
     def left_s(self, mark: float) -> float:
-        """Return the seconds until all bytes up to a mark are allowed, under the current settings."""
+        """Return the seconds until all bytes up to a mark are allowed by the current settings; <= 0: now."""
         with self._lock:
             rate = self._allow()
             return (mark - self._allowed) / rate
@@ -81,7 +81,7 @@ class PieceSize:
         self._pieces = 0
 
     def took(self, count: int, disk_s: float) -> None:
-        """Note that a piece of `count` bytes took the disk `disk_s` seconds. Ignores 0: the page cache."""
+        """Note that a piece of `count` bytes took the disk `disk_s` seconds; ignore it if 0 (page cache)."""
         if disk_s <= 0.0:
             return
         self._pieces += 1
@@ -113,7 +113,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 class Stints:
-    """The stints of one thread on its CPU. The first call of `rest_if_due` rests at once."""
+    """A thread's stints on its CPU, each followed by a rest. The first call of `rest_if_due` rests."""
 
     def __init__(self) -> None:
         self._begun_ns = -STINT_NS
@@ -128,8 +128,8 @@ class Stints:
 def only_when_idle() -> None:
     """Run this thread only on a CPU that no other thread wants. Raises OSError.
 
-    Without privileges this cannot be undone. Its reads get the lowest best-effort priority: in the idle class
-    a read could take seconds, and delay every thread that needs the same page.
+    Without privileges this cannot be undone. The thread's reads get the lowest best-effort priority: in the
+    idle class a read could take seconds, and delay every thread that needs the same page.
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     linux.set_io_priority(linux.IOPRIO_CLASS_BE, LOWEST_IO_PRIORITY)

@@ -1,4 +1,4 @@
-"""Whole writes of scattered pieces, and the meaning of their errors."""
+"""Write scattered pieces of memory to a file completely, and tell a full disk from other errors."""
 from libc.errno cimport EDQUOT, EFBIG, EINTR, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t
 from posix.uio cimport iovec, pwritev
@@ -30,6 +30,6 @@ cdef inline int write_pieces(int fd, iovec *pieces, int count, int64_t *position
 cdef inline bint is_full_disk(int error) noexcept nogil:
     """Return whether an errno means a full disk.
 
-    Produce is refused then; reads continue, and appends do as soon as there is room.
+    Produce requests are refused then. Reads continue, and appends resume as soon as there is room.
     """
     return error == ENOSPC or error == EDQUOT or error == EFBIG

@@ -20,8 +20,8 @@ class Checkpointing:
     """Offsets of partitions in the checkpoints of their log directories.
 
     `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_group`: appends are acknowledged
-    when their commit round is on disk. `_say` sets the process's status. The I/O thread writes; a method that
-    submits a checkpoint returns at once.
+    when their commit round is on disk. `_say` sets the process's status. The I/O thread writes checkpoints; a
+    method that submits one returns at once.
     """
 
     _dirs: Sequence[LogDirectory]
@@ -35,15 +35,15 @@ class Checkpointing:
     _rolled: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
     def rolled(self, log: PartitionLog) -> None:
-        """Note that the old segment's files were just retired: the coming commit round syncs them."""
+        """Note that the log has just rolled: the coming commit round syncs the files of the old segment."""
         self._rolled[log.state.table_slot] = (self._turn.coming_commit_round(), log.state.segment_base)
 
     def recovery_point(self, log: PartitionLog) -> int:
         """Advance the recovery point as far as syncs allow, and return it.
 
         All records below it are in synced segments. A start trusts segments that end at or below it, and
-        their transaction indexes too. A roll syncs the transaction index; a sync of the segment alone does
-        not.
+        their transaction indexes too. A roll syncs the transaction index, which a sync of the segment leaves
+        unsynced.
         """
         commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
         if self._turn.commit_rounds >= commit_round:
@@ -63,7 +63,7 @@ class Checkpointing:
         self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def write_recovery_points(self) -> None:
-        """Checkpoint recovery points: the synced ends with group commit, else the bases of synced rolls."""
+        """Checkpoint the recovery points. Request syncs of the segments whose records are in journals."""
         self._journals.release()
         self._write(names.RECOVERY_POINTS, self.recovery_point)
 
@@ -71,7 +71,7 @@ class Checkpointing:
         self._write(names.LOG_STARTS, lambda log: log.log_start)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """Have the I/O thread write the log start offsets of `logs`, durably unless a directory failed."""
+        """Have the I/O thread write the log start offsets of `logs`, except in failed log directories."""
         moved: dict[int, Offsets] = {}
         for log in logs:
             moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start
@@ -84,7 +84,7 @@ class Checkpointing:
         return 0 if log_dir.failed else log_dir.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
     def write_stale(self) -> None:
-        """Rewrite checkpoints that still name removed partitions: one write for many partitions."""
+        """If the I/O thread is idle, rewrite the checkpoints that still name removed partitions."""
         if not self._io_thread.is_idle:
             return
         for log_dir in self._dirs:
@@ -94,10 +94,10 @@ class Checkpointing:
     def forgotten(
         self, log_dirs: Iterable[LogDirectory], key: tuple[str, int]
     ) -> Generator[None, None, None]:
-        """Forget the offsets of an earlier partition of that name, on disk too.
+        """Forget the offsets of an earlier partition of the same name, in memory and on disk.
 
-        Wait until no checkpoint has them, because a start after a crash must not find them. Raises OSError
-        (EAGAIN) if a checkpoint could not be written.
+        Yield until no checkpoint has the offsets, because a start after a crash must not find them. Raises
+        OSError (EAGAIN) if a checkpoint could not be written.
         """
         for log_dir in log_dirs:
             log_dir.forget(key)

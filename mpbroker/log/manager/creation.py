@@ -1,9 +1,9 @@
-"""Sync new partitions, many with one sync.
+"""Sync the files of new partitions: one sync serves many partitions.
 
 A request may create hundreds of partitions, and a sync takes a millisecond, or ten on a busy disk. Files are
 created without a sync, and the I/O thread syncs them together. A partition is announced and appended to only
-when it is on disk. After a power cut before that, the start finds a directory without a topic id and creates
-the partition again.
+when it is on disk. After a power cut before the sync, the start finds a directory without a topic id and
+creates the partition again.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Creation:
         self._unsynced[log.topic_id] += 1
 
     def is_unsynced(self, topic_id: bytes) -> bool:
-        """Return whether a topic has partitions that may not be on disk, in a working directory."""
+        """Return whether a topic has partitions in working log directories that may not be on disk."""
         return topic_id in self._unsynced
 
     def begin_sync(self) -> None:
@@ -97,7 +97,7 @@ class Creation:
         self._io_thread.submit(self._sync, 0)
 
     def finish_sync(self) -> None:
-        """End a finished sync. Partitions whose sync failed with a temporary error are synced again later."""
+        """End a finished sync, if any. Partitions that met a temporary error are synced again later."""
         if self._errors is None:
             return
         errors, self._errors, self._is_under_way = self._errors, None, False
@@ -132,7 +132,7 @@ class Creation:
         return [log for log in logs if self._logs.get(log.state.table_slot) is log]
 
     def finish(self) -> list[tuple[int, OSError]]:
-        """Sync all remaining partitions here; return (log directory, error) of failures."""
+        """Sync all remaining partitions in the calling thread; return (log directory, error) of failures."""
         if self._syncing:
             # The sync under way is over, or was never begun.
             self._again = self._syncing
@@ -162,7 +162,7 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write both text files again, since after a failed fsync the next one succeeds. Raises OSError."""
+    """Write topic id and epochs again: after a failed fsync the next fsync skips them. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 
@@ -186,7 +186,7 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
 
 
 def _sync_files(directory: str) -> None:
-    """Sync the text files and the directory. Ignore a partition that was removed meanwhile."""
+    """Sync a partition's text files and directory. Ignore a partition that was removed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         for name in (*_TEXTS, ""):
             with opened(f"{directory}/{name}") as fd:

@@ -1,4 +1,4 @@
-"""The log directory of each partition, and the choice for a new one (Kafka: LogManager.nextLogDirs)."""
+"""The log directory that has a partition, or gets a new partition (Kafka: LogManager.nextLogDirs)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DirectorySelection:
         self._preferred[key] = number
 
     def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> LogDirectory:
-        """Return the directory for a new partition: the preferred one, else that with the fewest."""
+        """Return the directory for a new partition: the preferred one, else that with fewest partitions."""
         preferred = self._preferred.pop(key, None)
         if preferred is not None and not self._dirs[preferred].failed:
             return self._dirs[preferred]

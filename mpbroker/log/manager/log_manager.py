@@ -47,16 +47,16 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:
-    """Return the settings that affect the checks and stamps of batches."""
+    """Return the settings that affect how batches are checked and timestamped."""
     return config.message_timestamp_type, "compact" in config.cleanup_policy
 
 
 class Unusable(Exception):
-    """Raised when a topic cannot be opened, whatever the state of its files."""
+    """Raised when a topic cannot be opened because of its settings, whatever the state of its files."""
 
 
 class LogManager:
-    """The partitions of one log worker. `is_first_life`: it has no predecessor in this broker's life."""
+    """The partitions of one log worker. `is_first_life`: this is its first process since the broker began."""
 
     def __init__(
         self,
@@ -169,10 +169,10 @@ class LogManager:
         return EnsuredTopic(topic.topic_id, done)
 
     def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
-        """Return a topic's settings, and the problem with its own ones, or None.
+        """Return (settings, problem) of a topic that overrides `configs`; None: no problem.
 
-        With a problem, the settings are the broker's defaults. Topics that are opened together often have the
-        same ones.
+        With a problem, the settings are the broker's defaults. The last result is kept, since topics that are
+        opened together often have the same overrides.
         """
         if self._last_resolved is None or self._last_resolved[0] != configs:
             try:
@@ -192,7 +192,7 @@ class LogManager:
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
     ) -> Generator[None, None, EnsuredPartition]:
-        """Open a partition and return its answer. After a temporary error the table is unchanged."""
+        """Open a partition; return its part of the answer. A temporary error leaves the table unchanged."""
         code = ErrorCode.KAFKA_STORAGE_ERROR
         try:
             if (topic.topic_id, number) not in self.slot_of:
@@ -251,7 +251,7 @@ class LogManager:
         return (yield from self.partition_opening.load_or_create(topic, number, config, self.logs.values()))
 
     def prefetch(self, topic: EnsureTopic) -> None:
-        """Let the recovery workers start on the topic's partitions before its turn comes."""
+        """Let the recovery workers start on the topic's partitions before `ensuring` reaches the topic."""
         config, problem = self._resolved(topic.configs)
         if problem is None:
             unopened = (n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of)
@@ -274,7 +274,7 @@ class LogManager:
         log.state.publish(self.table)
 
     def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
-        """Remove or rename directories with a partition of a deleted topic of this name."""
+        """Remove or rename directories with this partition's name that do not belong to this topic."""
         for topic_id in self.removal.unfinished(topic.name):
             yield from self.removing(topic.name, topic_id)
         key = (topic.name, number)
@@ -304,7 +304,7 @@ class LogManager:
         )
 
     def _place(self, log: PartitionLog, log_dir: LogDirectory, topic: EnsureTopic, epoch: int) -> None:
-        """Give the partition its slot: the one it had before, if any."""
+        """Assign a slot to the partition: the one that it had under the predecessor, if any."""
         key = (topic.topic_id, log.partition)
         slot, generation = self._slots.take(key)
         log.state.describe(
@@ -322,7 +322,7 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """Show a partition that cannot be opened as offline in the table; leave an open one unchanged."""
+        """Return the log of a partition after an error. If it has no slot yet, show it as offline."""
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             return self.logs[slot]
@@ -355,9 +355,9 @@ class LogManager:
     ) -> Generator[None, None, None]:
         """Make a topic's partitions unreachable at once; remove them in the steps that are returned.
 
-        Their files are deleted after file.delete.delay.ms. `before_renames`: steps to end before a directory
-        is renamed. If the removal has begun already, the steps advance it. The last one raises OSError if a
-        log directory failed, after the others are done.
+        Their files are deleted after file.delete.delay.ms. `before_renames`: steps that must end before a
+        directory is renamed. If the removal has begun already, the returned steps continue it. The last
+        step raises OSError if a log directory failed, after the other directories are done.
         """
         if not self.removal.is_under_way(topic_id):
             logs = self._unreachable(topic_id)
@@ -393,12 +393,12 @@ class LogManager:
         self.note_roll(log)
 
     def note_roll(self, log: PartitionLog) -> None:
-        """Note that the old segment's files were just retired, and prepare the next one."""
+        """Note that the log has just rolled, and have its next segment prepared."""
         self.checkpoints.rolled(log)
         self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
-        """Set the partition's log directory, where synced files, none of them open, hold all its records."""
+        """Serve the log from `log_dir`, where its files are complete and synced. No file may be open."""
         self.open_partitions.forget(log)
         self.checkpoints.forget(log.state.table_slot)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))
@@ -410,7 +410,7 @@ class LogManager:
     # ---- the end ----
 
     def dir_failed(self, number: int, error: int) -> None:
-        """Mark a directory failed. Raises FatalError if all have, or it held the metadata."""
+        """Mark a log directory as failed. Raises FatalError if all have failed, or it held the metadata."""
         log_dir = self.dirs[number]
         log_dir.failed = True
         text = (
@@ -423,7 +423,7 @@ class LogManager:
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
     def close_cleanly(self) -> int:
-        """Flush and close all; return a bit mask of the directories that need no recovery."""
+        """Flush and close all partitions; return the directories that need no recovery, as a bit mask."""
         closed: set[str] = set()
         clean = 0
         for log_dir in self.dirs:
@@ -444,7 +444,7 @@ class LogManager:
         return clean
 
     def mark_clean(self, closed: int) -> None:
-        """Mark the directories in the bit mask `closed` as cleanly closed, with the last write to them."""
+        """Mark the directories in the bit mask `closed` as cleanly closed. This is the last write to them."""
         for log_dir in self.dirs:
             if closed >> log_dir.number & 1:
                 try:

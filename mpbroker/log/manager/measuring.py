@@ -1,7 +1,7 @@
 """Sizes and times of segments, for retention, compaction and the metrics.
 
-A start reads no sealed segment. The I/O thread measures those sealed before the start when a rule needs them;
-later ones are known.
+A start reads no sealed segment. The I/O thread measures segments sealed before the start when necessary. The
+sizes and times of segments sealed later are known.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Measuring:
         self._manager = manager
 
     def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
-        """Return the live logs in these slots, without the metadata, whose records must stay."""
+        """Return the live logs in these slots, without the metadata log, whose records must stay."""
         logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Have the I/O thread measure `logs`, except those with a swap, whose files may be renamed."""
+        """Yield until the I/O thread has measured `logs`. Skip logs whose files are just being renamed."""
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:

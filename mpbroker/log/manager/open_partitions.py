@@ -1,13 +1,13 @@
 """The partitions whose files are open: those that are appended to, up to a limit.
 
 A partition starts dormant, without open files, and is opened by its first append. When too many are open,
-those without an append since the last check become dormant again, unless they have unsynced bytes: a file
-with unsynced bytes is never closed. Segments whose bytes are durable only in a commit journal are then
-synced, and commit rounds bypass the journals until fewer partitions are open: synced segments can be closed.
-(Kafka holds every segment of every partition open.)
+those without an append since the last check become dormant again, unless they have bytes that wait for a
+sync. Segments whose bytes are durable only in a commit journal are then synced, and commit rounds bypass the
+journals until fewer partitions are open: synced segments can be closed. (Kafka holds every segment of every
+partition open.)
 
-Closing does not sync indexes, nor, without group commit, the segment: the kernel keeps their bytes, and
-reports a failed write to the next sync of the file.
+Indexes are closed without a sync, and so are segments if there is no group commit. The kernel keeps their
+bytes, and reports a failed write to the next sync of the file.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class OpenPartitions:
         return len(self._logs)
 
     def prepare_segments(self) -> None:
-        """Have the next segment prepared for partitions that fill theirs."""
+        """Have the next segment prepared for partitions whose active segment fills up."""
         self.segment_preparation.check(self._logs)
 
     def begin(self, log: PartitionLog) -> None:
-        """Attach a log that has its slot to the turn, which appends to it from now on."""
+        """Attach a log to the turn, which appends to the log from now on. The log must have its slot."""
         attach(self._turn, log.state, log.topic)
         if log.state.fd >= 0:
             self.note(log)
@@ -98,15 +98,15 @@ class OpenPartitions:
 
     @property
     def awaits_flush(self) -> bool:
-        """Return whether a partition has records that must be synced when `flush.ms` is over."""
+        """Return whether the last check found a partition with a `flush.ms` and unsynced records."""
         return bool(self._unsynced_since)
 
     def flush_due(self, now: float) -> None:
-        """Have segments with records unsynced for `flush.ms` synced with the next round.
+        """Let the next commit round sync each segment whose records have waited for `flush.ms`.
 
         (Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made
-        its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`:
-        monotonic, s.
+        its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`: the
+        monotonic clock in seconds.
         """
         if now < self._next_flush_check:
             return

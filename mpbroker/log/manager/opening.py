@@ -1,4 +1,4 @@
-"""Open a partition's files, given its checkpoints and the predecessor's state, or create them."""
+"""Open a partition's files, given checkpoints and what a dead predecessor published, or create the files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mpbroker.storage import names
 
 
 class Opened(NamedTuple):
-    """A partition that has just been opened. If it is not `is_on_disk` it is empty, and may still be new."""
+    """A partition just opened. If `is_on_disk` is False it is empty, and its files may be unsynced."""
 
     log: PartitionLog
     log_dir: LogDirectory
@@ -32,8 +32,8 @@ class Opened(NamedTuple):
 class PartitionOpening:
     """Opening of partitions that have no slot yet.
 
-    `_slots` has the predecessor's state of them. `_group`: appends are acknowledged when their commit round
-    is on disk. `_say` sets the process's status.
+    `_slots` has the state of partitions that a predecessor published. `_group`: appends are acknowledged when
+    their commit round is on disk. `_say` sets the process's status.
     """
 
     _config: BrokerConfig
@@ -58,8 +58,9 @@ class PartitionOpening:
     ) -> Generator[None, None, Opened]:
         """Return a partition: loaded if it is in a directory, else created.
 
-        `others`: the open partitions; a new one goes to the directory with fewest. No directory may have a
-        partition of another topic under this name. Raises PartitionDamaged, OSError or CheckpointCorrupt.
+        `others`: the open partitions; a new one goes to the directory with the fewest of them. No directory
+        may have another topic's partition of the same name. Raises PartitionDamaged, OSError or
+        CheckpointCorrupt.
         """
         name = names.partition_name(topic.name, number)
         found = self._directory_selection.holder_of(name)

@@ -1,6 +1,6 @@
-"""Reports of refused produces and unopened partitions while a disk is full or descriptors run out.
+"""Reports of refused produce requests and unopened partitions while a disk is full or descriptors run out.
 
-The log has a line when refusals begin, one when they end, and some in between. Producers retry all
+A line is logged when refusals begin and when they end, and now and then in between. Producers retry all
 the time and a topic may have thousands of partitions, so single refusals are not logged.
 """
 
@@ -38,7 +38,7 @@ def _free_text(path: Path) -> str:
 
 
 def without_room(log_dirs: Iterable[Path]) -> list[Path]:
-    """Return the log directories without room. One that cannot be read counts as having some."""
+    """Return the log directories without room, except those whose room is unknown because of an error."""
     found = []
     for path in log_dirs:
         # A missing directory takes no bytes either.
@@ -49,7 +49,7 @@ def without_room(log_dirs: Iterable[Path]) -> list[Path]:
 
 
 class RefusedProduces:
-    """The state of refusals of produces: on or off. Times are monotonic, in s."""
+    """Whether produce requests are being refused (`is_on`). Times are of the monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._log_at = 0.0
@@ -111,12 +111,12 @@ class WaitingPartitions:
             self._no_room = failure.errno
 
     def take_no_room(self) -> int:
-        """Return the errno of partitions without room since the last call, 0 if there were none."""
+        """Return the errno of the last partition that found no room since the last call, or 0."""
         error, self._no_room = self._no_room, 0
         return error
 
     def end(self, topic: EnsureTopic, number: int) -> None:
-        """Note that the partition is open now. Log it when it is the topic's last one."""
+        """Note that the partition is open now. If no partition of the topic waits any more, log this."""
         numbers = self._numbers.get(topic.topic_id)
         if numbers is None:
             return

@@ -1,4 +1,4 @@
-"""Removal of partition directories: of deleted topics, and of those without a topic."""
+"""Removal of the directories of partitions that belong to deleted topics, or to no topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES_AT_ONCE = 256
 
 
 class _Deletion(NamedTuple):
-    """A deletion to come. `due_s`: on the monotonic clock."""
+    """A deletion that is due at `due_s` on the monotonic clock."""
 
     due_s: float
     log_dir: int
@@ -43,10 +43,10 @@ class _Deletion(NamedTuple):
 
 
 class DelayedDeletions:
-    """Deletions of unreachable files after file.delete.delay.ms: a reader that has them open continues.
+    """Deletions of unreachable files after file.delete.delay.ms, so that their last readers can finish.
 
-    The I/O thread does them; a failed one takes its log directory offline. (Kafka: the tasks delete-file and
-    kafka-delete-logs of LogManager's scheduler.)
+    The I/O thread deletes the files; a failure takes their log directory offline. (Kafka: the tasks
+    delete-file and kafka-delete-logs of LogManager's scheduler.)
     """
 
     def __init__(self, io_thread: IoThread) -> None:
@@ -55,7 +55,7 @@ class DelayedDeletions:
         self.next_due_s = math.inf
 
     def of(self, log: PartitionLog, job: Callable[[], None]) -> None:
-        """Add a deletion for the log, with its topic's delay, in its log directory."""
+        """Run `job`, which deletes files of the log, after the file.delete.delay.ms of the log's topic."""
         self.add(log.config.file_delete_delay_ms, log.state.log_dir, job)
 
     def add(self, delay_ms: int, log_dir: int, job: Callable[[], None]) -> None:
@@ -77,8 +77,8 @@ class DelayedDeletions:
 class _Topic:
     """An unreachable topic whose files are to be removed.
 
-    `logs`: its open partitions. `earlier`: those that only the predecessor had opened. `before_renames`:
-    steps that end before the first directory is renamed. `number`: the number of this removal.
+    `logs`: its open partitions. `earlier`: its partitions that only the predecessor had opened.
+    `before_renames`: steps that end before the first directory is renamed. `number`: the removal's number.
     """
 
     name: str
@@ -94,7 +94,7 @@ class _Topic:
 
 @dataclass
 class _Listing:
-    """Directories of partitions by topic, as they were named when `removals` had begun."""
+    """Partition directories by topic name. When they were listed, `removals` removals had begun."""
 
     removals: int
     directories: dict[str, list[tuple[LogDirectory, str, int]]] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Removal:
         earlier: list[TakenAway],
         before_renames: Iterable[None],
     ) -> None:
-        """Take over a deleted topic for `removing`; files are deleted `delay_ms` after their rename."""
+        """Register a deleted topic for `removing`. Its files are deleted `delay_ms` after their rename."""
         self._begun += 1
         was_moving = any(log.is_moving for log in logs)
         topic = _Topic(name, topic_id, delay_ms, logs, earlier, before_renames, self._begun, was_moving)
@@ -152,7 +152,7 @@ class Removal:
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal to its end. Several callers may advance one. Raises OSError at the end."""
+        """Advance a removal, which may have several callers, to its end. Raises OSError at the end."""
         while (topic := self._under_way.get(topic_id)) is not None:
             try:
                 next(topic.steps)
@@ -174,8 +174,8 @@ class Removal:
 
         Renames come first: a close has the files synced, and a rename during a sync waits for the disk.
 
-        A kill leaves slots that show a deleted topic, from which a successor recognises its directories that
-        were not renamed (`SlotAllocator.deleted`).
+        After a kill the slots still show the topic as deleted. By them a successor recognises the topic's
+        directories that were not renamed (`SlotAllocator.deleted`).
         """
         yield from topic.before_renames
         if topic.was_moving:
@@ -205,7 +205,7 @@ class Removal:
             raise failure
 
     def _renaming(self, topic: _Topic, numbers: set[int]) -> Generator[None, None, OSError | None]:
-        """Rename the topic's directories and add their `numbers`. Return the last error, if any."""
+        """Rename the topic's directories; add their partitions to `numbers`. Return an error, if any."""
         logs = {log.partition: log for log in topic.logs}
         failures: dict[LogDirectory, OSError] = {}
         if self._listing is None or self._listing.removals < topic.number:
@@ -236,7 +236,7 @@ class Removal:
             self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
 
     def _listed(self) -> Generator[None, None, _Listing]:
-        """List the directories of all topics whose removal has begun, which get no new ones."""
+        """List the directories of all topics whose removal has begun. No directory is added to them later."""
         listing = _Listing(self._begun)
         wanted = {topic.name for topic in self._under_way.values()}
         for log_dir in self._dirs:
@@ -261,8 +261,8 @@ class Removal:
     def setting_strays_aside(self, topics: dict[str, bytes]) -> Generator[None, None, None]:
         """Rename partition directories without a topic, and forget their checkpointed offsets.
 
-        To be called when every existing topic has been ensured. Topics may be created and deleted between its
-        steps.
+        To be called when every existing topic has been opened. `topics` has the topics' ids by name. Topics
+        may be created and deleted between the steps.
         """
         known: PartitionMap[str] = PartitionMap()
         for at, (slot, log) in enumerate(list(self._logs.items())):

@@ -1,7 +1,8 @@
 """The choice of partitions whose next segment is prepared (see `prepared_segment`).
 
-The I/O thread prepares one for a partition that has just rolled, or whose segment is half full and was
-appended to since the last check. A partition without an append since then loses it: each holds files open.
+The I/O thread prepares the next segment of a partition that has just rolled, or whose active segment is half
+full and was appended to since the last check. A partition without an append since the last check loses its
+prepared segment, since each such segment holds files open.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class SegmentPreparation:
         log.prepared = None
 
     def check(self, logs: Iterable[PartitionLog]) -> None:
-        """Check the open logs: ask for segments, drop unused ones. To be called from time to time."""
+        """Have segments prepared for logs that fill up, and drop unused ones. Called from time to time."""
         for log, seen_end in list(self._wanted.items()):
             if log.state.log_end == seen_end:
                 self.forget(log)

@@ -47,7 +47,7 @@ class SizeMetrics:
             self._introduce(self._manager.dirs[number], failed=True)
 
     def put_error(self, number: int, error: int) -> None:
-        """Publish the errno for which produces to a directory are refused; 0: they are accepted."""
+        """Publish the errno for which produce requests to a directory are refused; 0: they are accepted."""
         self._dirs.put_error(number, self._manager.worker.number, error)
 
     def put_wait(self, since_ns: int) -> None:

@@ -1,8 +1,8 @@
-"""The slots of the partition table that a log worker assigns: every `count`-th, each to one partition.
+"""The slots of the partition table that one of `count` log workers assigns: every `count`-th slot.
 
-The table outlives the worker: it keeps the slots that a predecessor assigned, and its state of those
-partitions. A returned slot goes to another partition with the next generation, so that a holder of the old
-pair does not mistake one partition for the other.
+The table outlives the worker's process. It keeps the slots that a predecessor assigned, and the state of
+their partitions. A returned slot goes to another partition with the next generation, so that whoever has the
+old slot and generation does not mistake one partition for the other.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class TakenAway(NamedTuple):
 class SlotAllocator:
     """The slots of one log worker.
 
-    `earlier`: partitions that only the predecessor has opened. `deleted`: ids of topics that it was removing,
-    or had removed.
+    `earlier`: partitions that only the predecessor has opened. `deleted`: ids of topics that the predecessor
+    was removing, or had removed.
     """
 
     def __init__(self, table: SlotTable, worker: LogWorker) -> None:
@@ -64,11 +64,11 @@ class SlotAllocator:
         return self.earlier[key][1] if key in self.earlier else None
 
     def has(self, topic_id: bytes) -> bool:
-        """Return whether the predecessor had an unopened partition of the topic."""
+        """Return whether the predecessor had a partition of the topic that this process has not opened."""
         return any(one == topic_id for one, _ in self.earlier)
 
     def check_for_one(self, key: Key) -> None:
-        """Raise OSError if the table has no slot for the partition: EAGAIN, since no disk is full."""
+        """Raise OSError if the table has no slot for the partition (EAGAIN, a temporary error)."""
         is_known = key in self.earlier or key == (METADATA_TOPIC_ID, 0)
         if not is_known and self._unused >= self._table.slots and not self._free:
             raise OSError(
@@ -93,8 +93,8 @@ class SlotAllocator:
     def give_back(self, slot: int, generation: int) -> None:
         """Take back a slot whose partition the table already shows as deleted.
 
-        Its files must be renamed before: a successor recognises the files to delete by the slot, until the
-        slot gets a new partition.
+        The partition's directory must have been renamed: until the slot gets a new partition, a successor
+        recognises by the slot which directories are to be deleted.
         """
         self._free.append((slot, generation))
 

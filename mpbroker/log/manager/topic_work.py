@@ -2,8 +2,8 @@
 
 A topic may have thousands of partitions, and a client may name a thousand topics. The log worker therefore
 works on them for a while, in the order of the calls, and then appends. Openings and removals take turns, so
-that a deletion does not wait for a large creation. A topic may wait for another one of the same name that is
-being removed, and for nothing else (`LogManager`).
+that a deletion does not wait for a large creation. A topic may wait for another topic of the same name that
+is being removed, and for nothing else (`LogManager`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TopicWork:
         self._opening.append((call, steps))
 
     def advance(self) -> bool:
-        """Do a piece of work on the first topic of each kind. Return whether any was pending."""
+        """Do a piece of work on the first opening and the first removal. Return whether any was pending."""
         self._awaiting = 0
         had_work = bool(self)
         self._advance(self._opening, "opened")
@@ -73,7 +73,7 @@ class TopicWork:
         return had_work
 
     def _answer_opened(self) -> None:
-        """Answer calls whose topics are on disk. Have the others synced when no more can be opened."""
+        """Answer calls whose topics are on disk. Have the other topics synced when no more can be opened."""
         creation = self._manager.creation
         creation.finish_sync()
         opened, self._opened = self._opened, []
@@ -92,7 +92,7 @@ class TopicWork:
         self._advance(self._removing, "removed")
 
     def _advance(self, waiting: deque[_Work], done: str) -> None:
-        """Take steps of the first topic until its time is over, or until one waits for the I/O thread.
+        """Take steps of the first topic for `stay_s` at most, or until a step waits for the I/O thread.
 
         Producers wait meanwhile: the next round begins after these steps.
         """
@@ -140,7 +140,7 @@ class TopicWork:
         self._opened.clear()
 
     def _stop_opening(self, left: Iterable[_Work]) -> None:
-        """Keep only the openings `left`. Continue removals that blocked the others."""
+        """Keep only the openings `left`. Removals that the dropped openings had begun are finished."""
         self._opening = deque(left)
         unfinished = self._manager.removal.unfinished()
         self._removing.extend((None, _finished(self._manager, topic_id)) for topic_id in unfinished)

@@ -13,7 +13,10 @@ PRODUCERS_AT_ONCE = 5_000
 
 
 def describe_producers(logs: Mapping[int, PartitionLog], question: calls.TellProducers) -> calls.Producers:
-    """Return the producers of the first partitions in `question`, as many as fit. `logs`: by slot."""
+    """Return the producers of the first partitions in `question`, until PRODUCERS_AT_ONCE is reached.
+
+    `logs`: the partitions by slot.
+    """
     answers, count = [], 0
     for one in question.partitions:
         answers.append(producers_of(logs.get(one.slot), one))

@@ -1,4 +1,4 @@
-"""The check of a batch in a segment, after the one before it."""
+"""The check of one batch in a segment, given the offset that follows the previous batch."""
 from libc.stdint cimport int64_t, uint8_t
 
 cdef const char *judge(

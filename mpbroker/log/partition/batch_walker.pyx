@@ -23,10 +23,10 @@ cdef const char *WRONG_EPOCH = "its leader epoch is another one than leader-epoc
 cdef class Walk:
     """A walk over one segment: `position` in the file, and `next_offset` after the last batch.
 
-    Of the previous batch there are `before_position`, `before_base` and `before_expected`, the base offset
-    that it would have without a gap; -1 without one. `epochs` are the (leader epoch, start offset) pairs
-    that batches have to agree with, since the CRC does not cover the epoch. `need`: bytes wanted from
-    `position` on.
+    `before_position` and `before_base` are position and base offset of the previous batch, and
+    `before_expected` the base offset that it would have without a gap before it; -1: there is no previous
+    batch. `epochs` are the (leader epoch, start offset) pairs that batches have to agree with, since the
+    CRC does not cover the epoch. `need`: bytes wanted from `position` on.
     """
 
     cdef readonly int64_t base, position, next_offset, batches
@@ -58,8 +58,8 @@ cdef class Walk:
     def feed(self, const uint8_t[::1] data, int64_t size) -> str:
         """Walk over the whole batches in `data`, the bytes at `position` in a file of `size` bytes.
 
-        Returns the fault of the batch at `position`. An empty result asks for at least `need` bytes from
-        `position` on, unless that is the end of the file.
+        Returns the fault of the batch at the new `position`, or "". After "" the walk goes on with at least
+        `need` bytes from `position` on, unless `position` is the end of the file.
         """
         cdef int64_t at = 0, count = data.shape[0], length, offset, last_offset
         cdef int32_t epoch
@@ -114,7 +114,7 @@ def next_whole(
 ) -> int:
     """Return where in [start, stop) the first whole, valid batch begins; -1 if there is none.
 
-    Its base offset lies in [next_offset, behind); `base` is the segment's.
+    The batch's base offset lies in [next_offset, behind). `base` is the segment's base offset.
     """
     cdef int64_t at, length, count = data.shape[0], offset
     cdef const uint8_t *p

@@ -1,7 +1,7 @@
 """Syncs and reads that show files as the device has them.
 
-When the kernel fails to write pages back it reports that once, and marks them clean: a later sync succeeds,
-and reads come from memory (Linux: errseq, `mapping_set_error`).
+When the kernel fails to write pages back it reports the failure once, and marks the pages clean. A later sync
+succeeds, and reads come from memory (Linux: errseq, `mapping_set_error`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ EACH_FILE = Syncs()
 
 
 class FileSystemSync(Syncs):
-    """Syncs the file system as a whole once more than a few files were synced.
+    """Syncs the first few files singly, and then the file system as a whole.
 
-    `synced` has a word of each worker. Write errors from before `file_system` was opened are not reported;
-    their losses show in reads from the device. Do not give it a file that a worker has written
-    to since. A file on another file system, by a link or a mount, is synced by itself.
+    `synced` has a word for each worker, set when that worker has synced the file system. After that, `sync`
+    does nothing, so it must not be called for files written to later. Errors of writes from before
+    `file_system` was opened are not reported, but reads from the device show what was lost. A file on another
+    file system, by a link or a mount, is synced by itself.
     """
 
     def __init__(self, file_system: FileSystem, synced: Words, worker: int) -> None:

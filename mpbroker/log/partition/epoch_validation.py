@@ -1,9 +1,9 @@
 """Validation of the leader epochs in a log's batches against `leader-epoch-checkpoint`.
 
-(Kafka: LogSegment.recover, LeaderEpochFileCache.) No checksum covers either. If some batch agrees with the
-checkpoint, the checkpoint counts: a batch that differs is damaged, unless it begins an epoch above all known
-ones, as when a broker died before it had recorded the epoch. If no batch agrees, or the checkpoint cannot be
-read, it is rebuilt from the batches: its last epoch would go into all later appends.
+(Kafka: LogSegment.recover, LeaderEpochFileCache.) No checksum covers epochs in either place. If some batch
+agrees with the checkpoint, the checkpoint is right: a batch that differs is damaged, unless it begins an
+epoch above all known epochs, as when a broker died before it had recorded the epoch. If no batch agrees, or
+the checkpoint cannot be read, the checkpoint is rebuilt from the batches. Later appends get its last epoch.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def stored_epochs(directory: str) -> Epochs | None:
 
 
 def settled(directory: str, bases: Sequence[int], stored: Epochs | None, seen: Seen, durable: int) -> Epochs:
-    """Return the epochs of a log, given the checkpoint's (`stored`) and the checked batches' (`seen`).
+    """Return the epochs of a log, given those of the checkpoint (`stored`) and of checked batches (`seen`).
 
-    The epochs of batches that begin below `durable` were recorded. Raises WrongEpoch, OSError.
+    A batch that begins at or after `durable` may add an epoch to those of the checkpoint. The epoch of an
+    earlier batch must be in the checkpoint. Raises WrongEpoch, OSError.
     """
     # If none was seen the last segment has no batch.
     seen = seen or list(_last_in(directory, bases[:-1]))
@@ -81,7 +82,7 @@ def settled(directory: str, bases: Sequence[int], stored: Epochs | None, seen: S
 
 
 def are_refuted(directory: Path, stored: Epochs) -> bool:
-    """Return whether a batch after the start of the last epoch has a lower epoch. Raises OSError."""
+    """Return whether a batch after the start of the last `stored` epoch has a lower one. Raises OSError."""
     if not stored:
         return False
     latest, start = stored[-1]
@@ -99,7 +100,7 @@ def _is_ascending(epochs: Epochs) -> bool:
 
 
 def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
-    """Return `stored` and the epochs that batches add, and the first batch that contradicts it, or None."""
+    """Return (`stored` with the epochs that batches add, the first batch that contradicts them or None)."""
     epochs = list(stored)
     for epoch, offset in seen:
         wanted = epoch_of(epochs, offset)

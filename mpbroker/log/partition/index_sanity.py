@@ -1,8 +1,8 @@
-"""Checks of the last index entries, to which others are appended (Kafka: AbstractIndex.sanityCheck).
+"""Checks of the last index entries before further entries are appended (Kafka: AbstractIndex.sanityCheck).
 
-If a flipped bit moves the last entry far above the log, the index refuses every later one. So the last entry
-has to match a batch: `odd_entry` checks that after a clean stop, `believed` finds the entries to keep in a
-segment that has to be checked.
+If a flipped bit moves the last entry far above the log, the index refuses every later entry. So the last
+entry has to match a batch. `odd_entry` checks this after a clean stop; `believed` finds the entries to keep
+in a segment that has to be checked.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def odd_entry(
 ) -> str | None:
     """Return the fault of the last entry of either index, or None. Raises OSError.
 
-    `at`: the batches from the one to which the last entry of `.index` points. If Kafka appended several
-    batches at once, an entry has the first one's position and the last one's last offset.
+    `at`: the batch to which the last entry of `.index` points, and batches after it. If Kafka appended
+    several batches at once, an entry has the position of the first batch and the last offset of the last one.
     """
     entries, offset, position = entry
     if entries and not (at and at[0].position == position and any(one.last_offset == offset for one in at)):
@@ -52,8 +52,8 @@ class Believed(NamedTuple):
 def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Believed | None:
     """Find the index entries to keep below an offset; None if there are none, or the last matches no batch.
 
-    The indexes were synced up to `below`: a recovery point, or a snapshot, which is written after them.
-    Raises OSError.
+    `below` is the recovery point, or the offset of a snapshot: the indexes were synced up to there. Raises
+    OSError.
     """
     entries, offset, position = sound_entries(fds[1], base, below, size)
     at = scan.find_offset(fds[0], position, size, offset) if entries else None
@@ -69,7 +69,7 @@ def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Bel
 def is_time_of(
     fds: tuple[int, int, int], base: int, at: list[scan.BatchAt], timestamp: int, offset: int
 ) -> bool:
-    """Return whether `timestamp` is the largest one of the batch with `offset`, in `at` or before it."""
+    """Return whether the batch with `offset`, one of `at` or an earlier one, has `timestamp` as largest."""
     if at and offset < at[0].base_offset:
         start = offset_floor(fds[1], base, offset)[1]
         found = scan.find_offset(fds[0], start, at[0].position, offset)

@@ -77,8 +77,8 @@ def remove_segment(directory: Path, base: int) -> None:
 def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, int, int]:
     """Open .log, .index and .timeindex, emptied if `fresh`; return their fds.
 
-    Raises OSError with no file open and no fresh file remaining: readers would search an empty segment for
-    records of the segment before it.
+    Raises OSError. Then no file is open, and the fresh ones are removed: appends may continue in the segment
+    before, and readers would search the empty segment for them.
     """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
@@ -98,7 +98,7 @@ def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, i
 
 @dataclass
 class Sealed:
-    """A segment without further appends. Sizes below 0 have not been read since the start."""
+    """A segment that gets no more appends. With a size below 0 it has not been measured since the start."""
 
     base: int
     size: int = -1
@@ -107,7 +107,7 @@ class Sealed:
 
 
 class Segment(NamedTuple):
-    """A segment. `end`: its last offset + 1. `largest_ms`: its largest timestamp, else its last write."""
+    """A segment. `end`: its last offset + 1. `largest_ms`: its largest timestamp, or mtime if it has none."""
 
     base: int
     end: int
@@ -213,7 +213,7 @@ class PartitionLog:
         return log
 
     def apply_config(self, config: TopicConfig) -> None:
-        """Use a topic's settings from now on; a segment gets a new random jitter."""
+        """Use a topic's settings from now on, with a new random jitter of `segment.ms`."""
         self.config = config
         segment_ms = config.segment_ms
         if "compact" in config.cleanup_policy:
@@ -230,7 +230,7 @@ class PartitionLog:
         )
 
     def open_fresh_segment(self, base: int) -> None:
-        """Begin a segment, emptying leftover files of its base. Raises OSError."""
+        """Begin a segment, emptying leftover files with its base offset. Raises OSError."""
         fds = open_files(self.directory, base, fresh=True)
         self.state.open_segment(base, *fds, wall_ms())
 
@@ -289,20 +289,20 @@ class PartitionLog:
             raise
 
     def largest_ms(self) -> int:
-        """Return the active segment's largest timestamp; if it has none, its last write. Raises OSError."""
+        """Return the active segment's largest timestamp; its file's mtime if it has none. Raises OSError."""
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
         active = self.directory / names.segment_name(self.state.segment_base)
         return active.stat().st_mtime_ns // 1_000_000
 
     def move_start(self, offset: int) -> None:
-        """Move the log start; once it is published nothing below can be read."""
+        """Move the log start. Once the new start is published, nothing below it can be read."""
         self.log_start = self.state.log_start = offset
         self.state.raise_stable(offset)
         self.epochs = trimmed(self.epochs, offset, self.state.log_end)
 
     def _write_snapshot(self, offset: int) -> int:
-        """Write the producers at the log end; return the fd to sync. Raises OSError, with no file."""
+        """Write the current producers as the snapshot of `offset`; return the fd to sync. Raises OSError."""
         path = self.directory / names.segment_name(offset, names.SNAPSHOT_SUFFIX)
         fd = os.open(path, _WRITE | os.O_TRUNC, 0o644)
         try:
@@ -314,7 +314,7 @@ class PartitionLog:
         return fd
 
     def drop_old_snapshots(self) -> None:
-        """Remove snapshots but the newest and those at the base of a segment. Raises OSError."""
+        """Remove all snapshots except the newest and those at a segment's base offset. Raises OSError."""
         bases = set(segments_of(self.directory))
         for offset in offsets_of(self.directory, names.SNAPSHOT_SUFFIX)[:-1]:
             if offset not in bases:
@@ -412,7 +412,7 @@ class PartitionLog:
         return self.directory / names.segment_name(base, names.TXN_INDEX_SUFFIX)
 
     def open_aborted(self) -> list[int]:
-        """Open the active segment's `.txnindex`, if it has entries; return its fd. Raises OSError."""
+        """Open the active segment's `.txnindex`, if it has entries. Return [its fd] or []. Raises OSError."""
         if self.state.aborted_end <= self.state.segment_base:
             return []
         try:

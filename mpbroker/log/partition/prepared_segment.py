@@ -19,14 +19,14 @@ _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 
 
 class Begun(NamedTuple):
-    """Fds of a new segment: .log, .index and .timeindex; and of the snapshot and directory, to sync them."""
+    """The fds of a new segment's .log, .index and .timeindex; `to_sync`: those of snapshot and directory."""
 
     segment: tuple[int, int, int]
     to_sync: list[int]
 
 
 class Prepared:
-    """Files for one directory, even if that is renamed. Unused ones are closed with this object."""
+    """Unnamed files in a directory. The directory may be renamed. `__del__` closes unused files."""
 
     __slots__ = ("_fds", "directory")
 

@@ -1,9 +1,9 @@
 """Producer snapshots between rolls, which shorten the check and replay of a recovery.
 
-(Kafka takes them at rolls only, and checks whole segments after an unclean stop.) A partition gets a snapshot
-together with the recovery points when much was appended since its last one. The indexes and the `.txnindex`
-are synced before: a recovery trusts them up to the snapshot's offset, and begins there. The last
-two snapshots within segments are kept: the newer one may cover batches that a power cut lost.
+(Kafka takes them at rolls only, and checks whole segments after an unclean stop.) When recovery points are
+written, a partition gets a snapshot if much was appended since its last snapshot. The indexes and the
+`.txnindex` are synced before: a recovery trusts them up to the snapshot's offset, and begins there. The last
+two snapshots within segments are kept, since the newer one may cover batches that a power cut lost.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def snapshotting(
 
 
 def is_due(log: PartitionLog) -> bool:
-    """Return whether SNAPSHOT_EVERY_BYTES were appended since the last snapshot."""
+    """Return whether a log is open and SNAPSHOT_EVERY_BYTES were appended since its last snapshot."""
     state = log.state
     if state.flags != PartitionFlag.PARTITION_LIVE or state.fd < 0:
         return False

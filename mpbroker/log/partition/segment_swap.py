@@ -1,12 +1,12 @@
-"""Replace segments by the cleaned one made of them, safely if a crash interrupts any step.
+"""Replace segments by the cleaned segment made of them, safely if a crash interrupts any step.
 
-(Kafka: LocalLog.replaceSegments, LogLoader.removeTempFilesAndCollectSwapFiles.) The steps, each file by name:
+(Kafka: LocalLog.replaceSegments, LogLoader.removeTempFilesAndCollectSwapFiles.) The steps:
 
 1. All files of the new segment are renamed from `.cleaned` to `.swap`, then the directory is synced. From
-   here on the new segment is complete and recovery finishes the swap; before, recovery drops the new segment.
+   here on the new segment is complete, and recovery finishes the swap. Before that, recovery drops it.
 2. The old index is removed, then the new log file replaces the old one atomically, then its indexes get their
-   names. A reader that opens the log and then an index, and finds the log still there by its name, has a
-   matching pair or no index, which is legal: never the index of one file with the log of another.
+   names. A reader that opens the log, then an index, and then still finds this log under its name, has a
+   matching pair or no index, which is legal. It never has the index of one file with the log of another.
 3. The other old segments are removed. A listing of the directory covers every offset at any time.
 4. The directory is synced, and `.log.swap`, until now a second name of the new log file, is removed.
 
@@ -39,7 +39,7 @@ def begin_swap(fd: int, new: int) -> None:
 
 
 def swap_in(fd: int, bases: Sequence[int]) -> None:
-    """Replace the segments of `bases` by the new one, which has the first base and whose swap has begun.
+    """Replace the segments of `bases` by the new segment of the first base, after `begin_swap`.
 
     `fd` is the partition's directory. Raises OSError; a second call then continues where the first stopped.
     """

@@ -1,6 +1,6 @@
 """State of a partition that the log process appends to.
 
-The open segment, its indexes, and the slot that is published or about to be.
+It has the active segment, its indexes, and the partition's slot in the table, published or about to be.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""A partition's state for Python, which opens, rolls and configures it; `state.pxd` lays it out."""
+"""State of a partition for Python, which opens, rolls and configures it; the fields are in `state.pxd`."""
 cimport cython
 import os
 
@@ -24,7 +24,7 @@ cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:
 
 @cython.no_gc
 cdef class PartitionState:
-    """State of a partition. The fds of the active segment and its indexes are -1 while it is dormant."""
+    """State of a partition. The fds of segment and indexes are -1 while the partition is dormant (closed)."""
 
     def __cinit__(self):
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
@@ -42,9 +42,9 @@ cdef class PartitionState:
         self, int64_t segment_bytes, int64_t segment_ms, int64_t index_interval_bytes, int64_t index_bytes,
         bint append_time, int64_t flush_messages=INT64_MAX, int64_t flush_ms=INT64_MAX,
     ) -> None:
-        """Set the topic's settings; `index_bytes` holds from the next segment on.
+        """Set the topic's settings; `index_bytes` takes effect with the next segment.
 
-        `segment_ms` is without the jitter.
+        The jitter is already subtracted from `segment_ms`.
         """
         cdef PartitionCore *core = &self.core
         core.segment_bytes = segment_bytes
@@ -114,9 +114,9 @@ cdef class PartitionState:
     def end_times(self, last_time: tuple[int, int, int], bint is_final) -> int:
         """Return the number of entries of `.timeindex` to keep after a replay.
 
-        One entry more than the replay made, `last_time` as (entries, timestamp, offset), is kept if it is the
-        one that `finish_segment` would write, and `is_final`: a snapshot at the same log end shows that the
-        indexes were synced. To cut it off would write to thousands of files at a start.
+        `last_time` is the file's last entry as (entries, timestamp, offset). A single entry after those that
+        the replay made is kept if `finish_segment` would write the same entry, and if `is_final`: a snapshot
+        at the log end shows that the indexes were synced. So a start saves many truncations.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
@@ -179,7 +179,7 @@ cdef class PartitionState:
     def take_refused(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Return (refused, entries, last offset) of `.index` and of `.timeindex`.
 
-        Refused entries were not above the last one; they are counted since the last call.
+        `refused` counts the entries refused since the last call because they were not above the last entry.
         """
         cdef PartitionCore *core = &self.core
         taken = (
@@ -380,7 +380,7 @@ cdef class PartitionState:
         return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
-        """Truncate the file to its end before a failed write; it is synced next. Raises OSError."""
+        """Cut off the rest of a failed write; the next commit round syncs the segment. Raises OSError."""
         cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)

@@ -1,6 +1,6 @@
-"""Checking and rebuilding the `.txnindex` of a segment, which has no checksum, from its records.
+"""Check and rebuild a segment's `.txnindex`, which has no checksum, from the segment's records.
 
-The snapshot of producers before the segment and its batches determine every entry. With a wrong entry a
+The producer snapshot before the segment and the segment's batches determine every entry. With a wrong entry a
 read_committed consumer gets aborted records, or misses committed ones.
 """
 
@@ -83,8 +83,9 @@ def _has_gaps(fd: int, position: int, end: int, next_offset: int) -> bool:
 
 
 def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
-    """Rebuild a missing `.txnindex`; return whether it exists now. `count` gets the bytes read. Raises
-    OSError.
+    """Rebuild a missing `.txnindex`; return whether it exists now.
+
+    `count` is called with the numbers of bytes read. Raises OSError.
     """
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)
     if is_there(path):

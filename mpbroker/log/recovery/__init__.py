@@ -1,1 +1,1 @@
-"""Opening what a start finds, and the clean stop that makes the next start short (Kafka: LogLoader)."""
+"""Opening existing partitions at a start, and the clean stop that makes the next start short."""

@@ -1,7 +1,7 @@
 """A clean stop: write the last files of a log directory, then sync all partitions at once.
 
-(Kafka: LogManager.shutdown, which syncs the files of each log one by one.) Nothing on disk may describe data
-that is not there yet. So the stop goes in steps, with a sync of the file system
+(Kafka: LogManager.shutdown, which syncs the files of each log one by one.) No file on disk may describe data
+that is not on disk yet. So the stop is done in steps, with a sync of the file system
 (`mpbroker.log.io.file_system`) after each:
 
 1. The files of active segments are finished.
@@ -29,7 +29,7 @@ _log = logging.getLogger("mpbroker.log.recovery")
 def close_cleanly(
     log_dir: LogDirectory, logs: Sequence[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
-    """Close the partitions; return those wholly on disk. If any is not, its log directory has failed."""
+    """Close the partitions; return those that are wholly on disk. If one is not, mark `log_dir` failed."""
     touched = [log for log in logs if not log.is_settled]
     untouched = _each(log_dir, [log for log in logs if log.is_settled], PartitionLog.close_files)
     say(f"closing {len(touched)} partitions in {log_dir.path}")
@@ -76,7 +76,7 @@ def _closed_together(
 def _each(
     log_dir: LogDirectory, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
 ) -> list[PartitionLog]:
-    """Take the step with each partition; return those that succeeded."""
+    """Do `step` with each partition; return the partitions for which it succeeded."""
     done = []
     for log in logs:
         try:

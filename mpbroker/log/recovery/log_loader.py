@@ -1,8 +1,7 @@
 """Open a partition that exists: trusted after a clean stop, otherwise checked (Kafka: LogLoader).
 
-Only a torn tail is cut, before any of it was published: bytes that no reader was ever shown. A bad batch
-below the durable end is damage, and so is a log that ends before it; then nothing is cut and the partition
-stays offline.
+Only a torn tail is cut off: bytes that no reader has ever seen. A bad batch below the durable end is damage,
+and so is a log that ends below the durable end. Then nothing is cut off, and the partition stays offline.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ class PartitionDamaged(Exception):
 
 
 class OldMessages(PartitionDamaged):
-    """Raised for a log with messages of before Kafka 0.11, which is left unchanged."""
+    """Raised for a log with messages in a format older than Kafka 0.11's. The log is left unchanged."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Known facts of a partition: from checkpoints, or from the table if only the log process crashed."""
+    """Facts of an unopened partition, from checkpoints, or from the table if only the log process died."""
 
     clean: bool
     recovery_point: int = 0
@@ -98,7 +97,7 @@ def load(
 ) -> PartitionLog:
     """Open the partition for appending; all of it is durable on return.
 
-    `count` gets the bytes checked; `syncs` brings records that were not durable to the device.
+    `count` is called with numbers of bytes checked. `syncs` brings records that were not durable to the disk.
 
     Raises PartitionDamaged, CheckpointCorrupt, OSError.
     """
@@ -158,7 +157,7 @@ def _refuse_old_message(fd: int, path: str, position: int) -> None:
 
 
 def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> None:
-    """Drop epochs that begin outside of the log, and write the checkpoint if it differs (`stored`)."""
+    """Drop epochs that begin outside of the log. If the result differs from `stored`, write it."""
     inside = trimmed(epochs, log.log_start, log.state.log_end)
     if inside != stored:
         write_epochs(log.directory, inside)
@@ -166,7 +165,7 @@ def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> No
 
 
 def _create_segment(log: PartitionLog, known: Known) -> None:
-    """Restart the log at its log start, which is above its end: the missing records were deleted ones."""
+    """Begin the log again at its log start, which is above its end: records in between were deleted."""
     _log.warning(
         "%s ends at offset %d, below its log start offset %d: it restarts there",
         log.directory,
@@ -286,7 +285,7 @@ class _Loader:
             fsync_directory(self.log.directory)
 
     def _make_durable(self) -> None:
-        """Make all records found durable before they are served.
+        """Make the whole log durable before it is served: sync the last segment and write a snapshot.
 
         A full disk does not keep the partition from being read: without a snapshot the next recovery replays
         from an older one.
@@ -330,9 +329,9 @@ class _Loader:
         return self.bases[0]
 
     def _latest_snapshot(self) -> int:
-        """Return the offset of the latest snapshot that is usable after an unclean stop.
+        """Return the largest offset at which a snapshot is usable after an unclean stop.
 
-        Everything below that offset is durable, and the indexes of aborted transactions below it are sound.
+        All records below it are durable, and the transaction indexes below it are sound.
         """
         latest = max(self.known.recovery_point, self.known.durable - 1)
         for base in self.bases[self.suspect :]:
@@ -347,7 +346,7 @@ class _Loader:
         return read_aborted(self._name(base, TXN_INDEX_SUFFIX)) if base in self.aborted else []
 
     def _replay(self, base: int, offset: int) -> None:
-        """Replay producer state from a trusted segment."""
+        """Replay producer state from the batches of a trusted segment, from `offset` on."""
         fds = open_files(self.directory, base, fresh=False)
         try:
             self._replay_open(fds, base, offset)
@@ -433,7 +432,7 @@ class _Loader:
         return log_end
 
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
-        """Return whether the segment is sound, so that only the index is wrong.
+        """Return whether the segment is sound. If it is, the fault `odd` is in the indexes alone.
 
         A damaged batch does not keep a cleanly closed partition offline: its other batches are served.
         """
@@ -449,7 +448,7 @@ class _Loader:
     def _check(
         self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
     ) -> tuple[int, bool]:
-        """Check a segment; return the next offset and whether the log ends here. Raises PartitionDamaged."""
+        """Check a segment; return (next offset, whether the log ends in it). Raises PartitionDamaged."""
         fds = open_files(self.directory, base, fresh=False)
         state = self.log.state
         state.open_segment(base, *fds, wall_ms())
@@ -486,7 +485,7 @@ class _Loader:
         return checked.next_offset, ends_here
 
     def _sync_and_reread(self, fd: int, position: int, size: int) -> None:
-        """Sync records that were not durable, then check the bytes on the device.
+        """Sync records that were not durable, and have the check read them from the device.
 
         After a failed sync by any process, the page cache may have bytes that will never be written. The size
         is synced in any case: an earlier start may have been killed just after it truncated the file.
@@ -497,7 +496,7 @@ class _Loader:
             reread(fd, first.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
-        """Rewrite the segment's `.txnindex`: the entries `found`, after those from before the snapshot.
+        """Rewrite the segment's `.txnindex`: the entries from before the snapshot, then the entries `found`.
 
         Do not call it for a trusted segment without an index: its producers may not have been replayed.
         """
@@ -511,7 +510,7 @@ class _Loader:
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
     ) -> tuple[int, int]:
-        """Return position and offset of the last batch up to which the indexes are trusted.
+        """Return (position, offset) of the last batch up to which the indexes are trusted.
 
         Later entries are cut off, except a single later time entry, which is decided on after the check.
         """
@@ -527,10 +526,10 @@ class _Loader:
         return found.position, found.base_offset
 
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
-        """Return whether whole batches are missing before the next segment, which was not synced either.
+        """Return whether batches that were never synced are missing before the next segment.
 
-        Compaction leaves such gaps, too. Without a checkpoint of the partition a gap is accepted: the topic
-        may have been compacted earlier.
+        Compaction leaves gaps, too, so a compacted topic may have them. Without a checkpoint of the partition
+        every gap is accepted, because the topic may have been compacted earlier.
         """
         if next_base is None or next_base == next_offset or "compact" in self.log.config.cleanup_policy:
             return False
@@ -556,8 +555,8 @@ class _Loader:
     def _drop_later_segments(self, end: int) -> None:
         """Remove the segments after `end`, where the log ends; they were never durable.
 
-        The last one is removed first, and all before the torn tail is cut. If the start is killed meanwhile,
-        the next one finds the same state.
+        The last segment is removed first, and all of them before the torn tail is cut off. If the process is
+        killed meanwhile, the next start finds the same torn tail.
         """
         later = [base for base in self.bases if base > end]
         for base in reversed(later):
@@ -576,7 +575,7 @@ class _Loader:
 
 
 def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
-    """Return the batches from the index's last entry on, or all if those do not reach the file's end."""
+    """Return the batches from `position` on, or all batches if those do not end exactly at `size`."""
     at = scan.batches(fd, max(position, 0), size)
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)

@@ -53,7 +53,7 @@ class PartitionFiles(NamedTuple):
 
 
 def first_suspect(bases: list[int], recovery_point: int) -> int:
-    """Return the index in `bases` of the segment with the recovery point: later bytes may be missing."""
+    """Return the index in `bases` of the first segment to check: the one with the recovery point."""
     return max(bisect_right(bases, recovery_point) - 1, 0)
 
 

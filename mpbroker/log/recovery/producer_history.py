@@ -2,8 +2,8 @@
 
 A producer may retry any of the last five batches it sent (KIP-98), so after a crash the broker must
 recognise all five as duplicates. (Kafka forgets them at a restart.) This module walks back from the snapshot
-over the headers of batches, a piece at a time, until every producer has five, or the first of its epoch, or
-the log begins. It reads at most about `RECALL_BYTES_MAX`.
+over the headers of batches, a piece at a time, until every producer has five batches, or the first batch of
+its epoch, or the log begins. It reads at most about `RECALL_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _position_of(log: int, index: int, base: int, offset: int, size: int) -> int
 
 
 def _boundary_before(index: int, base: int, end: int, wanted: int) -> int:
-    """Return the position of a batch before `end`: close to `wanted` if the index has one, else 0."""
+    """Return the start of a batch below `end`: near `wanted` if the index has an entry there, else 0."""
     while wanted > 0 and index >= 0:
         offset = offset_ceiling(index, base, wanted)
         position = offset_floor(index, base, offset)[1] if offset is not None else end

@@ -1,8 +1,8 @@
 """Open the partitions of a start, with workers if there are many, and publish its progress.
 
 The coordinator names the topics. Their partitions are given to the workers of the log directory at once
-(`workers`); results are taken in the topics' order. The names in the log directories give
-the total and, in a long start, a survey counts the bytes to be checked.
+(`workers`); results are taken in the topics' order. The partitions are counted by their names in the log
+directories. In a long start, a survey also counts the bytes to be checked.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give the first topics' partitions to workers: GIVEN_MOST, and all up to `key` of its topic."""
+        """Give partitions to workers, up to GIVEN_MOST, or more until `key` is given if its topic is next."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
@@ -169,7 +169,7 @@ class RecoveryScheduler:
             self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
-        """Return a worker's result or raise its error; None: the log process opens the partition."""
+        """Return a worker's result or raise its error. Return None if no worker opens the partition."""
         self._begin_some(key)
         number = self._recovery.log_dir_of(key)
         if number is None:
@@ -192,13 +192,13 @@ class RecoveryScheduler:
                 yield
 
     def count(self, number: int) -> None:
-        """Note that one more partition is open."""
+        """Note that one more partition of log directory `number` is open."""
         if self._goes_on and number < len(self._found):
             self._found[number].done += 1
             self.report()
 
     def checked(self, number: int) -> Callable[[int], None]:
-        """Return a callback to count the bytes of a partition that the log process itself has read."""
+        """Return a callback for the bytes that the log process itself checks in log directory `number`."""
 
         def add(count: int) -> None:
             self._found[number].checked_bytes += count

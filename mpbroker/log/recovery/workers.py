@@ -1,16 +1,16 @@
-"""Workers that open partitions for the log process: some for each log directory, forked before its threads.
+"""Workers that open partitions for the log process: several for each log directory, forked at its start.
 
-(Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker calls `recovery.load` and returns
-plain values (`RecoveredPartition`). The log process alone owns the partition from then on; the worker has no
-file of it open.
+(Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker calls `log_loader.load` and returns
+plain values (`RecoveredPartition`). The log process alone owns the partition from then on; the worker has
+closed the partition's files.
 
 Any worker may take any partition, so the death of a worker only takes time: its jobs are given to another
-one, and in the end done by the log process itself. Opening a partition twice has the same result, even if the
-first time was interrupted. A worker that hangs is killed (`ipc.hangs`).
+worker, and in the end done by the log process itself. Opening a partition twice has the same result, even if
+the first time was interrupted. A worker that hangs is killed (`ipc.hangs`).
 
 A directory with few entries gets no workers: a fork would take longer. Workers end at once when the log
-process does. Each holds a lock of its own on the directory's `.lock`, and a successor waits for it, so that
-none of them still cuts files that the successor has opened.
+process does. Each worker locks a byte of the directory's `.lock`. A successor of the log process waits for
+these locks, so that no worker still truncates files that the successor has opened.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _log = logging.getLogger("mpbroker.log.recovery")
 
 
 class RecoveredPartition(NamedTuple):
-    """The state of an opened partition, from a recovery worker to its log worker: `of`, then `adopt`.
+    """The state of an opened partition, taken by a recovery worker (`of`), used by its log worker (`adopt`).
 
     No file is open in between.
     """
@@ -104,7 +104,7 @@ class RecoveredPartition(NamedTuple):
 
 
 class OpenJob(msgspec.Struct, frozen=True):
-    """A partition to be opened; the result is None if the directory belongs to another topic."""
+    """A partition to be opened. `run` returns None if the directory belongs to another topic."""
 
     directory: str
     topic: str
@@ -160,7 +160,7 @@ class Worker:
 
 @dataclass(eq=False)
 class RecoveryPool:
-    """The workers of one log directory. With none, the log process opens its partitions itself."""
+    """The workers of one log directory. Without a worker, the log process opens the partitions itself."""
 
     path: Path
     workers: list[Worker] = field(default_factory=list)
@@ -178,7 +178,7 @@ class RecoveryPool:
 
     @property
     def checked_bytes(self) -> int:
-        """The bytes checked by all of its workers, also dead ones."""
+        """The bytes checked by all workers of the pool, also by dead ones."""
         if self.checked is None:
             return 0
         return sum(self.checked.load(number) for number in range(self.forked))
@@ -277,8 +277,8 @@ class RecoveryPool:
 def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[RecoveryPool]:
     """Fork the workers of each log directory and return a pool for each.
 
-    Call it while the process has one thread. `lane`: a number for this log process and its successors.
-    Raises OSError.
+    Call it while the process has one thread. `lane`: the byte of `.lock` for the workers of this log process
+    and of its successors. Raises OSError.
     """
     pools = []
     for number, path in enumerate(paths):
@@ -307,7 +307,7 @@ def _words(count: int) -> Words:
 
 
 def outlive(path: Path, lane: int) -> None:
-    """Wait for the end of a predecessor's workers, which were killed when it died. Raises OSError."""
+    """Wait until the workers of a dead predecessor have ended and unlocked byte `lane`. Raises OSError."""
     with opened(path / LOCK, os.O_RDWR | os.O_CREAT) as fd:
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, lane)
 
@@ -378,10 +378,10 @@ def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result
 
 
 class Recovery:
-    """All pools together, as the log process uses them."""
+    """The pools of all log directories. The log process submits jobs to them and takes the results."""
 
     def __init__(self, pools: Sequence[RecoveryPool], hang_timeout_s: float = 30.0) -> None:
-        """`hang_timeout_s`: handler.hang.timeout.ms."""
+        """`hang_timeout_s`: handler.hang.timeout.ms in seconds."""
         self.pools = pools
         self._limit_ticks = max(1, round(HEAVY_TIMEOUTS * hang_timeout_s / TICK_S))
         self._tick = Patience(TICK_S)
@@ -395,7 +395,7 @@ class Recovery:
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:
-        """Submit the job unless it was given before; `hand_out` sends it."""
+        """Queue a job for `hand_out`, unless the partition already has a job whose result was not taken."""
         key = job.key
         if key not in self._given:
             self._given[key] = number
@@ -435,7 +435,10 @@ class Recovery:
                 pool.kill_hanging(self._limit_ticks)
 
     def take(self, key: Key) -> RecoveredPartition | Failure | None:
-        """Return the job's result, None before its end. Raises LookupError if the log process must do it."""
+        """Return a partition's result, None before it is done.
+
+        Raises LookupError if no worker could open the partition: the log process must open it.
+        """
         pool = self.pools[self._given[key]]
         if key in pool.left_over:
             pool.left_over.discard(key)

@@ -4,9 +4,9 @@
 copies up to the end that the log worker names: bytes below it are final. Every batch is checked, so that
 damage is not copied. When a pass ends, its bytes are on disk.
 
-A pass continues a copy that an earlier process began: equal bytes are not written again. They are
-read from the device, because after a failed write the page cache still has bytes that the disk lacks. Reads
-and writes leave the page cache unchanged, as far as possible.
+A pass continues a copy that an earlier process began: equal bytes are not written again. For the comparison
+the copy is read from the device, because after a failed write the page cache still has bytes that the disk
+lacks. Reads and writes leave the page cache unchanged, as far as possible.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Abandoned(Exception):
 
 
 class SourceChanged(Exception):
-    """Raised when a segment was deleted or replaced during its copy. The next pass gets the new list."""
+    """Raised when a segment was deleted or replaced during its copy. The next pass gets the new segments."""
 
 
 class SourceDamaged(Exception):
@@ -69,7 +69,7 @@ class Wanted:
     """The content of the future replica after a pass.
 
     `size`: the bytes to copy of the active segment. `is_last`: nothing is written to the current replica
-    during this pass, so that the two become equal in every file.
+    during this pass, so that both replicas become equal in every file.
     """
 
     sealed: list[int]
@@ -145,7 +145,7 @@ class Copy:
         self.end = wanted.end
 
     def _begin(self) -> None:
-        """Prepare the future replica. Keep segments of an earlier copy, to compare; drop the rest."""
+        """Prepare the future replica. Keep segments of an earlier copy, to compare; remove other files."""
         with _writing():
             for suffix in (*names.INDEX_SUFFIXES, names.SNAPSHOT_SUFFIX):
                 for offset in offsets_of(self.future, suffix):
@@ -270,7 +270,7 @@ class Copy:
             self._rest(disk_s)
 
     def _copy_index(self, base: int, suffix: str, segment: _Segment) -> None:
-        """Copy the entries appended to an index."""
+        """Copy the entries appended to an index since the last pass."""
         try:
             source = os.open(self.source / names.segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -300,7 +300,7 @@ class Copy:
     # ---- snapshots ----
 
     def _copy_snapshots(self, wanted: Wanted) -> None:
-        """Copy snapshots; before the last pass skip those from the active segment on (maybe half written)."""
+        """Copy producer snapshots. Leave recent snapshots, which may be half written, to the last pass."""
         found = offsets_of(self.source, names.SNAPSHOT_SUFFIX)
         there = offsets_of(self.future, names.SNAPSHOT_SUFFIX)
         for offset in found:
@@ -353,7 +353,7 @@ class Copy:
 
 
 def _settle(target: int, walk: Walk, segment: _Segment) -> float:
-    """Sync the target and count the copied part. Return the sync's duration in s. Raises TargetFailed."""
+    """Sync the target; record the position in `segment`. Return the sync's seconds. Raises TargetFailed."""
     with _writing():
         took_s = _sync(target)
     segment.position, segment.next_offset = walk.position, walk.next_offset
@@ -361,7 +361,7 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file; return the seconds. Raises OSError: EIO (never retried) unless the disk is full."""
+    """Sync the file; return the sync's seconds. Raises OSError: EIO for all errors but a full disk."""
     try:
         return background_io.sync(fd)
     except OSError as error:

@@ -1,16 +1,16 @@
 """Moves of partitions between log directories while they are served: the log worker's part.
 
 (Kafka: ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread; KIP-113.) A thread copies in passes
-(`replica_copier`), each up to the log end at its beginning. When few bytes remain the partition's produces
-wait; they are not refused, and other partitions' produces do not wait. The rest is copied, the future replica
-replaces the current one (`future_replica` has the steps), the table names the other directory, and the
-waiting produces are appended there. Readers continue in the files they have open, and find new ones through
-the table.
+(`replica_copier`), each up to the log end at its beginning. When few bytes remain the partition's produce
+requests wait; they are not refused, and other partitions' requests do not wait. The rest is copied, the
+future replica replaces the current one (`future_replica` has the steps), the table names the other directory,
+and the waiting batches are appended there. Readers continue in the files they have open, and find new files
+through the table.
 
-A move can be abandoned at any moment before it is decided: the current replica is unchanged until then. It
-ends when the partition is deleted, its source or target directory fails, the source cannot be read or is
-damaged, or an order keeps the partition in place. On a full disk it waits and reports that. A start resumes
-unfinished moves.
+A move can be abandoned at any moment before it is decided: the current replica is unchanged until then. A
+move is abandoned if the partition is deleted, its source or target directory fails, the source cannot be read
+or is damaged, or a client orders the partition back. On a full disk the move waits, and reports that. A start
+resumes unfinished moves.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Move:
 class ReplicaMover:
     """The moves of one log worker's partitions.
 
-    `wake`: called in a thread when a copy's step ends, to wake the loop. `counters`: those of all log
-    workers.
+    `wake` is called in a thread when a copy's step ends, to wake the loop. `counters`: the counter pages of
+    all log workers.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class ReplicaMover:
         self._count()
 
     def _count(self) -> None:
-        """Publish the number of moves. The first call overwrites a predecessor's."""
+        """Publish the number of moves. The first call overwrites the number that a predecessor published."""
         self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
 
     def _bytes_per_s(self) -> float:
-        """Return this worker's share of the limit, among the log workers with moves. Runs in a thread."""
+        """Return this worker's share of the limit, which all workers with moves share. Runs in a thread."""
         moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
         return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
 
     # ---- orders ----
 
     def ordering(self, message: calls.MovePartitions) -> Generator[None, None, calls.MovesBegun]:
-        """Begin the requested moves, one partition a step: each takes some syncs."""
+        """Begin the requested moves, one partition a step, because each partition takes several syncs."""
         errors = []
         for one in message.partitions:
             errors.append(self._ordered(one))
@@ -266,7 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the renames for the topic have ended. The topic must already be unreachable."""
+        """Yield until the renames under way have ended. The topic must already be unreachable."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
@@ -277,7 +277,7 @@ class ReplicaMover:
         return not self._running and not self._queue
 
     def stop(self) -> None:
-        """Finish decided moves and stop the others. The next start resumes them."""
+        """Finish decided moves and stop all others, which the next start resumes."""
         self._is_stopping = True
         self._queue.clear()
         for move in self._moves.values():
@@ -320,7 +320,7 @@ class ReplicaMover:
                 move.target.forget((move.log.topic, move.log.partition))
 
     def _has_failed(self, log_dir: LogDirectory) -> bool:
-        """Return whether the directory failed. The turn knows it before `log_dir` does."""
+        """Return whether the directory failed. The native turn's flag may be set before that of `log_dir`."""
         return log_dir.failed or bool(self._manager.turn.failed_dirs >> log_dir.number & 1)
 
     def _check(self, move: Move) -> None:
@@ -332,7 +332,7 @@ class ReplicaMover:
             raise _Over
 
     def _tried(self, move: Move) -> Generator[None, None, bool]:
-        """Copy until the partition has arrived. Return False if the move must wait and be tried again."""
+        """Copy until the partition is in the target. Return False if the move must be tried again later."""
         while True:
             written = move.copy.bytes_written
             try:
@@ -353,7 +353,7 @@ class ReplicaMover:
                     return False
 
     def _left_bytes(self, move: Move) -> int:
-        """Return the bytes appended since the last pass began, or more than LITTLE_BYTES after a roll."""
+        """Return the bytes appended since the last pass began; LITTLE_BYTES + 1 if the log has rolled."""
         state, wanted = move.log.state, move.wanted
         assert wanted is not None
         if state.segment_base != wanted.active:
@@ -382,8 +382,8 @@ class ReplicaMover:
     def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
         """Mark the copy late if the log grew at least half as fast as the pass copied.
 
-        `begun_at`: the copy's end when the pass began, `end`: the log's. A late copy stays late: with rests
-        for the disk its lag would grow again.
+        `begun_at` and `end`: end offsets of the copy and of the log when the pass began. A late copy stays
+        late: it no longer pauses for other users of the disk, since its lag would grow again.
         """
         if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
             move.copy.is_late = True
@@ -416,7 +416,7 @@ class ReplicaMover:
         return True
 
     def _waits_for(self, move: Move, error: OSError) -> bool:
-        """Report a temporary error of the target, such as a full disk, and return False.
+        """Report a temporary error of the target, such as a full disk. Return False: the move must wait.
 
         Raises _Over after another error, which fails the directory, or if the future replica was removed.
         """
@@ -436,7 +436,7 @@ class ReplicaMover:
     def _is_written_down(self, move: Move) -> Generator[None, None, bool]:
         """Write the partition's offsets to the target's checkpoints; return whether they are on disk.
 
-        A start then knows the log start, and replays no older journal record below the copy's end.
+        The next start reads the log start from them, and skips journal records below the copy's end.
         """
         log, log_dir, io_thread = move.log, move.target, self._manager.io_thread
         key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
@@ -478,7 +478,7 @@ class ReplicaMover:
             resume_jobs(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
-        """Copy the rest while produces wait. Return whether the replicas are equal within PAUSED_MOST_S."""
+        """Copy the rest while produce requests wait. Return whether it was done within PAUSED_MOST_S."""
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
@@ -499,7 +499,7 @@ class ReplicaMover:
         return self._has_copied(move, copied) and log.is_paused
 
     def _placed(self, move: Move) -> Generator[None, None, bool]:
-        """Put the future replica in place. Return whether that succeeded, which decides the move."""
+        """Rename the future replica to its final name. Return False if the move must be tried again."""
         log, future = move.log, move.copy.future
         move.is_decided = True
         error = yield from self._done(partial(future_replica.place, future, move.target.path / log.name))
@@ -594,7 +594,7 @@ def _places(move: Move) -> tuple[Path, Path]:
 
 
 def give_way_to_all() -> None:
-    """Raise the calling thread's niceness to NICENESS, or keep a higher one of the broker."""
+    """Raise the calling thread's niceness to NICENESS, unless it is higher already."""
     thread = threading.get_native_id()
     niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
     os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -1,14 +1,14 @@
 """The deletion of segments and records, in steps between which the log appends.
 
 The log start offset moves first, in the table and in its checkpoint. Then the files are renamed, and
-`file.delete.delay.ms` later they are removed. Readers that have a file open continue; later ones get
-OFFSET_OUT_OF_RANGE. A kill at any point loses nothing at or above the log start offset: the rules find files
-below it again, and renamed files are removed when the partition is opened. (Kafka: LogManager.cleanupLogs,
-UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
+`file.delete.delay.ms` later they are removed. Readers that have a file open continue; later readers get
+OFFSET_OUT_OF_RANGE. A kill at any point loses nothing at or above the log start offset: retention finds files
+below that offset again, and renamed files are removed when the partition is opened. (Kafka:
+LogManager.cleanupLogs, UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
 
-The checkpoint needs room on the disk, and deletion makes room: if the checkpoint fails on a full disk,
-segments are deleted nevertheless, because the first remaining one gives the log start. Only records deleted
-within a segment need the checkpoint; their deletion is acknowledged when it is on disk.
+The checkpoint needs room on the disk, and deletion makes room. If the checkpoint fails on a full disk,
+segments are deleted nevertheless, because the first remaining segment gives the log start. Only records
+deleted within a segment need the checkpoint; their deletion is acknowledged when the checkpoint is on disk.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_paused(self, slot: int) -> bool:
-        """Return whether a move paused the partition: its log start is then in the target's checkpoint."""
+        """Return whether a move has paused the partition, whose log start must then not change."""
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 
     def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
-        """Move the log start of one partition. Return an error code, the log, and its new start.
+        """Move the log start of one partition. Return (error code, log, its new start).
 
-        The log is None if there is an error. Its start may move further before this one is on disk.
+        The log is None if there is an error. The log start may move further before this start is on disk.
         """
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
@@ -117,7 +117,7 @@ class Deletion:
     # ---- files ----
 
     def _delete(self, found: Iterable[tuple[PartitionLog, list[Doomed]]]) -> None:
-        """Delete these segments. Write one checkpoint with all new log starts before the first rename."""
+        """Delete the segments `found`. Checkpoint all new log starts at once, before the first rename."""
         jobs = []
         for log, going in found:
             if not going:
@@ -144,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Return the segments to delete. If the active one is among them, roll; if that fails, keep it."""
+        """Roll the log if its active segment is in `going`. Return `going`, less that segment on failure."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:

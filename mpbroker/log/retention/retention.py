@@ -5,8 +5,8 @@ segments, oldest first. The search ends at the first segment that no rule expire
 above the high watermark. If the active segment expires too, the log is rolled first, so that an empty
 segment remains. An empty active segment stays.
 
-A segment's age is that of its largest timestamp, not that of the file: a record with a future timestamp keeps
-its segment, and all later ones, until that time.
+A segment is as old as its largest timestamp, however old its file is: a record with a future timestamp keeps
+its segment, and all later segments, until that time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Verdict = Callable[[Segment], str]
 def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> list[Doomed]:
     """Return the expired segments, oldest first.
 
-    `segments`: all of the partition's, the active one last. Each rule applies to the segments that the
+    `segments`: all segments of the partition, the active one last. Each rule applies to the segments that the
     earlier rules have kept.
     """
     found = below_log_start(segments, marks)

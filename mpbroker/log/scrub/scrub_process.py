@@ -1,10 +1,10 @@
 """The scrubber process: reads all sealed segments from time to time, and finds damaged ones.
 
 It reads with the lowest priority, and writes one file in each log directory (`mpbroker.storage.damage`), with
-its findings and its position: a pass continues there after a restart. No process waits for the scrubber.
-There is a word of damage for each slot of the partition table, which only the scrubber writes: a handler that
-sees one set reads the damaged ranges from the file. The file is written before the word. A successor writes
-all words again.
+its findings and its position, from which a pass continues after a restart. No process waits for the scrubber.
+There is a word of damage for each slot of the partition table, which only the scrubber writes. A handler that
+finds the word set reads the damaged ranges from the file. The file is written before the word. A successor
+writes all words again.
 
 (Kafka has no scrubber: consumers find damage, and followers copy it.)
 """
@@ -72,7 +72,7 @@ class ScrubbedDir:
         self.problem = ""
 
     def load(self) -> str:
-        """Read the file. Return the error for which earlier findings are lost, "" if they are not."""
+        """Read the file. Return "", or the error if the file cannot be read and its findings are lost."""
         try:
             self.known = read_scrubbed(self.path)
         except (CheckpointCorrupt, OSError) as error:
@@ -85,7 +85,7 @@ class ScrubbedDir:
         write_scrubbed(self.path, self.known)
 
     def partitions(self) -> dict[str, PartitionName]:
-        """Map directory names of live partitions to their parts, in the order of a pass. Raises OSError."""
+        """Map the directory names of partitions to parsed names, in the order of a pass. Raises OSError."""
         found = {}
         for entry in sorted(os.scandir(self.path), key=lambda one: one.name):
             try:
@@ -97,7 +97,7 @@ class ScrubbedDir:
         return found
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Return whether a pass is under way or due. A clock that was set back makes one due."""
+        """Return whether a pass is under way or due. If the clock was set back, a pass is due."""
         known = self.known
         if known.current is not None or known.last is None:
             return True
@@ -161,7 +161,7 @@ class ScrubProcess:
     # ---- orders ----
 
     def give_way(self) -> None:
-        """Do all other work that is due. Raises Abandoned if the process is to stop."""
+        """Report a heartbeat, apply settings, and call `tend` if due. Raises Abandoned if ordered to stop."""
         self.context.counters.beat()
         self.context.obey_settings()
         if time.monotonic() >= self._next_tend:
@@ -174,7 +174,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Return the directory to scrub now, or None, and publish that. Begin requested passes."""
+        """Begin requested passes. Publish whether a directory is to be scrubbed now; return it, or None."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage. Clear none while a directory cannot be read."""
+        """Write the words of damage. Clear no word while a partition's directory cannot be read."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -256,7 +256,7 @@ class ScrubProcess:
             self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
 
     def _place_of(self, directory: Path) -> tuple[int, Partition] | None:
-        """Return slot and entry of a live partition in the table. Raises CheckpointCorrupt, OSError."""
+        """Return (slot, table entry) of a live partition, or None. Raises CheckpointCorrupt, OSError."""
         now = time.monotonic()
         if now >= self._places_until:
             self._places_until = now + TEND_EVERY_S
@@ -272,7 +272,7 @@ class ScrubProcess:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, log_dir: ScrubbedDir) -> None:
-        """Write the file; log a failure once. A later save retries; a restart before that loses findings."""
+        """Write the file. If that fails, log the error unless it was logged before; a later save retries."""
         self._next_save = time.monotonic() + SAVE_EVERY_S
         if self._has_failed(log_dir):
             return
@@ -423,7 +423,7 @@ class ScrubProcess:
             )
 
     def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """Drop the segment's earlier findings. Save and publish if there were any, or if `is_news`."""
+        """Drop the segment's old findings. Save and publish if there were any, or new ones (`is_news`)."""
         known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:
@@ -473,7 +473,7 @@ def _key_of(directory: Path) -> tuple[bytes, int]:
 
 
 def _epochs_of(directory: Path) -> Epochs:
-    """Read a partition's epochs; return none if the file is corrupt. Raises OSError."""
+    """Read a partition's epochs; return () if the file is corrupt. Raises OSError."""
     try:
         return read_epochs(directory)
     except CheckpointCorrupt:

@@ -3,13 +3,13 @@
 Reading leaves the page cache unchanged. A batch that seems damaged is read again from the disk first: a bit
 flipped in memory is not damage. After damage the walk continues with the next whole batch.
 
-A batch's CRC does not cover its offsets. If a batch begins below the end of the previous one, one of the
-two has wrong offsets. It is the previous one if that follows a gap, and if both fit once it is moved to
-the start of the gap. If that is undecided, neither is served.
+A batch's CRC does not cover its offsets. If a batch begins below the end of the previous batch, one of them
+has wrong offsets. The previous batch is the wrong one if it follows a gap, and if both batches would fit with
+it moved to the start of the gap. If that does not decide it, neither batch is served.
 
-The CRC does not cover the leader epoch either, by which consumers ask for the point where their log was cut
-off. The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it counts only if a
-batch agrees.
+The CRC does not cover the leader epoch either. (Consumers need it to find out whether the log was truncated.)
+The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it is trusted only
+if a batch agrees with it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class SegmentScrub:
     def __init__(
         self, file: ColdFile, place: Place, next_base: int, now_ms: Callable[[], int], epochs: Epochs = ()
     ) -> None:
-        """Continue at `place`. `next_base`: the next segment's. Raises SegmentReplaced, OSError."""
+        """Continue at `place`. `next_base`: the next segment's base. Raises SegmentReplaced, OSError."""
         self.place = place
         self._file = file
         self._size = file.identity.size
@@ -133,7 +133,7 @@ class SegmentScrub:
         return self._walk.batches
 
     def run(self) -> Iterator[int]:
-        """Yield the bytes read in each step. Raises SegmentReplaced, OSError."""
+        """Scrub the rest of the segment; yield the size of each read. Raises SegmentReplaced, OSError."""
         walk = self._walk
         while True:
             before = walk.position
@@ -200,7 +200,7 @@ class SegmentScrub:
     # ---- damage ----
 
     def _judge(self, reason: str) -> Iterator[int]:
-        """Read the batch again; note damage and skip it if it is still bad."""
+        """Read the batch again. If it is still bad, note the damage and skip the batch."""
         walk, position = self._walk, self._walk.position
         count = min(max(walk.need, mmap.PAGESIZE), self._size - position)
         again = self._file.read_again(position, count)
@@ -227,7 +227,7 @@ class SegmentScrub:
             yield from self._skip(walk.before_position, walk.before_expected, reason)
 
     def _would_fit_without_a_gap(self, data: bytes) -> bool:
-        """Return whether the data would follow the previous batch if that moved back to close its gap."""
+        """Return whether `data` would follow the previous batch if there were no gap before that batch."""
         walk = self._walk
         if walk.before_position < 0 or walk.before_base == walk.before_expected:
             return False
@@ -281,8 +281,8 @@ class SegmentScrub:
     def _has_neighbour(self) -> bool:
         """Return whether the next segment exists and will stay. Raises SegmentReplaced, OSError.
 
-        Compaction may have merged both into this one. Until the swap is finished this file also has its
-        `.swap` name (`mpbroker.log.partition.segment_swap`).
+        Compaction may have merged both segments into this file. Until the swap is finished the file also has
+        its `.swap` name (`mpbroker.log.partition.segment_swap`).
         """
         self._check_place()
         path = self._file.path

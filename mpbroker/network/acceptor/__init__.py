@@ -1,1 +1,1 @@
-"""The acceptor process: connections, their limits, their hand-over (Kafka: Acceptor, ConnectionQuotas)."""
+"""The acceptor process: it limits connections and hands them over (Kafka: Acceptor, ConnectionQuotas)."""

@@ -1,10 +1,10 @@
 """The acceptor process: accepts on the listeners of its plane and hands sockets to processors round robin
 (Kafka: Acceptor). `turn.pyx` does so without Python while no limit is near.
 
-A connection waits here without a slot for it (connection_quotas), when it came too fast, or when no
-processor has room. Then its listener is paused and its backlog waits, while other listeners are served. A
-connection beyond the rate of its address is parked and closed later. Of a connection that was handed over
-only its place in the counts is kept.
+A connection waits in this process while max.connections leaves no slot for it (connection_quotas), while a
+rate limit delays it, or while no processor has room. Meanwhile its listener accepts nothing, and the other
+listeners are served. A connection that exceeds the rate of its address is parked: kept open for a while, but
+not served. After a hand-over the acceptor closes its own descriptor and only counts the connection.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RATES_EVERY_MS = 1000
 
 @dataclass
 class _Held:
-    """A connection that is accepted and not handed over yet."""
+    """A connection that was accepted and is not handed over yet."""
 
     connection: socket.socket
     peer: Any
@@ -79,10 +79,10 @@ class _Open:
 
 
 class Acceptor:
-    """The acceptor of a plane.
+    """The acceptor of the data plane or of the control plane.
 
-    `served`: (number, listener, listening socket); `handovers`: by processor role; `orders`: brings the
-    supervisor's changes of the listeners.
+    `served` has (number, listener, listening socket) of each listener. `handovers` has the socket to each
+    processor, by role. `orders` receives the supervisor's orders to add or remove a listener.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Acceptor:
         return ExitCode.STOPPED
 
     def _obey_order(self) -> None:
-        """Follow changed settings. `_look_at_processors` finds dead and leaving processors."""
+        """If the supervisor has given an order, apply changed settings and acknowledge the order."""
         order = self.context.pending_order()
         if order is None:
             return
@@ -148,10 +148,10 @@ class Acceptor:
         self.context.acknowledge_order()
 
     def _catch_up(self) -> None:
-        """React to all changes while this process slept."""
+        """React to everything that has changed while this process slept."""
         self._look_at_processors()
         self._publish_waiting()
-        # Read it first: then the ledgers' changes include the connections that were closed for it.
+        # Read `owed` before the ledgers' changes, which then include all connections closed on request.
         owed = sum(ledger.evictions_owed() for ledger in self.ledgers.values())
         self.counts.catch_up()
         now_ms = time.monotonic() * 1000
@@ -168,7 +168,7 @@ class Acceptor:
         self.notices.follow(now_ms)
 
     def _wait(self) -> None:
-        """Sleep, accept connections that need no decision, and decide on the others."""
+        """Sleep, accept connections that need no decision of Python, and then decide on the others."""
         self.turn.look_at_words()
         self.address_rates.follow()
         for there in self.open.values():
@@ -186,7 +186,7 @@ class Acceptor:
                 self._accept(self.open[fd])
 
     def _count_handed(self) -> None:
-        """Count the connections that the turn has handed over, before anything else is decided."""
+        """Count the connections that the turn has handed over. Call it before any limit is checked."""
         handed = self.turn.handed()
         now_ms = time.monotonic() * 1000
         for role, ticket, number, address in handed:
@@ -220,12 +220,16 @@ class Acceptor:
             if there.held is not None and not there.held.counted:
                 due.append(there.held.ready_at_ms)
         now_ms = time.monotonic() * 1000
-        # A connection that is due and still here waits for something else, which rings.
+        # A connection that is due and still held waits for a slot or a processor, and a processor rings.
         soon = [at_ms - now_ms for at_ms in due if at_ms > now_ms]
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _publish_waiting(self) -> None:
-        """Publish whether connections wait: a processor that makes room later rings. Check again after it."""
+        """Publish whether any connection waits in this process.
+
+        While some wait, processors ring this acceptor after they have taken or closed a connection. Look for
+        room after this call, because earlier changes did not ring.
+        """
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -233,7 +237,7 @@ class Acceptor:
                 ledger.wait(self.me, waits)
 
     def _stop(self) -> None:
-        """Close connections that were not handed over; the backlog stays with the supervisor's sockets."""
+        """Close the connections that were not handed over. The supervisor's sockets keep the backlog."""
         for there in self.open.values():
             if there.held is not None:
                 there.held.connection.close()
@@ -244,10 +248,10 @@ class Acceptor:
     # ---- processors
 
     def _look_at_processors(self) -> None:
-        """Find the processors that serve now, and send a mark to each new one.
+        """Find the running processors, and send a mark (a message without a connection) to each new one.
 
-        Once the mark is taken, all connections sent before are settled, even one that a killed acceptor noted
-        and did not send.
+        A processor that takes the mark has opened or refused all connections sent before. Connections that
+        a killed acceptor has noted in the ledger, but not sent, are then known to be lost.
         """
         for role in topology.PROCESSORS:
             life = self.context.incarnation_of(role)
@@ -284,7 +288,7 @@ class Acceptor:
         return True
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close their least recently active connections beyond max.connections."""
+        """Ask processors to close connections above max.connections, besides `owed` that they still close."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return
@@ -320,7 +324,7 @@ class Acceptor:
             self._admit(there, connection, peer)
 
     def _close_parked(self) -> bool:
-        """Close parked sockets, so that others can connect; return whether there were any."""
+        """Close the parked connections, since new ones need descriptors. Return whether there were any."""
         parked, self.parked = self.parked, []
         for _, _, sock in parked:
             sock.close()
@@ -337,7 +341,7 @@ class Acceptor:
         there.rest_until_ms = time.monotonic() * 1000 + ACCEPT_BACKOFF_MS
 
     def _watch(self, there: _Open) -> None:
-        """Watch the listening socket, or try again after a pause if the kernel has no watch left."""
+        """Watch the listening socket by epoll, or try again after a pause if the kernel has no watch left."""
         try:
             if there.is_watched:
                 self.epoll.modify(there.sock.fileno(), select.EPOLLIN)
@@ -352,7 +356,7 @@ class Acceptor:
             there.is_watched = True
 
     def _look_away(self, there: _Open) -> None:
-        """Stop accepting for a while. Keep the watch: another process might take the last one."""
+        """Stop accepting for a while. Keep the epoll watch, since the kernel may refuse a new one."""
         self.epoll.modify(there.sock.fileno(), 0)
 
     def _admit(self, there: _Open, connection: socket.socket, peer: Any) -> None:
@@ -449,7 +453,7 @@ class Acceptor:
         self.notices.report(now_ms, logging.INFO, name, limit, text, name, delay_ms, bound, limit)
 
     def _log_slots(self, there: _Open, held: _Held, now_ms: float) -> None:
-        """Log once for each connection that waits for a slot, because it holds up the backlog."""
+        """Log that a held connection waits for a slot (max.connections), once for each connection."""
         if held.waits_for_slot:
             return
         held.waits_for_slot = True
@@ -500,7 +504,7 @@ class Acceptor:
         self._watch(there)
 
     def _take_listener_changes(self) -> None:
-        """Take the supervisor's changes of the listeners."""
+        """Add and remove listeners as the supervisor has ordered."""
         while (order := self.orders.receive()) is not None:
             if isinstance(order, AddListener):
                 self._add(order.number, order.listener, order.sock)
@@ -510,7 +514,7 @@ class Acceptor:
         self.context.ring(topology.SUPERVISOR)
 
     def _follow_settings(self) -> None:
-        """Apply altered settings. Connections beyond max.connections close; waiting ones are tried again."""
+        """Apply changed settings. `_catch_up` then applies new limits to connections."""
         self.context.follow_settings()
         config = self.context.config
         change_quotas(self.quotas, config)
@@ -519,7 +523,7 @@ class Acceptor:
             self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 
     def _remove(self, number: int) -> None:
-        """Close a listener's socket and its connections that were not handed over."""
+        """Close a listener's socket, and its connection that was not handed over, if there is one."""
         for there in [there for there in self.open.values() if there.number == number]:
             self.quotas.remove_listener(number)
             if there.is_watched:

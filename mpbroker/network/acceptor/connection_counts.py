@@ -1,8 +1,9 @@
 """An acceptor's count of all connections, kept right by the ledgers of the processors.
 
-The acceptor counts its own hand-overs, and reads in the ledgers' changes which connections were closed, and
-which the other acceptor has handed over. It counts all rows again after a death: when the supervisor has
-emptied a dead processor's rows, when a successor has taken the waiting sockets, and as a successor.
+A ledger is a table in shared memory with a row for each connection of a processor, by ticket (the number of
+its hand-over). The acceptor counts its own hand-overs, and reads in the ledgers which connections were closed
+and which the other acceptor has handed over. It counts all rows again when it starts, when the supervisor has
+cleared the rows of a dead processor, and when a new processor has taken the connections that waited for it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class _Book:
 
 
 class ConnectionCounts:
-    """The connection counts in `quotas`. `ledgers` has the ledger of each possible processor, by role."""
+    """Keeps the connection counts in `quotas`. `ledgers` has the ledgers of all processors by role."""
 
     def __init__(self, ledgers: dict[int, Ledger], quotas: ConnectionQuotas) -> None:
         self.quotas = quotas
@@ -32,11 +33,11 @@ class ConnectionCounts:
             self._count_again(book)
 
     def handed(self, role: int, ticket: int, listener: int, address: bytes) -> None:
-        """Note that a connection that `quotas` admitted is on its way."""
+        """Note that a connection that `quotas` counts already was sent to a processor, with this ticket."""
         self._books[role].known[ticket] = (listener, address)
 
     def catch_up(self) -> None:
-        """Read what processors have reported since the last call."""
+        """Count the connections that the ledgers report as opened or closed since the last call."""
         for book in self._books.values():
             taken = book.recount_at is not None and book.ledger.taken >= book.recount_at
             news = book.ledger.news(book.position)
@@ -51,7 +52,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """Count again once the role has taken `ticket`: older connections are then in its rows or closed."""
+        """Count a processor's rows again once it has taken `ticket`, and so all older connections."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

@@ -1,4 +1,4 @@
-"""Connection limits, as the configuration and the coordinator set them."""
+"""The connection limits that the configuration and the coordinator set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _decoder: msgspec.msgpack.Decoder[LimitNews] = msgspec.msgpack.Decoder(LimitNews
 
 
 def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
-    """Return the quotas without listeners. The supervisor has looked up the names of the overrides."""
+    """Return new quotas with the configured limits, before any listener is added."""
     return ConnectionQuotas(
         Limits(config.max_connections, config.max_connection_creation_rate),
         config.max_connections_per_ip,
@@ -27,7 +27,7 @@ def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
 
 
 def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
-    """Change the limits of the broker and of addresses."""
+    """Apply the configured limits of the broker and of addresses to `quotas`."""
     new = quotas_of(config)
     quotas.change_broker(new.broker)
     quotas.change_per_ip(new.per_ip, new.per_ip_overrides)
@@ -36,7 +36,7 @@ def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
 def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
     """Return a listener's limits, and whether it is the brokers' own listener.
 
-    A limit not set for it alone is the broker's, as in Kafka's lookup of prefixed keys.
+    A limit that is not set for this listener is the broker's, as in Kafka's lookup of prefixed keys.
     """
     own = config.listener_limits.get(listener, ListenerLimits())
     limits = Limits(
@@ -49,14 +49,14 @@ def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
 
 
 def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
-    """Return the key that sets a listener's limit: its own, or the one for all."""
+    """Return the key of the setting that applies to a listener: its own (listener.name.…) or `key`."""
     own = config.listener_limits.get(listener, ListenerLimits())
     is_own = getattr(own, field_name(key)) is not None
     return f"listener.name.{listener.lower()}.{key}" if is_own else key
 
 
 class AddressRates:
-    """The rates at which addresses may connect. It begins to read before the fork, so before connections."""
+    """Takes the connection rates of addresses from the coordinator, and sets them in `quotas`."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory
@@ -67,7 +67,7 @@ class AddressRates:
         self._quotas = quotas
 
     def follow(self) -> None:
-        """Read new messages. Call it often: the publisher may wait until all processes have read them."""
+        """Apply new messages. Call it often: the coordinator may wait until all processes have read them."""
         for message in self._reader.poll():
             news = _decoder.decode(message)
             rates = {image.address: image.per_second for image in news.limits}

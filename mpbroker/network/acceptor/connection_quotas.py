@@ -1,12 +1,12 @@
-"""Limits on how many connections there are and how fast they come (Kafka: ConnectionQuotas; sans-I/O).
+"""Limits on the number of connections and on their rate (Kafka: ConnectionQuotas; sans-I/O).
 
-An acceptor asks in this order: `delay_ms` when it has accepted a connection; then it waits until that time is
-over and `has_slot` returns True; then `admit`. Waiting is the acceptor's business; meanwhile it serves its
-other listeners. An admitted connection is counted until `remove`.
+An acceptor calls `delay_ms` when it has accepted a connection. It waits until that time is over and
+`has_slot` returns True, and then calls `admit`. Meanwhile it serves its other listeners. An admitted
+connection counts until `remove` is called.
 
-The listener of the brokers is protected when there is another one: it has a limit of its own, and the limits
-of all listeners together do not delay it. `surplus` is the number of connections that exceed those limits;
-processors close the least recently active ones of the other listeners.
+The listener of the brokers is protected if there is another listener: only its own limits delay its
+connections, not the limits of all listeners together. `surplus` counts the connections above the limits
+of all listeners together; processors close the least recently active connections of the other listeners.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ K = TypeVar("K", int, bytes)
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one listener, or of all together."""
+    """The limits of one listener, or of all listeners together."""
 
     connections: int = UNLIMITED
     per_second: int = UNLIMITED
@@ -48,7 +48,7 @@ class _Listener:
 
 
 class ConnectionQuotas:
-    """The limits of one broker. Listeners are numbers, addresses are packed (4 or 16 bytes)."""
+    """The connection limits of one broker. Listeners are given by number, addresses as 4 or 16 bytes."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class ConnectionQuotas:
         self._listeners[listener].rate.bound = limits.per_second
 
     def change_ip_rates(self, rates: Mapping[bytes | None, float | None], *, replace: bool = False) -> None:
-        """Change the rates of addresses; the key None is the default of all others.
+        """Change the rates of addresses, in connections a second. The key None sets the default rate.
 
-        A rate of None removes the address's own rate, or the default. `replace`: remove all other rates.
+        The value None removes a rate. With `replace`, all rates that are not in `rates` are removed.
         """
         if replace:
             self._ip_rate_default = UNLIMITED
@@ -127,7 +127,7 @@ class ConnectionQuotas:
     # ---- the way in
 
     def delay_ms(self, listener: int, now_ms: float) -> int:
-        """Record a connection; return how many ms it must wait to keep within the rates."""
+        """Record a new connection. Return the ms that it must wait so that the rates are not exceeded."""
         there = self._listeners[listener]
         delay = 0
         if not self.is_protected(listener):
@@ -137,8 +137,8 @@ class ConnectionQuotas:
         return max(delay, there.rate.throttle_ms(now_ms))
 
     def unasked(self, listener: int) -> int:
-        """Return how many connections of a listener may be admitted without a decision; report each to
-        `let_in` afterwards. The number is 0 while rates, or connections per address, are limited.
+        """Return how many connections of a listener may be admitted without calling `admit`. Report each of
+        them to `let_in` afterwards. The number is 0 while a rate or the connections per address are limited.
         """
         there = self._listeners[listener]
         rates = (self._broker_rate.bound, there.rate.bound, self._ip_rate_default, self.per_ip)
@@ -146,19 +146,19 @@ class ConnectionQuotas:
             return 0
         free = there.limits.connections - self.by_listener[listener]
         if not self.is_protected(listener):
-            # What all of them together may take is divided: none knows of the others meanwhile.
+            # The listeners share what the broker may still take, since the turn does not count their total.
             free = min(free, (self.broker.connections - self.total) // len(self._listeners))
         return max(0, free)
 
     def let_in(self, listener: int, address: bytes, now_ms: float) -> None:
-        """Count a connection that was admitted without a decision (`unasked`)."""
+        """Count a connection that was admitted without `admit`, as `unasked` has allowed."""
         if not self.is_protected(listener):
             self._broker_rate.record(1.0, now_ms)
         self._listeners[listener].rate.record(1.0, now_ms)
         self.add(listener, address)
 
     def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
-        """Return the rate limit that delays a connection, and whether it is the listener's own."""
+        """Return the rate limit (per second) that delays a connection, and whether it is the listener's."""
         own = self._listeners[listener].rate
         if self.is_protected(listener) or own.throttle_ms(now_ms) >= self._broker_rate.throttle_ms(now_ms):
             return own.bound, True
@@ -173,7 +173,7 @@ class ConnectionQuotas:
         return self.by_listener[listener] >= self._listeners[listener].limits.connections
 
     def admit(self, listener: int, address: bytes, now_ms: float) -> tuple[Admission, int]:
-        """Decide on a connection, and count it if admitted. Returns the decision and the throttle in ms."""
+        """Decide on a connection, and count an admitted one. Return the decision and the throttle in ms."""
         throttle_ms = self._ip_throttle_ms(listener, address, now_ms)
         if throttle_ms:
             return Admission.THROTTLED, throttle_ms
@@ -183,13 +183,13 @@ class ConnectionQuotas:
         return Admission.COUNTED, 0
 
     def has_too_many(self, address: bytes) -> bool:
-        """Return whether an address has as many connections as it may have."""
+        """Return whether an address already has as many connections as it may have."""
         if address == NO_ADDRESS:
             return False
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Return the throttle in ms by the address's rate. A throttled one is not served or counted."""
+        """Return the throttle in ms by the address's rate. A throttled connection counts in no rate."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0
@@ -210,10 +210,7 @@ class ConnectionQuotas:
         return throttle_ms
 
     def _forget_old_rates(self, now_ms: float) -> None:
-        """Drop rates whose windows are all over: new ones would have the same values.
-
-        (Kafka's sensors last an hour.)
-        """
+        """Drop rates of addresses that have no connection in any window. (Kafka does so after an hour.)"""
         for _ in range(FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._ip_rates))
             if not self._ip_rates[oldest].is_over(now_ms):
@@ -229,7 +226,7 @@ class ConnectionQuotas:
             self.by_ip[address] += 1
 
     def remove(self, listener: int, address: bytes) -> None:
-        """Stop counting a connection. Raises KeyError if it was not added."""
+        """Stop counting a connection. Raise KeyError if it was not counted."""
         if self.by_listener[listener] <= 0 or (address != NO_ADDRESS and self.by_ip[address] <= 0):
             raise KeyError((listener, address))
         self.total -= 1

@@ -1,7 +1,7 @@
-"""Connections a second: Kafka's windowed rate with a bound, and the wait beyond it (sans-I/O).
+"""Measures connections a second in windows, as Kafka does, and computes throttles above a bound (sans-I/O).
 
-Samples of one window each, like `Rate` and `SampledStat` of Kafka's metrics; the throttle of a violation is
-`QuotaUtils.throttleTime`, capped to one window as for connections.
+Each window has one sample, like `Rate` and `SampledStat` of Kafka's metrics. The throttle is
+`QuotaUtils.throttleTime`, but at most one window, as Kafka has it for connections.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Sample:
 
 
 class WindowedRate:
-    """A rate. Call `record`, then `throttle_ms`: a recorded event counts, even when it was too much."""
+    """A rate of events a second. Call `record` and then `throttle_ms`. Events above the bound count, too."""
 
     def __init__(self, bound: float, windows: int, window_ms: int) -> None:
         self.bound = bound
@@ -41,14 +41,14 @@ class WindowedRate:
         sample.last_ms = now_ms
 
     def is_over(self, now_ms: float) -> bool:
-        """Return whether no recorded event counts any longer."""
+        """Return whether all recorded events are too old to count."""
         return now_ms - self.last_ms >= self.windows * self.window_ms
 
     def per_second(self, now_ms: float) -> float:
         return self._measure(now_ms)[0]
 
     def throttle_ms(self, now_ms: float) -> int:
-        """Return the time to wait in ms; 0 within the bound."""
+        """Return the time to wait in ms; 0 if the rate is within the bound."""
         if self.bound >= UNLIMITED:
             return 0
         rate, span_ms = self._measure(now_ms)
@@ -59,7 +59,7 @@ class WindowedRate:
         return min(round((rate - self.bound) / self.bound * span_ms), self.window_ms)
 
     def _measure(self, now_ms: float) -> tuple[float, float]:
-        """Return (rate per second, length of the measurement in ms)."""
+        """Return (events per second, ms over which they were measured)."""
         live = [s for s in self._samples if now_ms - s.last_ms < self.windows * self.window_ms]
         if not live:
             return 0.0, (self.windows - 1) * self.window_ms or 1

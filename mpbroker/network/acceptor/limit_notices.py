@@ -1,8 +1,8 @@
-"""Log lines about connections that a limit keeps out: one for each limit of a listener, and a minute later
-the number of further ones. At DEBUG each connection has its line.
+"""Log lines about connections that a limit delays or refuses, few enough for a broker that is flooded.
 
-(Kafka: SocketServer logs "Rejected connection from …" for each connection beyond max.connections.per.ip, and
-nothing about the other limits; neither helps a broker that is flooded.)
+The first connection that meets a limit of a listener is logged. A minute later the number of further
+connections is logged. At DEBUG each of them is logged at once. (Kafka logs each connection beyond
+max.connections.per.ip, and nothing about the other limits.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Logged:
 
 
 class LimitNotices:
-    """The notices of one process."""
+    """The log lines of one process about connections that met a limit."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -30,7 +30,7 @@ class LimitNotices:
     def report(
         self, now_ms: float, level: int, listener: str, limit: str, message: str, *arguments: object
     ) -> None:
-        """Log that a connection met a limit: the first at `level`, further ones at DEBUG."""
+        """Log that a connection met a limit: the first one of a minute at `level`, further ones at DEBUG."""
         logged = self._logged.get((listener, limit))
         if logged is None:
             self._logged[listener, limit] = _Logged(now_ms, level)
@@ -40,7 +40,7 @@ class LimitNotices:
         self._log.log(level, message, *arguments)
 
     def follow(self, now_ms: float) -> None:
-        """Sum up each minute that is over. Call it now and then."""
+        """Log how many more connections met each limit logged a minute ago. Call it regularly."""
         over = [key for key, logged in self._logged.items() if now_ms >= logged.at_ms + EVERY_MS]
         for listener, limit in over:
             logged = self._logged.pop((listener, limit))

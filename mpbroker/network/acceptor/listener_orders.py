@@ -1,8 +1,8 @@
-"""The supervisor's orders to a running acceptor: serve this listener too, or no longer.
+"""The supervisor's orders to a running acceptor to add or remove a listener.
 
-An order is JSON in a message of a SOCK_SEQPACKET pair, with the listening socket of a new listener
-(SCM_RIGHTS). Orders that a dead acceptor had not read are not needed: its successor is forked with all
-listeners there are.
+An order is a JSON message on a SOCK_SEQPACKET pair. The order to add a listener also carries its listening
+socket (SCM_RIGHTS). A new acceptor ignores orders that a dead one has not read, since it is forked with all
+listeners.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
 
 
 class Orders:
-    """An acceptor's end of the pair. `known`: the number of the last order obeyed before it began."""
+    """An acceptor's end of the pair. It ignores orders up to number `known`, obeyed before the fork."""
 
     def __init__(self, channel: socket.socket, known: int) -> None:
         self.channel = channel
@@ -57,9 +57,9 @@ class Orders:
         return self.channel.fileno()
 
     def receive(self) -> AddListener | RemoveListener | None:
-        """Return the next order; None if there is none, or when the supervisor has closed its end.
+        """Return the next order; None if there is none, or if the supervisor has closed its end.
 
-        Raises OSError if this process has no descriptor left for a new listener.
+        Raise OSError if this process has no descriptor left for a new listener.
         """
         while True:
             try:

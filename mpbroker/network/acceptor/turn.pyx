@@ -1,8 +1,8 @@
-"""An acceptor's native turn: wait, accept, and hand connections to processors in turn; without the GIL.
+"""An acceptor's native turn: wait, accept, and hand connections to processors round robin, without the GIL.
 
-Python decides which connections are let in. It allows a number of them for each listener
-(`ConnectionQuotas.unasked`), which the turn serves by itself. It learns afterwards which they were, TOLD_MS
-later at most, and allows more. All other connections, and every error, go back to Python.
+Python decides which connections are admitted. It allows the turn a number of connections for each listener
+(`ConnectionQuotas.unasked`). At most TOLD_MS after such a connection the turn reports it, and Python allows
+more. Python handles all other connections, and every error.
 """
 from libc.errno cimport (
     EAGAIN, ECONNREFUSED, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOTCONN, EPIPE, errno,
@@ -86,7 +86,7 @@ cdef enum:
     SERVED_MOST = 256           # mpbroker.config.listeners.MAX_LISTENERS
     PROCESSORS_MOST = 32
     WORDS_MOST = 4
-    TOLD_MOST = 1024            # connections handed over before Python must hear of them
+    TOLD_MOST = 1024            # connections handed over before the turn returns to Python
     TOLD_MS = 100
     NS_PER_MS = 1000000
     ACCEPTS_PER_WAKEUP = 256
@@ -155,12 +155,12 @@ cdef Processor *processor_with_room(AcceptTurn *t) noexcept nogil:
     return NULL
 
 cdef inline void pass_turn(AcceptTurn *t, const Processor *p) noexcept nogil:
-    """Let the next search begin with the processor after this one."""
+    """Let the next search for a processor begin after `p`."""
     t.next_processor = <uint32_t>((p - t.processors + 1) % t.processor_count)
 
 cdef bint is_no_room(int error) noexcept nogil:
-    """Return whether a hand-over may succeed later: the processor's queue is full, or too many sockets are
-    on their way; or supervisor and processor have died, as this process will soon learn.
+    """Return whether a failed hand-over may succeed later: the processor's queue is full, or too many sockets
+    are in flight, or supervisor and processor have died, which this process notices soon.
     """
     return error in (
         EAGAIN, ETOOMANYREFS, ENOBUFS, ENOMEM, EPIPE, ECONNRESET, ECONNREFUSED, ENOTCONN)
@@ -191,7 +191,7 @@ cdef void note_told(
     t.told_count += 1
 
 cdef bint accept_all(AcceptTurn *t, Served *s) noexcept nogil:
-    """Accept the connections in the listener's backlog. Return False if Python has to continue."""
+    """Accept the connections in the listener's backlog. Return False if Python has to accept the rest."""
     cdef uint8_t address[ADDRESS_BYTES]
     cdef int _, fd, length
     cdef uint64_t ticket
@@ -233,7 +233,7 @@ cdef Served *served_by(AcceptTurn *t, int fd) noexcept nogil:
     return NULL
 
 cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet) noexcept nogil:
-    """If `quiet`, accept on the ready listeners. Note all remaining events for Python."""
+    """Accept on the ready listeners if `quiet` (no word has changed). Note events that Python must handle."""
     cdef int i
     cdef Served *s
     for i in range(count):
@@ -253,7 +253,7 @@ cdef bint must_tell(AcceptTurn *t, uint64_t now_ns) noexcept nogil:
     return t.told_count == TOLD_MOST or (t.told_count != 0 and now_ns >= t.tell_at_ns)
 
 cdef int run_turns(AcceptTurn *t, int timeout_ms) noexcept nogil:
-    """Wait and accept until Python must act or the time is over. Return 0, or errno of epoll_wait."""
+    """Wait and accept until Python must act or the time is over. Return 0, or the errno of epoll_wait."""
     cdef epoll_event events[EVENTS_MOST]
     cdef uint64_t now_ns = monotonic_ns(), until_ns = now_ns + <uint64_t>timeout_ms * NS_PER_MS, end_ns
     cdef bint quiet
@@ -280,8 +280,8 @@ cdef int run_turns(AcceptTurn *t, int timeout_ms) noexcept nogil:
 
 
 cdef class AcceptorTurn:
-    """The turn of the acceptor with process index `process`. `epoll_fd` watches bell, orders and listeners;
-    `words` are aligned words of shared memory whose change Python must see at once.
+    """The turn of the acceptor with process index `process`. `epoll_fd` watches its doorbell, its orders and
+    its listeners. When one of `words` changes (aligned words of shared memory), the turn returns to Python.
     """
     cdef AcceptTurn t
     cdef object memory
@@ -317,16 +317,16 @@ cdef class AcceptorTurn:
             self.t.word_count += 1
 
     def look_at_words(self) -> None:
-        """Note the words as they are. Call it before reading the state that they guard: a later change
-        ends the turn.
+        """Note the present values of the words. Call it before reading the state that they guard, so that a
+        later change ends the turn.
         """
         cdef int i
         for i in range(self.t.word_count):
             self.t.seen[i] = load_acquire(self.t.words[i])
 
     def serve(self, int timeout_ms) -> list[int]:
-        """Accept and hand over until Python must act, `timeout_ms` at most. Returns the descriptors that
-        are ready for it. Raises OSError: epoll_wait failed.
+        """Accept connections and hand them over until Python must act, for `timeout_ms` at most. Return the
+        ready descriptors that Python must serve. Raise OSError if epoll_wait fails.
         """
         cdef int error
         with nogil:
@@ -338,7 +338,7 @@ cdef class AcceptorTurn:
     # ---- settings from Python
 
     def set_processors(self, channels: list[tuple[int, int]]) -> None:
-        """Hand connections to these processors from now on: (role, descriptor of the pair) each."""
+        """Hand connections to these processors from now on; each is (role, descriptor of its socket pair)."""
         cdef Processor *p
         cdef Ledger ledger
         if len(channels) > PROCESSORS_MOST:
@@ -354,7 +354,7 @@ cdef class AcceptorTurn:
             self.t.processor_count += 1
 
     def add_listener(self, int fd, int number, bint is_unix) -> None:
-        """Register the listening socket `fd` of a listener, which accepts nothing before `allow`."""
+        """Register the listening socket `fd` of a listener. The turn accepts nothing on it before `allow`."""
         cdef unsigned char[::1] listeners = self.memory.public.block("listeners")
         cdef Served *s
         if self.t.served_count == SERVED_MOST:
@@ -373,19 +373,19 @@ cdef class AcceptorTurn:
             s[0] = self.t.served[self.t.served_count]
 
     def allow(self, int fd, uint64_t count) -> None:
-        """Let the turn accept `count` more connections of a listener without asking Python."""
+        """Let the turn accept up to `count` connections of a listener from now on without asking Python."""
         cdef Served *s = served_by(&self.t, fd)
         if s != NULL:
             s.allowed = count
 
     def configure(self, int send_buffer_bytes) -> None:
-        """Set socket.send.buffer.bytes of new connections; -1: the kernel's default."""
+        """Set socket.send.buffer.bytes for new connections; -1 leaves the kernel's default."""
         self.t.send_buffer_bytes = send_buffer_bytes
 
     def hand_over(self, int fd, int listener, const unsigned char[::1] address) -> tuple[int, int] | None:
-        """Hand a connection to the next processor that has room; return (role, ticket), or None: none has.
+        """Hand a connection to the next processor that has room.
 
-        Raises OSError.
+        Return (role, ticket), or None if no processor has room. Raise OSError if sending fails for good.
         """
         cdef const uint8_t *bytes = &address[0] if address.shape[0] else <const uint8_t *>b""
         cdef Processor *p
@@ -418,7 +418,7 @@ cdef class AcceptorTurn:
 
     def unsent(self) -> tuple[int, int] | None:
         """Return (listener, descriptor) of a connection that was accepted and not handed over, or None. The
-        descriptor is the caller's.
+        caller has to close the descriptor.
         """
         if self.t.unsent_fd < 0:
             return None
@@ -427,7 +427,7 @@ cdef class AcceptorTurn:
         return found
 
     def lost(self) -> tuple[int, int] | None:
-        """Return (listener, errno) of a connection that was lost before it was accepted, or None."""
+        """Return (listener, errno) of a connection that ended before it could be accepted, or None."""
         if self.t.lost_listener < 0:
             return None
         found = self.t.lost_listener, self.t.lost_errno

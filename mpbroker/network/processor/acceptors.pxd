@@ -1,4 +1,4 @@
-"""The acceptors of a processor, and the ledger of its connections, by which they count."""
+"""The acceptors of a processor, and the ledger by which they count the processor's connections."""
 from mpbroker.ipc.connections cimport LedgerRef, ledger_waits
 from shm.doorbell cimport BellRef, bell_ring
 
@@ -11,7 +11,7 @@ cdef struct Acceptors:
     bint made_room              # a connection was taken or closed: an acceptor may wait for that
 
 cdef inline void ring_acceptors(Acceptors *a) noexcept nogil:
-    """Ring each acceptor that waits for a processor with room, or for a slot for one more connection."""
+    """Ring each acceptor that waits for room in a processor, or for a closed connection."""
     cdef int i
     a.made_room = False
     for i in range(ACCEPTORS):

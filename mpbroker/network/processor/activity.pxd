@@ -28,7 +28,7 @@ cdef inline void activity_remove(Activity *a, uint32_t channel) noexcept nogil:
     a.links[a.links[channel].after].before = a.links[channel].before
 
 cdef inline void active(Activity *a, Channel *c, uint64_t now_ns) noexcept nogil:
-    """Note that the socket was readable or writable in this turn."""
+    """Note that the channel's socket was readable or writable at `now_ns`, the time of this turn."""
     if c.last_active_ns != now_ns:
         c.last_active_ns = now_ns
         activity_remove(a, c.index)
@@ -40,7 +40,7 @@ cdef inline Channel *least_active(Activity *a) noexcept nogil:
     return NULL if first == a.head else &a.channels[first]
 
 cdef inline int until_idle_ms(Activity *a, int timeout_ms, uint64_t now_ns) noexcept nogil:
-    """Return how long to sleep at most: until some channel has been idle for too long."""
+    """Return the ms until a channel will have been idle for too long, `timeout_ms` at most."""
     cdef Channel *c = least_active(a) if a.idle_ns else NULL
     cdef uint64_t due_ns
     if c == NULL:

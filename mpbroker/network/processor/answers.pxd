@@ -1,4 +1,4 @@
-"""The answer that a channel sends: where its bytes are, and the files that its parts need."""
+"""The answer that a channel sends: where the answer's bytes are, and the files that its parts need."""
 from libc.stdint cimport uint8_t, uint64_t
 
 from mpbroker.ipc.slots cimport Part, ReplySlot
@@ -12,7 +12,7 @@ cdef void release_answer(Peers *p, FileTable *files, Channel *c) noexcept nogil
 cdef uint64_t answer_bytes(Peers *p, Channel *c) noexcept nogil
 
 cdef inline uint8_t *answer_base(Peers *p, ReplySlot *a) noexcept nogil:
-    """Return the arena of an answer: this processor's, for the request's own block, or a handler's."""
+    """Return the start of the arena that has the answer: this processor's or a handler's."""
     return p.arena.base if a.owner == p.process else p.handlers[a.owner - FIRST_HANDLER].arena
 
 cdef inline Part *parts_of(Peers *p, ReplySlot *a) noexcept nogil:

@@ -7,7 +7,7 @@ from mpbroker.network.processor.peers cimport Peers, give_back
 
 
 cdef bint files_are_open(Peers *p, FileTable *files, Channel *c) noexcept nogil:
-    """Return whether every slice can be sent. All are checked before the first byte is written."""
+    """Return whether all segment files of the channel's answer are open, before any of it is written."""
     cdef Part *part
     cdef uint32_t i
     for i in range(c.request.answer.length):
@@ -30,7 +30,7 @@ cdef void use_files(Peers *p, FileTable *files, Channel *c) noexcept nogil:
             ).users += 1
 
 cdef void release_answer(Peers *p, FileTable *files, Channel *c) noexcept nogil:
-    """End the use of files and the lease of the answer that the channel was sending."""
+    """Release the files of the answer that the channel was sending, and return its block to the handler."""
     cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     cdef OpenFile *entry
@@ -47,7 +47,7 @@ cdef void release_answer(Peers *p, FileTable *files, Channel *c) noexcept nogil:
     give_back(p, a)
 
 cdef uint64_t answer_bytes(Peers *p, Channel *c) noexcept nogil:
-    """Return the size of an answer that is made of parts."""
+    """Return the size in bytes of the channel's answer, which is made of parts."""
     cdef uint64_t total = 0
     cdef uint32_t i
     for i in range(c.request.answer.length):

@@ -1,7 +1,7 @@
-"""ApiVersions, which every connection begins with, answered without a handler.
+"""Answers ApiVersions, the first request of every connection, without a handler.
 
-Python prepares the answer for each version. A handler answers other requests: other versions, malformed
-requests, clients that have a quota on the time of their requests, and all while the request log is on.
+Python prepares the answer for each version. A handler answers if the request has another version or is
+malformed, if any client has a quota on request time, or if the request log is on.
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

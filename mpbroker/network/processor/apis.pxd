@@ -1,4 +1,4 @@
-"""What the turn knows of single APIs: their numbers, and which requests it treats differently."""
+"""The APIs whose requests the processor's native turn treats differently, with their keys."""
 from libc.stdint cimport int16_t
 
 from mpbroker.network.processor.channel cimport Request
@@ -40,7 +40,7 @@ cdef bint is_repeatable(int16_t api_key) noexcept nogil
 cdef bint may_try_again(Request *r) noexcept nogil
 
 cdef inline bint is_heavy(Request *r) noexcept nogil:
-    """Return whether the cost is unknown: large requests, and those of administrators."""
+    """Return whether a request may cost a handler much time: it is large, or for administrators."""
     if r.needed >= HEAVY_BYTES:
         return True
     return r.api_key >= FIRST_ADMINISTRATIVE_API and is_administrative(r.api_key)

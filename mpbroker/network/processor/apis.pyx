@@ -13,7 +13,7 @@ assert (
 
 
 cdef bint is_administrative(int16_t api_key) noexcept nogil:
-    """Return whether an API is for administrators. Its key must be at least FIRST_ADMINISTRATIVE_API."""
+    """Return whether an API is for administrators. `api_key` must be at least FIRST_ADMINISTRATIVE_API."""
     if api_key == Api.API_INIT_PRODUCER_ID:
         return False
     if Api.API_ADD_PARTITIONS_TO_TXN <= api_key <= Api.API_TXN_OFFSET_COMMIT:
@@ -37,7 +37,7 @@ cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
 
 cdef bint is_repeatable(int16_t api_key) noexcept nogil:
     """Return whether a request may go to another handler after its handler died, because it only reads.
-    Metadata may create topics, but creates none that exists.
+    Metadata may be repeated although it may create topics: it does not create an existing topic again.
     """
     return api_key in (
         Api.API_FETCH, Api.API_LIST_OFFSETS, Api.API_METADATA, Api.API_FIND_COORDINATOR, Api.API_API_VERSIONS,
@@ -45,8 +45,8 @@ cdef bint is_repeatable(int16_t api_key) noexcept nogil:
     )
 
 cdef bint may_try_again(Request *r) noexcept nogil:
-    """Return whether to give the request to another handler after a death. One that kills its handlers must
-    not go through all of them, and a large one may be why its handler was killed as hanging.
+    """Count the death of the request's handler. Return whether another handler may get the request: it only
+    reads, is not large (which may be why its handler was killed as hanging), and no other handler died of it.
     """
     r.deaths += 1
     return is_repeatable(r.api_key) and r.needed < HEAVY_BYTES and r.deaths < DEATHS_MAX

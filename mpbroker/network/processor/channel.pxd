@@ -1,4 +1,4 @@
-"""A connection as the processor's native turn keeps it, in private memory of one processor."""
+"""A channel: the state of a connection in the processor's native turn, in private memory of the processor."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.ipc.slots cimport ReplySlot

@@ -1,4 +1,4 @@
-"""The state of a processor's connections, which all phases of the turn share: a struct of each part."""
+"""The state of a processor's connections that all phases of the turn share. Each part has a struct in it."""
 from libc.stdint cimport int16_t, uint32_t, uint64_t
 
 from mpbroker.ipc.session cimport SessionEntry

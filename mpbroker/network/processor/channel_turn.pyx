@@ -14,7 +14,7 @@ from shm.zeroed cimport zeroed
 
 
 cdef void *allocated(size_t count, size_t size) except NULL:
-    """Allocate zeroed memory; pages never used cost nothing. Raises MemoryError."""
+    """Allocate zeroed memory. Pages that are never used cost nothing. Raise MemoryError."""
     cdef void *made = zeroed(count, size)
     if made == NULL:
         raise MemoryError(f"{count} times {size} bytes")
@@ -31,7 +31,7 @@ cdef ChannelTurn *empty_turn() except NULL:
     return t
 
 cdef allocate_places(ChannelTurn *t, uint32_t channel_places):
-    """Allocate the arrays for `channel_places` channels. Places are used from the lowest on."""
+    """Allocate the arrays for `channel_places` channels. Places that are never used cost no memory."""
     t.channel_places = channel_places
     t.channels = <Channel *>allocated(channel_places, sizeof(Channel))
     t.activity.links = <Links *>allocated(channel_places + 1, sizeof(Links))
@@ -52,7 +52,7 @@ cdef allocate_places(ChannelTurn *t, uint32_t channel_places):
     t.window.free_entries = <uint32_t *>allocated(WINDOW_ENTRIES, sizeof(uint32_t))
 
 cdef void connect_parts(ChannelTurn *t) noexcept:
-    """Give the parts of the turn what they need of each other: pointers that never change again."""
+    """Set the pointers from parts of the turn to other parts. They never change again."""
     t.activity.channels = t.mutes.channels = t.channels
     t.peers.process = t.process
     t.peers.arena = t.memory.arena
@@ -61,12 +61,12 @@ cdef void connect_parts(ChannelTurn *t) noexcept:
     t.metering.peers = &t.peers
 
 cdef inline void close_own(Channel *c) noexcept nogil:
-    """Close the descriptor of a channel, unless Python closes it."""
+    """Close the descriptor of a channel if it belongs to the turn, not to Python."""
     if c.connection and not c.owned and c.fd >= 0:
         close(c.fd)
 
 cdef void release_turn(ChannelTurn *t) noexcept nogil:
-    """Free the turn. It has no shared memory, so this is safe even if the broker's memory is damaged."""
+    """Free the turn. Read no shared memory, so that this is safe even if the broker's memory is damaged."""
     cdef uint32_t i
     for i in range(t.channels_used):
         close_own(&t.channels[i])

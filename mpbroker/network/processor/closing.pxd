@@ -1,4 +1,4 @@
-"""Closing connections, and what a closed one leaves with others."""
+"""Closes connections. Handlers may still have requests of a closed channel, and Python a report to read."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from mpbroker.network.processor.channel cimport Channel, WindowEntry

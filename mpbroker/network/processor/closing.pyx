@@ -26,7 +26,7 @@ assert LOG_LEVELS_ABOVE == len(inherited_words(logger_of(topology.FIRST_PROCESSO
 
 
 cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) noexcept nogil:
-    """Return True if Python needs the close reported: to log a line, or to drop its own TLS or SASL state."""
+    """Return whether Python must know of the close, to log it or to drop the TLS or SASL state."""
     cdef uint64_t least
     cdef int i
     if t.sessions[c.index].protocol != SecurityProtocol.PLAINTEXT:
@@ -38,7 +38,7 @@ cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) 
     return t.reports.reason_levels[reason] >= t.reports.log_level_at_start
 
 cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
-    """Close the socket. The channel stays CLOSED until handlers have answered its requests."""
+    """Close the channel's socket. The state is CHANNEL_CLOSED until handlers have answered its requests."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
         return
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
@@ -80,7 +80,7 @@ cdef void close_all_of(ChannelTurn *t, int listener) noexcept nogil:
             close_channel(t, &t.channels[i], CloseReason.CLOSED_LISTENER, 0)
 
 cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept nogil:
-    """Close all channels last active before `before_ns`; return how many. (Kafka: one per poll.)"""
+    """Close all channels last active before `before_ns`; return how many. (Kafka closes one per poll.)"""
     cdef Channel *c = least_active(&t.activity)
     cdef uint32_t closed = 0
     while c != NULL and c.last_active_ns < before_ns:
@@ -93,7 +93,7 @@ cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept n
 # ---- windows of closed channels
 
 cdef void forget_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogil:
-    """Count an entry of a closed channel as done; free the channel's place after its last entry."""
+    """Free a window entry of a closed channel. After the last entry, free the channel's place."""
     free_request(&t.memory, &e.request)
     e.answered = 1
     c.window_owed -= 1
@@ -103,7 +103,7 @@ cdef void forget_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogi
         free_place(&t.lists, c)
 
 cdef void close_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Free the memory of a closing channel's window, except for requests that handlers have."""
+    """Free the memory of a closing channel's window, except the requests that are with handlers."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):

@@ -1,4 +1,4 @@
-"""SCRAM credentials and delegation tokens as a processor knows them: the coordinator's base and deltas."""
+"""A processor's copy of SCRAM credentials and delegation tokens, which the coordinator publishes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(Cred
 
 
 class Credentials:
-    """SCRAM credentials, read again for every login: a user can log in once its creation is acknowledged."""
+    """SCRAM credentials and tokens. Each login reads new messages first, so it sees acknowledged changes."""
 
     def __init__(self, context: ProcessContext) -> None:
         memory = context.memory
@@ -29,7 +29,7 @@ class Credentials:
         self._derived: dict[str, dict[ScramType, ScramCredential]] = {}
 
     def follow(self) -> None:
-        """Read new messages. Call it often: the publisher may wait until all processes have read them."""
+        """Read new messages. Call it often: the coordinator may wait until all processes have read them."""
         # Not before the publisher counts this process as a reader: else it may overwrite a base being read.
         if not self._context.is_alive(self._context.index):
             return
@@ -53,7 +53,7 @@ class Credentials:
         return self._known.get((user, int(kind)))
 
     def look_up_token(self, kind: ScramType, token_id: str) -> TokenLogin | None:
-        """Return what a login with this token needs, None if it is unknown. The token may have expired."""
+        """Return owner, expiry and credential of a token; None if it is unknown. It may have expired."""
         self.follow()
         token = self._tokens.get(token_id)
         if token is None:

@@ -1,4 +1,4 @@
-"""Taking answers from the rings, handing requests to handlers."""
+"""Takes answers from the rings and hands requests to handlers."""
 from mpbroker.network.processor.api_versions cimport PreparedAnswers
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 

@@ -97,7 +97,7 @@ cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
         close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.request.api_key)
 
 cdef bint take_answers(ChannelTurn *t, RingRef *ring) noexcept nogil:
-    """Take all waiting answers. Return True if the producer waits for room."""
+    """Take all answers in the ring. Return whether their sender waits for room in the ring."""
     cdef uint64_t waiting = ring_waiting(ring), i
     cdef Slot slot
     for i in range(waiting):
@@ -121,11 +121,11 @@ cdef void take_all_answers(ChannelTurn *t) noexcept nogil:
 # ---- dispatch
 
 cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return the handler that must get a fetch; NULL if any may.
+    """Return the handler that must get the channel's request; NULL if any handler may get it.
 
-    A fetch of a session goes to the session's keeper. One that makes a session goes to each handler in turn,
-    so that each keeps its share. If the keeper is dead or has no room, another handler answers that it does
-    not know the session, and the client makes another one.
+    A fetch of a fetch session goes to the handler that keeps the session. Fetches that make a session are
+    given to the handlers round robin. If the keeper of a session is dead or has no room, another handler
+    answers that it does not know the session, and the client makes a new session.
     """
     cdef const uint8_t *frame = t.memory.arena.base + c.request.block
     cdef SessionOfFetch said
@@ -185,7 +185,9 @@ cdef bint hand_over(ChannelTurn *t, Peer *peer, Channel *c, Request *request, bi
     return True
 
 cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil:
-    """Give the channel's request to the handler that it needs, or to `peer`. Return False without room."""
+    """Give the channel's request to the keeper of its fetch session, or else to `peer`. Return False if the
+    handler has no room.
+    """
     cdef Peer *keeper
     if c.state == ChannelState.CHANNEL_CLOSED:
         free_request(&t.memory, &c.request)
@@ -196,11 +198,11 @@ cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil
     return True
 
 cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept nogil:
-    """Give an entry to the handler of its window, or to `peer`. Return 1 if done, 0 if `peer` has no room.
+    """Give a window's request to the handler that has other requests of the window, or else to `peer`.
 
-    If the window's handler takes nothing now, the entry and those after it wait until the handler has
-    answered its requests, since another handler could overtake. After a request that closes the connection,
-    entries wait for the close.
+    If the window's handler takes nothing now, this and later requests wait until that handler has answered
+    the window's requests, since another handler could overtake it. After an answer that closes the connection
+    no request is given to a handler. Return 0 if `peer` has no room, otherwise 1.
     """
     cdef Channel *c = &t.channels[e.channel]
     cdef Peer *keeper
@@ -218,9 +220,9 @@ cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept no
     return hand_over(t, peer, c, &e.request, is_heavy(&e.request))
 
 cdef void dispatch(ChannelTurn *t, PreparedAnswers *prepared) noexcept nogil:
-    """Give the requests of a wake-up to one handler as one batch: waking it costs more than the work of many.
+    """Give the queued requests to handlers in batches, since waking a handler costs more than many requests.
 
-    A heavy request goes alone, so that no other waits for it.
+    A heavy request is a batch of its own, so that no other request waits for it.
     """
     cdef Peer *peer
     cdef Channel *c

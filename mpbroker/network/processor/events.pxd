@@ -1,4 +1,4 @@
-"""Which channels go on after socket events, and whether the next turn may sleep."""
+"""Resumes channels after socket events, and decides whether the next turn may sleep."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from mpbroker.network.processor.channel cimport Channel

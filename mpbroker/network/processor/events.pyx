@@ -23,7 +23,7 @@ from shm.ring cimport ring_waiting
 
 
 cdef bint is_ordered(Orders *orders) noexcept nogil:
-    """Return whether the supervisor or an acceptor has an order for Python."""
+    """Return whether Python has to obey a new order of the supervisor or an acceptor."""
     if load_acquire(orders.order) != orders.order_seen:
         return True
     if load_acquire(orders.fence_order) != orders.fence_order_seen:
@@ -67,7 +67,7 @@ cdef void walk_deferred(ChannelTurn *t) noexcept nogil:
                 read_channel(t, c)
 
 cdef void release_held(ChannelTurn *t) noexcept nogil:
-    """Resume held channels, the longest waiting first, while there is room."""
+    """Resume channels that wait for the request queue, the longest waiting first, while it has room."""
     cdef uint32_t count = t.lists.held_count, released = 0
     cdef Channel *c
     while released < count and not queue_is_full(&t.queue, &t.peers):
@@ -104,7 +104,7 @@ cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nog
         read_channel(t, c)
 
 cdef void continue_channels(ChannelTurn *t) noexcept nogil:
-    """Resume channels whose timer is due, or that now have their turn, a place in the queue, or memory."""
+    """Resume throttled, deferred, held and starved channels that can go on; close stalled and idle ones."""
     end_throttles(t)
     if t.lists.deferred_count:
         walk_deferred(t)
@@ -119,7 +119,7 @@ cdef void continue_channels(ChannelTurn *t) noexcept nogil:
         close_idle_channels(t, t.now_ns - t.activity.idle_ns)
 
 cdef void before_sleep(ChannelTurn *t) noexcept nogil:
-    """Find what keeps the next turn from sleeping, and publish what others read."""
+    """Check whether the next turn must not sleep, and publish the counts that other processes read."""
     if t.lists.held_count:
         if await_room(&t.queue, &t.peers):
             t.lists.soon = True

@@ -1,4 +1,4 @@
-"""Open segment files, keyed by what a descriptor names: (slot, generation, segment base, inode)."""
+"""The table of open segment files, keyed by (slot, slot generation, segment base, inode)."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:

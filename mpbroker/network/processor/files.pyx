@@ -42,7 +42,7 @@ cdef bint has_room(FileTable *files, uint32_t more) except -1:
     return files.count + more <= files.most
 
 cdef void place_anew(FileTable *files) noexcept nogil:
-    """Insert all entries again after files were closed, since a search ends at an empty place."""
+    """Insert all open files again after others were closed, since a search ends at an empty place."""
     cdef OpenFile kept[FILE_PLACES]
     cdef uint32_t count = 0, i
     for i in range(<uint32_t>FILE_PLACES):
@@ -55,8 +55,8 @@ cdef void place_anew(FileTable *files) noexcept nogil:
         place_file(files, &kept[i])
 
 cdef void close_deleted(FileTable *files, uint64_t now_ns) noexcept nogil:
-    """Once a second, close deleted files that no channel is sending from, and let waiting answers try again:
-    descriptors may have come free.
+    """Once a second, close deleted files that no channel is sending from, and let answers that wait for files
+    try again, since there may be free descriptors now.
     """
     cdef struct_stat status
     cdef uint32_t i, closed = 0

@@ -5,9 +5,8 @@ from mpbroker.network.processor.channel cimport Request
 
 
 cdef bint parse_header(const int16_t *first_flexible, const uint8_t *frame, Request *r) noexcept nogil:
-    """Parse a request header v1 or v2 (RequestHeader.json). Return False if it is malformed.
-
-    Sets api_key, api_version, correlation, body.
+    """Parse a request header v1 or v2 (RequestHeader.json) and set api_key, api_version, correlation and body
+    of the request. Return False if the header is malformed.
     """
     cdef uint64_t at = 12, end = r.needed
     cdef int32_t client_bytes
@@ -53,7 +52,7 @@ cdef inline bint is_alphanumeric(uint8_t a) noexcept nogil:
     return 48 <= a <= 57 or 65 <= a <= 90 or 97 <= a <= 122
 
 cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
-    """Return whether a software name is valid (KIP-511): alphanumeric, with dashes and dots only inside."""
+    """Return whether a software name or version is valid (KIP-511): alphanumeric, "-" and "." only inside."""
     cdef uint64_t i
     if length == 0 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[length - 1]):
         return False
@@ -63,8 +62,8 @@ cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
     return True
 
 cdef bint read_software(const uint8_t *base, const Request *r, Software *found) noexcept nogil:
-    """Find name and version of the client's software in an ApiVersions request. Return False if it is
-    malformed or invalid.
+    """Find name and version of the client's software in an ApiVersions request. Return False if the request
+    is malformed, or if name or version is invalid.
     """
     cdef const uint8_t *frame = base + r.block
     cdef uint64_t at = r.body

@@ -1,7 +1,7 @@
-"""New connections: taken from the acceptor, and their channels.
+"""Takes new connections from the acceptor and gives each a channel.
 
-The turn serves connections of plain listeners that Python has introduced. Python decides about all others:
-TLS and SASL, removed and unknown listeners, limits that are reached, and every error.
+The turn serves new connections of PLAINTEXT listeners for which Python has called `serve_plain`. Python
+decides about connections of other listeners, when a limit is reached, and after every error.
 """
 from libc.stdint cimport uint8_t, uint32_t
 

@@ -28,7 +28,7 @@ assert LISTENERS == MAX_LISTENERS and sizeof(Handover) == handover.HANDOVER.size
 
 cdef int open_channel(ChannelTurn *t, int fd, int listener, int protocol, bint privileged) noexcept nogil:
     """Serve a connected non-blocking socket and return its channel. Return NO_PLACE if no channel is free,
-    or NO_SOCKET with errno if the socket cannot be watched. In both cases the caller keeps the socket.
+    or NO_SOCKET with errno if the socket cannot be watched. After a failure the caller keeps the socket.
     """
     cdef Channel *c
     cdef epoll_event event
@@ -84,7 +84,7 @@ cdef bint take_connection(Intake *intake, ChannelTurn *t) noexcept nogil:
     return True
 
 cdef void take_connections(Intake *intake, ChannelTurn *t) noexcept nogil:
-    """Take new connections until one needs Python; that one waits in `intake.handed`."""
+    """Take new connections until Python has to decide about one, which then waits in `intake.handed`."""
     cdef int _
     for _ in range(NEW_CONNECTIONS_MAX):
         if intake.handed_waits:

@@ -1,18 +1,18 @@
-"""The lists of channels that go on later, and the states of channels: which may follow which.
+"""The lists in which channels wait, and the changes between states of channels.
 
-A channel goes on when what it waits for is there; until then it stays in a list, at most once, but for those
-marked and opening, in which it may be twice if its place was taken again before Python looked:
+A channel is in a list while it waits for something. It is in each list at most once, but twice in `marked`
+or `opening` if another connection got its place before Python has served the list.
 
-    held        the request queue has room; the longest waiting first
-    starved     the arena has memory; the longest waiting first
-    deferred    the next turn
-    marked      Python: TLS and SASL
-    opening     Python: segment files of its answer are not open
-    closed      Python: its connection is closed, and that has to be logged (reports.pxd)
+    held        waits until the request queue has room; the longest waiting first
+    starved     waits until the arena has memory; the longest waiting first
+    deferred    waits for the next turn
+    marked      waits for Python, which serves TLS and SASL
+    opening     waits for Python to open segment files of its answer
+    closed      waits for Python to log that its connection is closed (reports.pxd)
 
-The lists are independent: a channel may wait for memory and be deferred. `TABLE` in lists.pyx has the states
-that may follow each other, and the lists that each may enter. The code changes a state by `move` and fills a
-list by `enter` alone, which note what was done: tests compare that with the table.
+A channel may be in several lists, for example starved and deferred. `TABLE` in lists.pyx has, for each state,
+the states that may follow and the lists that a channel may enter. Only `move` changes a state, and each
+addition to a list is noted by `enter`. Both record what they did, and tests compare the records with `TABLE`.
 """
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -54,16 +54,16 @@ cdef set noted_moves(Lists *l)
 cdef set noted_entries(Lists *l)
 
 cdef inline void move(Lists *l, Channel *c, uint8_t state) noexcept nogil:
-    """Give the channel another state."""
+    """Give the channel another state, and record the change."""
     l.moves[c.state] |= 1 << state
     c.state = state
 
 cdef inline void enter(Lists *l, Channel *c, int which) noexcept nogil:
-    """Note that the channel enters a list."""
+    """Record that a channel of this state enters a list."""
     l.entries[c.state] |= 1 << which
 
 cdef inline void defer(Lists *l, Channel *c, bint soon) noexcept nogil:
-    """Look at the channel again in the next turn. `soon`: it can go on then, so that turn does not sleep."""
+    """Serve the channel again in the next turn. If `soon`, the next turn does not sleep first."""
     l.soon = l.soon or soon
     if not c.deferred:
         enter(l, c, ChannelList.LIST_DEFERRED)
@@ -76,7 +76,7 @@ cdef inline void defer_reading(Lists *l, Channel *c) noexcept nogil:
         defer(l, c, True)
 
 cdef inline void hold(Lists *l, Channel *c) noexcept nogil:
-    """Stop reading the channel until there is room in the queue."""
+    """Stop reading the channel until there is room in the request queue."""
     c.checked_ns = 0
     if not c.held:
         enter(l, c, ChannelList.LIST_HELD)
@@ -85,7 +85,7 @@ cdef inline void hold(Lists *l, Channel *c) noexcept nogil:
         l.held_count += 1
 
 cdef inline void starve(Lists *l, Channel *c) noexcept nogil:
-    """Stop reading the channel until there is memory."""
+    """Stop reading the channel until the arena of requests has memory."""
     c.checked_ns = 0
     if not c.starved:
         enter(l, c, ChannelList.LIST_STARVED)
@@ -94,7 +94,7 @@ cdef inline void starve(Lists *l, Channel *c) noexcept nogil:
         l.starved_count += 1
 
 cdef inline void mark(Lists *l, Channel *c) noexcept nogil:
-    """Put the channel on Python's list."""
+    """Put the channel on the list of those that Python must serve."""
     if not c.marked:
         enter(l, c, ChannelList.LIST_MARKED)
         c.marked = 1
@@ -107,13 +107,13 @@ cdef inline void await_files(Lists *l, Channel *c) noexcept nogil:
     l.opening_count += 1
 
 cdef inline bint may_open(Lists *l, bint released) noexcept nogil:
-    """Return whether an answer waits for files and was not looked at, or there may be room now."""
+    """Return whether an answer waits for files that Python has not tried to open yet, or may open now."""
     return l.opening_count > l.unopened_count or (l.unopened_count and released)
 
 
 cdef inline void free_place(Lists *l, Channel *c) noexcept nogil:
-    """Free the place of a channel, unless a list still has it or its end was not reported. Whoever takes it
-    from there frees it then.
+    """Free the place of a closed channel. If a list still has the channel, or Python has not read the report
+    of its end, the code that takes it from the list or report calls this again.
     """
     move(l, c, ChannelState.CHANNEL_FREE)
     c.connection = 0

@@ -49,7 +49,7 @@ TABLE = {
 
 
 cdef set noted_moves(Lists *l):
-    """Return (state, following state) of each kind of move that was made."""
+    """Return (state, following state) of each change of state that has occurred."""
     return {
         (state, following)
         for state in range(CHANNEL_STATES) for following in range(CHANNEL_STATES)
@@ -57,7 +57,7 @@ cdef set noted_moves(Lists *l):
     }
 
 cdef set noted_entries(Lists *l):
-    """Return (state, list) of each kind of entry that was made."""
+    """Return (state, list) for each list that a channel has entered in that state."""
     return {
         (state, which)
         for state in range(CHANNEL_STATES) for which in range(CHANNEL_STATES)

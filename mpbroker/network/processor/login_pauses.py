@@ -1,8 +1,8 @@
 """Pauses before logins of addresses and users that have failed often, to slow down guessing of passwords.
 
-A login is answered after its pause, whether the password is right or not: who guesses learns nothing earlier,
-and who knows the password gets in after at most the longest pause. Failures of one address or one user do not
-slow others down. (Kafka delays only failures, each by the same time; OpenSSH has PerSourcePenalties.)
+Right and wrong passwords are answered after the same pause, so that a client that guesses learns nothing
+earlier. The right password waits for the longest pause at most. Failures of an address or a user do not delay
+others. (Kafka delays only failures, each by the same time; OpenSSH has PerSourcePenalties.)
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from typing import Final
 
 ENTRIES_MAX: Final = 10_000
-"""How many addresses, and users, are remembered. A new one replaces the one that failed longest ago."""
+"""How many addresses, and how many users, are kept. A new one replaces the one that failed longest ago."""
 ADDRESS_FREE: Final = 20
 ADDRESS_FORGET_NS: Final = 1_000_000_000
 USER_FREE: Final = 5
 USER_FORGET_NS: Final = 10_000_000_000
-"""How many failures of an address and of a user cost nothing, and how soon one is forgotten."""
+"""How many failures of an address or a user cause no pause, and the time in which one is forgotten."""
 NETWORK_BYTES: Final = 8
-"""The part of an IPv6 address that counts: a customer of a provider has a /64 at least."""
+"""How many bytes of an IPv6 address are its key, since a customer of a provider has a /64 at least."""
 DOUBLINGS_MAX: Final = 16
-"""The most failures that count beyond the free ones, so that they are forgotten in bounded time."""
+"""How many failures count beyond the free ones at most, so that all are forgotten in bounded time."""
 
 
 @dataclass
 class _Failures:
-    """The failures of one key: `count` at the time `at_ns`, decaying since."""
+    """The failures of one key: `count` at the time `at_ns`. The count decays from then on."""
 
     count: float
     at_ns: int
 
 
 class FailureTable:
-    """Recent failures by key. The first `free` cost nothing; one is forgotten every `forget_ns`."""
+    """Recent failures by key. The first `free` do not count; one is forgotten every `forget_ns`."""
 
     def __init__(self, free: int, forget_ns: int, entries_max: int = ENTRIES_MAX) -> None:
         self._free = free
@@ -46,7 +46,7 @@ class FailureTable:
         return len(self._entries)
 
     def excess(self, key: bytes, now_ns: int) -> int:
-        """Return how many failures beyond the free ones count now."""
+        """Return how many failures of the key count now, without the free ones."""
         known = self._entries.get(key)
         return 0 if known is None else max(0, int(self._left(known, now_ns)) - self._free)
 
@@ -63,10 +63,10 @@ class FailureTable:
 
 
 class LoginPauses:
-    """The pauses of one processor: `first_ns` for the first failure beyond the free ones, doubled for each.
+    """Computes the pauses of one processor's logins.
 
-    `longest_ns` limits all pauses; unless it is above `first_ns` there are none. An address may have
-    many clients, so more failures of it are free, and they are forgotten sooner.
+    A pause is `first_ns` * 2 ** (failures beyond the free ones), `longest_ns` at most. There are no pauses if
+    `longest_ns` <= `first_ns`. An address may have many clients, so it has more free failures than a user.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class LoginPauses:
         self.users = FailureTable(USER_FREE, USER_FORGET_NS)
 
     def failed(self, address: str, user: str, now_ns: int) -> None:
-        """Note a failed login. `user` is "" if it named none."""
+        """Note a failed login. `user` is "" if the login named no user."""
         if key := _address_key(address):
             self.addresses.add(key, now_ns)
         if user:
             self.users.add(_user_key(user), now_ns)
 
     def pause_ns(self, address: str, user: str, now_ns: int) -> int:
-        """Return how long to wait with the answer to a login."""
+        """Return the ns to wait before a login is answered."""
         if self.longest_ns <= self.first_ns:
             return 0
         key = _address_key(address)
@@ -93,7 +93,7 @@ class LoginPauses:
 
 
 def _address_key(address: str) -> bytes:
-    """Return the key of an address, of IPv6 that of its network (/64); b"" for clients on this host."""
+    """Return the key of an address: IPv4's bytes, IPv6's network (/64), b"" for Unix-domain clients."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:
@@ -104,5 +104,5 @@ def _address_key(address: str) -> bytes:
 
 
 def _user_key(user: str) -> bytes:
-    """Return a short key for a user name, whose length the client chooses."""
+    """Return a key of 16 bytes for a user name, which may be long since clients choose it."""
     return hashlib.blake2b(user.encode(errors="surrogatepass"), digest_size=16).digest()

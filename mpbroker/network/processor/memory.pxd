@@ -1,6 +1,6 @@
-"""The arena of requests: the blocks that channels hold in it, and its limit.
+"""The arena of requests, in which channels hold blocks, and its limit (Kafka: SimpleMemoryPool).
 
-When it is used up, channels wait (starvation.pyx). (Kafka: SimpleMemoryPool.)
+When the arena is used up, channels wait (starvation.pyx).
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
@@ -38,14 +38,14 @@ cdef void count_dry(Memory *m, uint64_t now_ns) noexcept nogil
 cdef void end_dry_spell(Memory *m, uint64_t now_ns) noexcept nogil
 
 cdef inline bint memory_is_out(Memory *m) noexcept nogil:
-    """Return whether no byte is left. While one is left, a request of any size is let in."""
+    """Return whether no byte below the limit is left. While one is left, a request of any size is let in."""
     return m.arena.in_use_bytes >= m.arena.limit_bytes
 
 cdef inline bint memory_is_low(Memory *m) noexcept nogil:
     return m.arena.in_use_bytes + m.arena.limit_bytes // LOW_MEMORY_SHARE > m.arena.limit_bytes
 
 cdef inline bint may_have_room(Memory *m) noexcept nogil:
-    """Return whether a refused allocation may succeed now. A fragmented extent refuses too."""
+    """Return whether an allocation may succeed after one failed: memory was freed, or the limit changed."""
     if memory_is_out(m):
         return False
     return m.arena.releases != m.refused_at or m.arena.limit_bytes != m.refused_limit

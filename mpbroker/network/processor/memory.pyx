@@ -14,7 +14,7 @@ cdef enum:
     KEPT_SHARE = 16
 
 cdef uint64_t allocate_more(Memory *m, uint64_t asked) noexcept nogil:
-    """Allocate a block for a channel that holds the beginning of its frame; return 0 if none is free."""
+    """Allocate a block for a channel that holds a block already; return 0 if no memory is free."""
     if not m.beyond:
         return arena_allocate(m.arena, asked)
     m.beyond = False
@@ -27,11 +27,10 @@ cdef inline bint may_keep(Memory *m, Channel *c) noexcept nogil:
     )
 
 cdef void leave_arena(Memory *m, Channel *c) noexcept nogil:
-    """Free the block of a parked request: its handler no longer reads it, and a long wait must not keep
-    memory from others.
+    """Free the block of a parked request, whose answer comes after a long wait in its handler.
 
-    If another handler may have to answer it, keep the frame outside the arena, in its own size, until the
-    answer. A request that is too large for that, or one too many, is lost if its handler dies.
+    If another handler may repeat the request, keep a copy of its frame outside the arena until the answer.
+    A request without a copy (it is too large, or all copies together are) is lost if its handler dies.
     """
     if c.stash:
         shrink_stash(m, c)
@@ -46,8 +45,8 @@ cdef void leave_arena(Memory *m, Channel *c) noexcept nogil:
     c.request.block = 0
 
 cdef bint enter_arena(Memory *m, Channel *c) noexcept nogil:
-    """Bring a parked request back into the arena, for a handler. It was admitted before, so the limit does
-    not apply. Return False if its frame was not kept, or memory is exhausted; the caller then closes.
+    """Copy a parked request back into the arena, for a handler. The limit does not apply, since the request
+    was admitted before. Return False if there is no copy of its frame, or no memory: close the channel then.
     """
     cdef uint64_t asked = c.request.needed + answer_room(c.request.needed), block
     if c.request.kept == NULL:
@@ -61,7 +60,7 @@ cdef bint enter_arena(Memory *m, Channel *c) noexcept nogil:
     return True
 
 cdef void shrink_stash(Memory *m, Channel *c) noexcept nogil:
-    """Move pipelined bytes to a block of their own size: nothing reads them for a while."""
+    """Move the bytes after the present frame to a block of their size, since they wait there for a while."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint64_t asked = stash_block(left), block
     if asked >= c.stash_asked_bytes:
@@ -74,7 +73,7 @@ cdef void shrink_stash(Memory *m, Channel *c) noexcept nogil:
     c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, left
 
 cdef void count_dry(Memory *m, uint64_t now_ns) noexcept nogil:
-    """Count the time without free memory so far, so that metrics show an outage while it lasts."""
+    """Count the time without free memory up to now, so that metrics show an outage while it lasts."""
     if m.dry_since_ns and m.dry_since_ns < now_ns:
         counter_add(m.counters, Counter.COUNT_MEMORY_DEPLETED_NS, now_ns - m.dry_since_ns)
         m.dry_since_ns = now_ns

@@ -43,7 +43,7 @@ cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogi
     return later_ns - earlier_ns if later_ns > earlier_ns else 0
 
 cdef inline uint64_t begin_timing(Metering *m) noexcept nogil:
-    """Return the time; 0: no client has a quota on the time of requests."""
+    """Return the present time in ns; 0 if no client has a quota on request time."""
     return monotonic_ns() if m.timed else 0
 
 cdef inline void end_timing(Channel *c, uint64_t begun_ns) noexcept nogil:
@@ -51,9 +51,9 @@ cdef inline void end_timing(Channel *c, uint64_t begun_ns) noexcept nogil:
         c.network_ns += since(begun_ns, monotonic_ns())
 
 cdef inline uint16_t network_units(Channel *c) noexcept nogil:
-    """Return the time that this processor has spent on the connection since its last request, in
-    NETWORK_UNIT_NS: sending that answer and receiving the next request; before the first, its handshakes
-    (Kafka: KafkaChannel.getAndResetNetworkThreadTimeNanos).
+    """Return the time, in units of NETWORK_UNIT_NS, that this processor has spent on the connection since its
+    last request: writing the last answer and reading this request, or the handshakes if this is the first
+    request (Kafka: KafkaChannel.getAndResetNetworkThreadTimeNanos).
     """
     cdef uint64_t units = c.network_ns // NETWORK_UNIT_NS
     return <uint16_t>units if units < 0xFFFF else <uint16_t>0xFFFF

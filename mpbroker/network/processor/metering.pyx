@@ -18,7 +18,7 @@ cdef enum:
     STAMP_NS = 1000             # unit of a descriptor's stamps
 
 cdef void begin_counting(Metering *m, uint64_t limit_bytes) noexcept nogil:
-    """Start the counters. Connections of a predecessor that died count as closed."""
+    """Start the counters. Connections of a dead process that had this role before count as closed."""
     cdef int by
     counter_set(
         m.counters, Counter.COUNT_CONNECTIONS_CLOSED,
@@ -28,7 +28,7 @@ cdef void begin_counting(Metering *m, uint64_t limit_bytes) noexcept nogil:
         counter_set(m.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + by, 0)
 
 cdef void count_client(Metering *m, Channel *c) noexcept nogil:
-    """Count the connection's software, which is known now; "unknown" before ApiVersions names it."""
+    """Count the connection by its client's software, which is "unknown" before an ApiVersions request."""
     cdef SessionEntry *session = &m.sessions[c.index]
     client_leave(m.meters, ClientKind.CLIENT_SOFTWARE, c.client)
     c.client = <int16_t>client_enter(
@@ -38,7 +38,7 @@ cdef void count_client(Metering *m, Channel *c) noexcept nogil:
 cdef void note_finished(Metering *m, Request *r) noexcept nogil:
     """Count a request that has ended, even if its client has disconnected.
 
-    Each stage ends where the next begins, so that they add up.
+    Each measured stage ends when the next begins, so that the stages add up to the total time.
     """
     cdef ReplySlot *a = &r.answer
     cdef uint64_t *page = api_page(m.meters, r.api_key)
@@ -74,7 +74,7 @@ cdef void keep_told(
     Metering *m, Request *r,
     uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
 ) noexcept nogil:
-    """Copy a handler's text for the request log, for Python to write. Without memory it is lost."""
+    """Copy a handler's text about the request for the request log. Do nothing if memory is exhausted."""
     cdef ReplySlot *a = &r.answer
     cdef uint8_t *base = m.peers.handlers[a.owner - FIRST_HANDLER].arena
     cdef uint8_t *end = base + a.block + block_capacity(base, a.block)
@@ -99,7 +99,7 @@ cdef void keep_told(
     m.told_count += 1
 
 cdef list take_told(Metering *m):
-    """Return the fields of request_log.Ended, and free the copies."""
+    """Return the fields of request_log.Ended for each copied text, and free the copies."""
     cdef Told *one
     cdef uint32_t i
     out = []
@@ -115,7 +115,7 @@ cdef list take_told(Metering *m):
     return out
 
 cdef void note_size(Metering *m, Request *r) noexcept nogil:
-    """Note the size of a response that begins to be written."""
+    """Raise the metric of the largest response to the size of this answer, if the answer is larger."""
     cdef uint64_t size = r.answer.length
     cdef uint32_t i
     if r.answer.kind == SlotKind.SEND_PARTS:

@@ -1,8 +1,8 @@
-"""When a channel is read: Kafka's mute states (KafkaChannel.ChannelMuteState) as one table, without I/O.
+"""Kafka's mute states: a muted channel is not read (KafkaChannel.ChannelMuteState). One table, sans-I/O.
 
 A channel is muted from the moment its one request is queued until the response is written and a throttle,
-if one was announced, has ended. The response does not wait for the throttle, and the throttle does not wait
-for the response: whichever comes last unmutes.
+if the response announces one, has ended. Response and throttle do not wait for each other; the later of them
+unmutes the channel.
 
     unthrottled         NOT_MUTED -MUTE-> MUTED -REQUEST_RECEIVED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
                         -UNMUTE-> NOT_MUTED
@@ -10,15 +10,15 @@ for the response: whichever comes last unmutes.
                         -THROTTLE_ENDED-> MUTED
     timer first         THROTTLED_AND_PENDING -THROTTLE_ENDED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
 
-Requests of a window (window_entries.pxd) do not mute the channel. The throttle of an answer to one does, also
-while the channel is muted for lack of memory, and a second throttle extends the first:
+Requests of a window (window_entries.pxd) do not mute the channel. A throttle in the answer to such a request
+mutes the channel, which may be muted already for lack of memory. A second throttle extends the first:
 
     in a window         NOT_MUTED or MUTED -THROTTLE_STARTED-> THROTTLED -THROTTLE_STARTED-> THROTTLED
                         -THROTTLE_ENDED-> MUTED
 
-MUTE and UNMUTE may come at any time; MUTE is ignored where the channel is muted already, UNMUTE where
-something is still awaited. The other events are impossible where the table has no entry: the processor
-closes such a channel. The native turn follows this table (`native_table`).
+MUTE and UNMUTE may come at any time. MUTE is ignored if the channel is muted already, UNMUTE if a response or
+the end of a throttle is still awaited. Another event without an entry in the table is impossible, and the
+processor closes the channel. The native turn follows this table (`native_table`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TABLE: dict[MuteState, tuple[MuteState | None, ...]] = {
 
 
 def native_table() -> bytes:
-    """Return the following state of each (state, event), row by row; IMPOSSIBLE for a missing entry."""
+    """Return TABLE as bytes, row by row: the next state of each (state, event), IMPOSSIBLE for no entry."""
     return bytes(
         IMPOSSIBLE if (following := TABLE[state][event]) is None else following
         for state in MuteState

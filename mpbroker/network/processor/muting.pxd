@@ -1,4 +1,4 @@
-"""Mute states and throttle timers; mute.py draws the states and has their table."""
+"""Mute states and throttle timers of channels. mute.py describes the states and has their table."""
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from mpbroker.network.processor.channel cimport Channel
@@ -29,7 +29,7 @@ cdef void timer_start(Mutes *u, Channel *c, uint64_t until_ns, uint8_t by) noexc
 cdef void timer_stop(Mutes *u, Channel *c) noexcept nogil
 
 cdef inline bint mute_event(Mutes *u, Channel *c, int event) noexcept nogil:
-    """Change the channel's mute state. False: the event is impossible, and the caller closes the channel."""
+    """Change the channel's mute state. Return False if the event is impossible; the caller then closes."""
     cdef uint8_t following = u.mute_table[c.mute * MUTE_EVENTS + event]
     if following == MUTE_IMPOSSIBLE:
         return False
@@ -40,7 +40,7 @@ cdef inline uint64_t timer_at(Mutes *u, uint32_t place) noexcept nogil:
     return u.channels[u.timers[place]].throttled_until_ns
 
 cdef inline int until_timer_ms(Mutes *u, int timeout_ms, uint64_t now_ns) noexcept nogil:
-    """Return how long to sleep at most, rounded up so that no channel is unmuted too early."""
+    """Return the ms until the next throttle ends, rounded up, `timeout_ms` at most."""
     cdef uint64_t left_ns
     if u.timer_count == 0:
         return timeout_ms

@@ -15,7 +15,7 @@ assert (
 
 
 cdef class Muting:
-    """The mute state of one channel, as the turn keeps it, without the rest of a channel."""
+    """The mute state machine of one channel, for tests without a connection."""
     cdef Mutes mutes
     cdef Channel channel
 
@@ -27,7 +27,7 @@ cdef class Muting:
         return self.channel.mute
 
     def handle(self, int event) -> bool:
-        """Apply an event; return whether it is possible. If not, nothing changes."""
+        """Apply an event. Return False, and change nothing, if the event is impossible."""
         return mute_event(&self.mutes, &self.channel, event)
 
 
@@ -45,7 +45,7 @@ cdef inline void timer_put(Mutes *u, uint32_t place, uint32_t channel) noexcept 
     u.channels[channel].timer = place
 
 cdef void timer_sift(Mutes *u, uint32_t place, uint32_t channel) noexcept nogil:
-    """Put a channel into the heap of timers, from the vacant `place` on. Places count from 1; 0 is none."""
+    """Put a channel into the heap of timers at the vacant `place` (from 1), then sift it up or down."""
     cdef uint64_t until = u.channels[channel].throttled_until_ns
     cdef uint32_t child
     while place > 1 and timer_at(u, place // 2) > until:
@@ -64,7 +64,7 @@ cdef void timer_sift(Mutes *u, uint32_t place, uint32_t channel) noexcept nogil:
     timer_put(u, place, channel)
 
 cdef void timer_start(Mutes *u, Channel *c, uint64_t until_ns, uint8_t by) noexcept nogil:
-    """Start the channel's timer. If it runs already, for another response, the later end counts."""
+    """Start the channel's throttle timer. If it runs already, for another response, the later end counts."""
     if c.timer:
         if until_ns <= c.throttled_until_ns:
             return

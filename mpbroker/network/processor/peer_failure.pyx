@@ -18,7 +18,7 @@ from shm.atomics cimport load_acquire
 
 
 cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept nogil:
-    """Close a channel that sends from a dead handler's arena: the arena is about to be reset."""
+    """Close a channel that sends from the arena of the dead handler `owner`: that arena will be reset."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count if c.state != ChannelState.CHANNEL_CLOSED else 0):
@@ -31,8 +31,8 @@ cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept no
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
 
 cdef void requeue_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t taken) noexcept nogil:
-    """Queue a window's requests again that the dead handler had not taken; if it had taken one, close the
-    channel: the result of that is unknown, and those after it must not overtake.
+    """Requeue the window's requests that the dead handler `number` had not taken. If the handler had taken a
+    request, close the channel: the result is unknown, and later requests must not be served before it.
     """
     cdef bint is_closed = c.state == ChannelState.CHANNEL_CLOSED, lost = False
     cdef uint32_t i, count = c.window_count
@@ -59,7 +59,7 @@ cdef void requeue_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t t
         release_waiting(&t.window, &t.peers, &t.queue, c)
 
 cdef bint has_lost_produce(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a produce of the window was taken by a handler and is not answered."""
+    """Return whether a handler has taken a Produce request of the window and has not answered it."""
     cdef uint32_t i
     cdef Request *r
     for i in range(c.window_count):
@@ -71,7 +71,7 @@ cdef bint has_lost_produce(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef void take_back(ChannelTurn *t, Channel *c, Request *r) noexcept nogil:
-    """Turn a request that its handler has not taken into a CANCEL. The handler pauses."""
+    """Overwrite an untaken request in its handler's ring with a CANCEL. The handler is paused."""
     cdef Peer *peer = &t.peers.handlers[r.handler]
     count_taken_by(&t.peers, peer)
     peer.is_request[r.ring_position & (REQUEST_RING_PLACES - 1)] = 0
@@ -80,8 +80,8 @@ cdef void take_back(ChannelTurn *t, Channel *c, Request *r) noexcept nogil:
     fill_cancel(&t.peers, c, r, &peer.requests.slots[r.ring_position & (peer.requests.size - 1)])
 
 cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Close a channel whose window has a produce that died with a log worker, and count its produces as
-    answered. Those after the lost one are taken back: they would be appended without it.
+    """Close a channel whose window has a Produce request that was lost with a log worker. Count the window's
+    Produce requests as answered, and take back the later ones: they would be appended without the lost one.
     """
     cdef uint32_t i, count = c.window_count
     cdef WindowEntry *e
@@ -103,9 +103,9 @@ cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
             return
 
 cdef void handler_died(ChannelTurn *t, uint32_t number) noexcept nogil:
-    """Repair after a handler's death: requeue untaken and repeatable requests, close the rest.
-
-    Call it after the fence of the log process.
+    """Repair after a handler's death: queue again each request that the handler had not taken or that may be
+    repeated, and close the channels of its other requests. Call this when the log process no longer answers
+    requests of the dead handler.
     """
     cdef Peer *peer = &t.peers.handlers[number]
     cdef uint64_t taken = load_acquire(peer.requests.head)
@@ -144,8 +144,8 @@ cdef void handler_died(ChannelTurn *t, uint32_t number) noexcept nogil:
     forget_untaken(&t.peers, peer)
 
 cdef void log_worker_died(ChannelTurn *t) noexcept nogil:
-    """Close the produces that died with a log worker: those taken and not answered. The handlers pause, and
-    the other log workers have answered all they had.
+    """Close each channel that has a Produce request lost with a log worker: a handler has taken the request
+    and has not answered it. The handlers are paused, and the other log workers have answered all requests.
     """
     cdef uint32_t i
     cdef Channel *c

@@ -1,7 +1,7 @@
-"""The handlers and log workers of a processor: rings, requests that each handler has, and leases of blocks.
+"""The handlers and log workers of a processor: their rings, their requests, and blocks lent between arenas.
 
-A descriptor that finds a handler's ring full waits in a list of the handler, and goes first when there is
-room.
+A request or returned block goes to a handler as a descriptor, a slot of the handler's ring. If the ring is
+full, the descriptor waits in a list, and goes first when the ring has room.
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -69,7 +69,10 @@ cdef Peer *least_loaded(Peers *p) noexcept nogil
 cdef bint replies_are_out(Peers *p) noexcept nogil
 
 cdef inline bint stage(Peers *p, Peer *peer, const Slot *slot) noexcept nogil:
-    """Stage a descriptor in the handler's ring. A request counts until the handler has taken it."""
+    """Put a descriptor into the handler's ring, but do not publish it yet. Return False if the ring is full.
+
+    A request counts as untaken until the handler takes it.
+    """
     cdef uint8_t is_request = (<const RequestSlot *>slot).kind == SlotKind.REQUEST
     cdef uint64_t place = peer.requests.staged & (REQUEST_RING_PLACES - 1)
     if peer.requests.staged - peer.counted >= REQUEST_RING_PLACES:
@@ -82,7 +85,7 @@ cdef inline bint stage(Peers *p, Peer *peer, const Slot *slot) noexcept nogil:
     return True
 
 cdef inline void answered(Peers *p, Request *r) noexcept nogil:
-    """Take the request off its handler's load."""
+    """Note that the handler of the request has answered it, and reduce the handler's load."""
     if r.handler != NO_HANDLER:
         if not r.parked and p.handlers[r.handler].load:
             p.handlers[r.handler].load -= 1
@@ -90,10 +93,10 @@ cdef inline void answered(Peers *p, Request *r) noexcept nogil:
     r.parked = 0
 
 cdef inline bint has_heavy(Peer *peer) noexcept nogil:
-    """Return whether a heavy request is with the handler: one of ours not taken yet, or one that it has
-    announced.
+    """Return whether the handler has a heavy request: it has not yet taken one from this processor, or it has
+    announced one from any processor.
 
-    A handler announces before it moves its head, so one that it has taken is never overlooked.
+    A handler announces a heavy request before it takes it from the ring, so none is overlooked.
     """
     return load_acquire(peer.requests.head) < peer.heavy_until or load_relaxed(peer.heavy) != 0
 

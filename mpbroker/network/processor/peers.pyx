@@ -25,9 +25,9 @@ assert (
 # ---- requests that handlers have not taken
 
 cdef void count_taken_by(Peers *p, Peer *peer) noexcept nogil:
-    """Count the requests that the handler has taken since the last call.
+    """Subtract the requests that the handler has taken since the last call from the untaken requests.
 
-    If none is untaken, the noted places of the ring are invalid: they may have been reused since.
+    If no request is untaken, do not read `is_request`: its places may have been reused since.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
     cdef uint32_t taken = 0
@@ -47,7 +47,7 @@ cdef void count_taken(Peers *p) noexcept nogil:
             count_taken_by(p, &p.handlers[h])
 
 cdef void forget_untaken(Peers *p, Peer *peer) noexcept nogil:
-    """Stop counting a handler's requests: its ring is bound again, or closed."""
+    """Stop counting the handler's untaken requests, because its ring is bound again or closed."""
     p.untaken -= peer.untaken
     peer.untaken = 0
     peer.counted = load_acquire(peer.requests.head)
@@ -56,7 +56,7 @@ cdef void forget_untaken(Peers *p, Peer *peer) noexcept nogil:
 # ---- leases
 
 cdef void give_back(Peers *p, ReplySlot *a) noexcept nogil:
-    """End the lease of a handler's reply block. The processor's own blocks are freed with their request."""
+    """Return a handler's reply block to the handler. A block of this processor is freed with its request."""
     cdef Slot slot
     cdef ReturnSlot *r = <ReturnSlot *>&slot
     cdef Peer *peer
@@ -75,7 +75,7 @@ cdef void give_back(Peers *p, ReplySlot *a) noexcept nogil:
         owe(peer, &slot)
 
 cdef void owe(Peer *peer, Slot *slot) noexcept nogil:
-    """Keep a descriptor that did not fit into a handler's ring; it goes first when there is room."""
+    """Keep a descriptor that did not fit into a handler's ring. It goes first when the ring has room."""
     cdef Slot *grown
     if peer.owed_count == peer.owed_places:
         grown = <Slot *>realloc(peer.owed, (peer.owed_places * 2 + 64) * sizeof(Slot))
@@ -101,7 +101,7 @@ cdef void pay(Peers *p, Peer *peer) noexcept nogil:
         peer.owed_count -= paid
 
 cdef void cancel(Peers *p, Channel *c, Request *request) noexcept nogil:
-    """Cancel a parked request whose client has disconnected. Its handler ends the lease with a NOOP."""
+    """Cancel a parked (waiting) request whose client has disconnected. Its handler answers with a NOOP."""
     cdef Slot slot
     cdef Peer *peer = &p.handlers[request.handler]
     fill_cancel(p, c, request, &slot)
@@ -123,10 +123,10 @@ cdef void fill_cancel(Peers *p, Channel *c, Request *request, Slot *slot) noexce
 # ---- load
 
 cdef Peer *least_loaded(Peers *p) noexcept nogil:
-    """Return the live handler with the least load, one without a heavy request if possible; NULL if none has
-    room.
+    """Return the handler with room that has the least load, if possible without a heavy request; NULL if no
+    handler has room.
 
-    A tie goes to the handler that had the last batch: its caches are warm (measured: 10 % more requests).
+    A tie goes to the handler that got the last batch: its caches are warm (measured: 10 % more requests).
     """
     cdef Peer *best = NULL
     cdef Peer *peer
@@ -144,7 +144,7 @@ cdef Peer *least_loaded(Peers *p) noexcept nogil:
     return best
 
 cdef bint replies_are_out(Peers *p) noexcept nogil:
-    """Return whether a handler lacks room for an answer, because clients do not read their answers."""
+    """Return whether any handler waits for room in its reply arena, because clients do not read answers."""
     cdef uint32_t h
     for h in range(p.handler_count):
         if load_relaxed(&p.replies_out[h]):

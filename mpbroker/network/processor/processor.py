@@ -1,7 +1,7 @@
 """The processor process: Python around the native turn (Kafka: SocketServer.Processor).
 
-Python takes new sockets from the acceptor, opens segment files that an answer needs, logs why connections
-closed, and obeys the supervisor. `turn.pyx` does the rest without it.
+Python takes the new sockets that the turn leaves to it, opens segment files that an answer needs, logs why
+connections closed, and obeys the supervisor. `turn.pyx` does the rest without Python.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def first_flexible_versions() -> list[int]:
 
 
 def api_versions_bodies(served: tuple[Served, ...]) -> list[bytes]:
-    """Return the encoded answers to ApiVersions by version; none, if no API is served."""
+    """Return the encoded answers to ApiVersions by version; an empty list if `served` is empty."""
     if not served:
         return []
     software = ApiVersionsRequest(client_software_name="any", client_software_version="1")
@@ -87,10 +87,9 @@ def api_versions_bodies(served: tuple[Served, ...]) -> list[bytes]:
 
 
 def connection_prefix(index: int, incarnation: int) -> int:
-    """Return the high bits of new connection ids: processor (8 bits), its incarnation (16); a running number
-    (40) follows.
+    """Return the high bits of new connection ids: process index (8 bits), and how often it was started (16).
 
-    Ids are never reused.
+    A running number (40 bits) follows them, so that ids are never reused.
     """
     return index << 56 | (incarnation & 0xFFFF) << 40
 
@@ -242,7 +241,7 @@ class Processor:
         self.context.acknowledge_order()
 
     def _follow_settings(self) -> None:
-        """Apply altered settings. Open connections stay; new ones get the new TLS and SASL settings."""
+        """Apply changed settings. New TLS and SASL settings apply only to new connections."""
         config, served = self.context.config, self.secure.listeners if self.secure is not None else ()
         listeners = {number: self.context.listener(number).listener for number in served}
         before = {number: settings_of(listener, config) for number, listener in listeners.items()}
@@ -258,7 +257,7 @@ class Processor:
                 self._renew_security(number, listener)
 
     def _choose_answers(self) -> None:
-        """Answer ApiVersions here, unless a fault is about it: handlers know what to do then."""
+        """Let the turn answer ApiVersions, or let handlers answer it while a test injects faults into it."""
         found = faults.read(self.context.memory.private.block("faults"))
         answers = all(fault.api_key != ApiKey.API_VERSIONS for fault in found)
         if answers != self.answers_api_versions:
@@ -277,15 +276,16 @@ class Processor:
             )
 
     def _follow_news(self) -> None:
-        """Read new credentials, needed or not: a publisher waits until all processes have read them."""
+        """Read new credentials regularly, even without logins: the coordinator waits until they are read."""
         now_ns = time.monotonic_ns()
         if now_ns >= self.next_news_ns:
             self.next_news_ns = now_ns + NEWS_NS
             self.credentials.follow()
 
     def _take_connections(self) -> bool:
-        """Take over new sockets, first the one that the turn did not take. Return whether there may be more
-        of them.
+        """Take over new sockets, first the one that the turn has left to Python.
+
+        Return whether further sockets may be waiting.
         """
         more = True
         for _ in range(NEW_CONNECTIONS_MAX):
@@ -310,7 +310,7 @@ class Processor:
         return more
 
     def _add_connection(self, fd: int, number: int) -> int | None:
-        """Serve a new socket; return its channel, or None if it had to be closed."""
+        """Serve a new socket. Return its channel, or None if the socket had to be closed."""
         if number in self.removed_listeners:
             os.close(fd)
             return None
@@ -366,7 +366,7 @@ class Processor:
         return channel
 
     def _secure(self, number: int, listener: Listener) -> TlsSaslChannels | None:
-        """Return what serves the listener's connections, or None if its settings cannot be used (logged).
+        """Return the object that serves a TLS or SASL listener; None (logged) if its settings cannot be used.
 
         A listener added after this process began is set up by its first connection.
         """
@@ -383,9 +383,9 @@ class Processor:
         return self.secure
 
     def _evict(self, count: int) -> None:
-        """Close the least recently active connections: there are more than max.connections.
+        """Close the `count` least recently active connections, because there are more than max.connections.
 
-        Those of the brokers' own listener are spared while there is another listener.
+        Connections of the brokers' own listener are spared while there is another listener.
         """
         spared = self.context.config.inter_broker_listener_name
         served = [n for n in range(MAX_LISTENERS) if self._is_served(n)]
@@ -397,7 +397,7 @@ class Processor:
         self.ledger.evicted(count)
 
     def _is_served(self, number: int) -> bool:
-        """Return whether the acceptor that gives connections to this process accepts on the listener now."""
+        """Return whether the acceptor of the data plane accepts connections on the listener now."""
         state = self.context.memory.listener_counts(number).get(ListenerCount.STATE)
         control = self.context.config.control_plane_listener_name
         return state == ListenerState.ACCEPTING and not self._is_called(number, control)
@@ -407,7 +407,7 @@ class Processor:
         return number < len(listeners) and listeners[number].name == name
 
     def _ring_who_waits(self) -> None:
-        """Ring each acceptor that waits for a processor with room, or for a slot for one more connection."""
+        """Ring each acceptor that waits for processors to take or to close a connection."""
         for number, acceptor in enumerate(topology.ACCEPTORS):
             if self.ledger.waits(number):
                 self.context.ring(acceptor)
@@ -432,7 +432,7 @@ class Processor:
             )
 
     def _drain(self) -> None:
-        """Finish the requests under way and begin no others. The end of the process closes the rest."""
+        """Finish the requests under way and begin no others. Connections still open end with the process."""
         self.turn.saw_orders()
         # The acceptor gives no more connections to a process that leaves. Take those given before.
         while self._take_connections():
@@ -453,7 +453,7 @@ class Processor:
 
 
 def _guess(size: int) -> str:
-    """Guess what client sent `size` as its first four bytes."""
+    """Return a log text that guesses the client's protocol from the frame size that it sent, or ""."""
     first = struct.pack(">i", size)
     if first[0] == TLS_HANDSHAKE_RECORD:
         return ": a TLS client on a plaintext listener?"
@@ -461,7 +461,7 @@ def _guess(size: int) -> str:
 
 
 def describe_close(reason: int, detail: int) -> str:
-    """Describe a close reason for the log."""
+    """Return a text for the log about a close reason and its detail."""
     if reason == CloseReason.CLOSED_FRAME_SIZE:
         return f"its frame claims {detail} bytes, outside 0..socket.request.max.bytes{_guess(detail)}"
     texts = {
@@ -505,5 +505,5 @@ def run(
     listeners: dict[int, ListenerSecurity],
     served: tuple[Served, ...],
 ) -> int:
-    """Run the processor and return its exit code. `listeners` has those with TLS or SASL, by number."""
+    """Run the processor and return its exit code. `listeners` has the TLS and SASL listeners by number."""
     return Processor(context, inbox, listeners, served).run()

@@ -1,7 +1,7 @@
-"""The request queue: queued.max.requests over the FIFOs of all processors and the requests not taken by
-handlers.
+"""The request queue: each processor has a FIFO, and queued.max.requests limits the requests in all FIFOs and
+those that handlers have not taken.
 
-(Kafka: RequestChannel.requestQueue. There a full queue stops the network thread; here it stops reading.)
+(Kafka: RequestChannel.requestQueue. A full queue blocks Kafka's network thread; here channels are not read.)
 """
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -30,7 +30,7 @@ cdef inline void enqueue(Queue *q, Channel *c) noexcept nogil:
     q.fifo_tail += 1
 
 cdef inline void enqueue_entry(Queue *q, Channel *c) noexcept nogil:
-    """Queue the window's oldest request that is not handed over, whichever that is when its turn comes."""
+    """Queue a request of the channel's window. Dispatch takes the oldest one that was not handed over."""
     q.fifo[q.fifo_tail & (FIFO_PLACES - 1)] = <uint32_t>ENTRY_TAG | c.index
     q.fifo_tail += 1
 
@@ -39,7 +39,7 @@ cdef inline uint64_t queued_here(Queue *q, Peers *p) noexcept nogil:
 
 cdef inline bint queue_is_full(Queue *q, Peers *p) noexcept nogil:
     """Return whether the queue is full for this processor. Each processor with queued requests keeps an equal
-    part of the queue; otherwise a queue that is always full would serve only those already in it.
+    part of a full queue, so that processors that have many requests in it do not shut out the others.
     """
     cdef uint64_t here = queued_here(q, p)
     return here + q.queued_elsewhere >= q.queued_requests_max and here >= q.queue_floor

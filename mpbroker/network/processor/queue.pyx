@@ -6,7 +6,7 @@ from shm.ring cimport ring_want_space
 
 
 cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil:
-    """Publish how many requests are queued here, and add up those of the other processors."""
+    """Publish how many requests this processor has queued, and add up the numbers of the other processors."""
     cdef uint64_t elsewhere = 0, queued, busy = 1
     cdef uint32_t i
     count_taken(p)
@@ -21,9 +21,9 @@ cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil:
     q.queue_floor = (q.queued_requests_max + busy - 1) // busy
 
 cdef bint await_room(Queue *q, Peers *p) noexcept nogil:
-    """Ask to be rung when a handler takes a request. Return whether there is room meanwhile.
+    """Ask handlers to wake this processor when they take a request. Return whether the queue has room by now.
 
-    Other processors' words are read again before long.
+    Requests of other processors leave the queue without a wake-up: callers check after a short sleep.
     """
     cdef uint64_t before = p.untaken
     cdef uint32_t h

@@ -1,4 +1,4 @@
-"""Receiving frames into arena blocks: a whole request goes into the FIFO."""
+"""Receives frames into arena blocks, and puts whole requests into the FIFO."""
 from libc.stdint cimport uint64_t
 
 from mpbroker.network.processor.channel cimport Channel

@@ -39,8 +39,8 @@ cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 
 
 cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Note the client's software, which an ApiVersions request names, in the session before the request is
-    queued. Malformed or invalid requests are left to the handler, which answers them.
+    """Note the client's software in the session before its ApiVersions request is queued. Ignore malformed
+    and invalid requests, which a handler answers.
     """
     cdef Request *r = &c.request
     cdef const uint8_t *frame = t.memory.arena.base + r.block
@@ -54,15 +54,14 @@ cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
         count_client(&t.metering, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
-    """Return the size of a frame's next block, which is small for a large frame until bytes arrive."""
+    """Return the block size for a frame of `claimed` bytes: small for a large frame until bytes arrive."""
     if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
 
 cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Make room for the answer after the frame: move the bytes that follow, or the frame if it is shorter.
-
-    No byte moves more than twice, however many frames come at once. Return False without memory.
+    """Separate the frame from the bytes after it (the stash), since the frame's block also gets the answer.
+    Move the shorter part to a new block: no byte moves more than twice. Return False if memory is exhausted.
     """
     cdef uint32_t extra = c.received - c.request.needed
     cdef uint64_t asked, block
@@ -90,11 +89,13 @@ cdef inline bint is_served(ChannelTurn *t, Channel *c) noexcept nogil:
     return 0 <= api_key < API_KEYS and t.first_flexible[api_key] >= 0
 
 cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the request need not wait until the window is empty."""
+    """Return whether the request may be served with the window's requests; False in an expired session."""
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the request is not served: it renews the session, or the session has expired."""
+    """Leave a request that renews the session to Python. If the session has expired, close the channel.
+    Return True in both cases, False if the request can be served.
+    """
     if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
     ):
@@ -109,9 +110,9 @@ cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Put the request into the window, or mute the channel and put its request into the FIFO.
+    """Put a whole request into the window, or mute the channel and put the request into the FIFO.
 
-    Return 2: it is in the window, the next may be read; 1: nothing more is read; -1: closed; -2: no memory.
+    Return 2 if the next request may be read, 1 if not, -1 if the channel is closed, -2 if memory is full.
     """
     cdef bint parsed
     if c.received > c.request.needed and not set_aside(t, c):
@@ -150,7 +151,7 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:
-    """Read the size of a frame. Return False if it is invalid: the channel closes, now or after answers."""
+    """Read a frame's size. If it is invalid, return False, and close the channel when the window is empty."""
     cdef int32_t size = <int32_t>be32(frame)
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
         if c.window_count:
@@ -162,7 +163,7 @@ cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept n
     return True
 
 cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Give the next frame, or its beginning, a block of its own. Returns as `frame_received`."""
+    """Move the next frame, or a part of it, out of the stash. Return what `frame_received` returns."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint32_t taken = left
     cdef const uint8_t *frame = t.memory.arena.base + c.stash + c.stash_at
@@ -191,7 +192,7 @@ cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     return frame_received(t, c)
 
 cdef bint make_room(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Move a frame's beginning to a larger block, the last with room for the answer. False: no memory."""
+    """Move the received bytes of a frame to a larger block if needed. Return False if memory is exhausted."""
     cdef uint64_t asked = frame_block(c.request.needed, c.received)
     cdef uint64_t capacity = block_capacity(t.memory.arena.base, c.request.block), block
     if c.request.needed + answer_room(c.request.needed) <= capacity:
@@ -206,12 +207,12 @@ cdef bint make_room(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef uint64_t frame_room(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return how much more of the frame the block has room for."""
+    """Return how many more bytes of the frame the block has room for."""
     cdef uint64_t whole = block_capacity(t.memory.arena.base, c.request.block)
     return (c.request.needed if 0 < c.request.needed < whole else whole) - c.received
 
 cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Check the block. Return 0 if it needs more bytes, otherwise the result of `frame_whole`."""
+    """Check the received bytes. Return 0 to receive more, otherwise what `frame_whole` returns."""
     if c.received < 4:
         return 0
     if c.request.needed == 0 and not take_size(t, c, t.memory.arena.base + c.request.block):
@@ -229,7 +230,7 @@ cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
     return frame_whole(t, c)
 
 cdef int find_block(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Find room for what the socket has. Returns as `frame_received`: 0 when there is room."""
+    """Find a block for the bytes of the stash or the socket. Return what `frame_received` returns."""
     cdef uint64_t asked
     cdef int framed
     if c.stash:
@@ -251,7 +252,7 @@ cdef int find_block(ChannelTurn *t, Channel *c) noexcept nogil:
     return frame_received(t, c) if c.received else 0
 
 cdef void receive_end(ChannelTurn *t, Channel *c, ssize_t n) noexcept nogil:
-    """Handle a recv without bytes: nothing there, the end, or a failure."""
+    """Handle a recv that has returned no bytes: the socket is empty, the stream has ended, or recv failed."""
     if n < 0 and errno == EAGAIN:
         c.readable = 0
         if c.received == 0:
@@ -263,7 +264,7 @@ cdef void receive_end(ChannelTurn *t, Channel *c, ssize_t n) noexcept nogil:
         stream_ended(t, c)
 
 cdef void stream_ended(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Close a channel whose client has sent its last byte, when the window is answered."""
+    """Close a channel whose client has ended the stream: at once, or after the window's last answer."""
     if c.window_count:
         c.readable = 0
         c.ended = 1
@@ -276,7 +277,7 @@ cdef void read_channel(ChannelTurn *t, Channel *c) noexcept nogil:
     end_timing(c, begun_ns)
 
 cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the next bytes may be read, or looked at, now."""
+    """Return whether the next bytes of the channel may be received or processed now."""
     if t.stopping or c.window_closes or not (c.readable or c.stash or c.received):
         return False
     if c.secure == NEGOTIATING:
@@ -290,8 +291,8 @@ cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Process the bytes that are there, first the request that waited for the window. Returns as
-    `frame_received`.
+    """Process bytes that were received earlier. If a request waits for an empty window, process it first.
+    Return what `frame_received` returns.
     """
     if not c.barred:
         return find_block(t, c)
@@ -299,7 +300,7 @@ cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
     return frame_whole(t, c) if c.request.needed else find_block(t, c)
 
 cdef void memory_full(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Mute the channel until there is memory."""
+    """Mute the channel until the arena has memory."""
     counter_add(t.counters, Counter.COUNT_MEMORY_FULL, 1)
     if not mute_event(&t.mutes, c, MUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
@@ -311,7 +312,9 @@ cdef void memory_full(ChannelTurn *t, Channel *c) noexcept nogil:
     starve(&t.lists, c)
 
 cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Receive until nothing more may be read, the socket is empty, the share is used up, or an error."""
+    """Receive until nothing more may be read, the socket is empty, an error occurs, or the channel's share of
+    the turn is used up.
+    """
     cdef uint64_t room, budget = RECEIVED_PER_TURN_MAX
     cdef ssize_t n
     cdef int framed

@@ -1,4 +1,4 @@
-"""What Python has to log: connections that were closed, and answers that came after that."""
+"""Reports to Python, for the log: connections that were closed, and answers that came after the close."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from mpbroker.ipc.slots cimport ReplySlot, SlotKind
@@ -25,7 +25,7 @@ cdef struct Reports:
     uint8_t reason_levels[CLOSE_REASONS]    # of the lines about closed connections
 
 cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail) noexcept nogil:
-    """Note an event for Python. The place and its session stay until Python has read it."""
+    """Note an event of a channel for Python. The channel's place is not reused until Python has read it."""
     event.channel = c.index
     event.reason = reason
     event.connection = c.connection
@@ -33,7 +33,7 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
     c.unreported += 1
 
 cdef inline void note_late(Reports *r, Channel *c, ReplySlot *a, int api_key, uint32_t most) noexcept nogil:
-    """Note an answer that came after its connection was closed, if there are fewer than `most`."""
+    """Note an answer that came after its connection was closed, if fewer than `most` are noted."""
     if (a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS) and r.late_count < most:
         note(c, &r.late[r.late_count], 0, api_key)
         r.late_count += 1

@@ -13,7 +13,7 @@ log.setLevel(logging.DEBUG)
 
 
 class Ended(NamedTuple):
-    """An ended request that is to be logged. `described`: a JSON object without its closing brace."""
+    """A request that has ended. `described` is the handler's JSON object without the closing brace."""
 
     described: bytes
     total_ns: int
@@ -26,7 +26,7 @@ class Ended(NamedTuple):
 
 
 def line(ended: Ended) -> str:
-    """Return the JSON line; times are in milliseconds, to the microsecond."""
+    """Return the JSON line of a request. Its times are in milliseconds with three decimals."""
     times = {
         "totalTimeMs": ended.total_ns,
         "requestQueueTimeMs": ended.request_queue_ns,

@@ -30,7 +30,7 @@ DISCARD_BYTES = 16 << 10
 
 
 class SaslExchanges:
-    """SASL exchanges, and answers that are held back. `offers`: by number of a listener."""
+    """SASL exchanges, and answers that are held back. `offers`: the offered mechanisms by listener number."""
 
     def __init__(self, channels: SecureChannels, wall_ms: Callable[[], int]) -> None:
         self.offers: dict[int, Offer] = {}
@@ -55,7 +55,7 @@ class SaslExchanges:
     # ---- frames
 
     def talk(self, peer: TlsSaslChannel) -> None:
-        """Read a few frames and answer each. An answer must be flushed before the next frame is read."""
+        """Read and answer a few frames. The next frame is read when the answer to the last one is written."""
         channels = self._channels
         channels.native.active(peer.channel)
         answered = 0
@@ -73,7 +73,7 @@ class SaslExchanges:
             answered += 1
 
     def _flush(self, peer: TlsSaslChannel) -> bool:
-        """Write the remaining bytes; return whether all are written."""
+        """Write the bytes of the answer that remain; return whether all are written."""
         while peer.out:
             try:
                 del peer.out[: peer.io.send(peer.out)]
@@ -82,7 +82,10 @@ class SaslExchanges:
         return peer.pipe is None or peer.pipe.flush()
 
     def _read_frame(self, peer: TlsSaslChannel) -> bytes | None:
-        """Read one frame and no byte after it, which may be for the turn. None: incomplete, or closed."""
+        """Read one frame, and leave the bytes after it unread: the turn may have to read them.
+
+        Return None if the frame is incomplete or the connection was closed.
+        """
         channels, logins = self._channels, self._channels.logins
         while True:
             missing = peer.wanted - len(peer.frame)
@@ -138,7 +141,7 @@ class SaslExchanges:
         return self._pauses.pause_ns(channels.session_of(peer).client_host, sasl.claimed, channels.now_ns())
 
     def _complete(self, peer: TlsSaslChannel, sasl: SaslServer) -> None:
-        """Open the connection for requests: its last token is written."""
+        """Open a connection for requests after its last SASL token is written."""
         channels, session = self._channels, sasl.session
         assert session is not None
         expires_ns = 0
@@ -181,7 +184,10 @@ class SaslExchanges:
             del channels.peers[peer.connection]
 
     def renew(self, peer: TlsSaslChannel, fd: int, frame: bytes, after: bytes) -> None:
-        """Begin to authenticate an open connection again, with its SaslHandshake (KIP-368)."""
+        """Begin to re-authenticate an open connection (KIP-368), which has sent the SaslHandshake `frame`.
+
+        The re-authentication fails if bytes came `after` the frame.
+        """
         assert peer.session is not None
         if peer.sock is None:
             peer.sock = socket.socket(fileno=fd)
@@ -200,7 +206,7 @@ class SaslExchanges:
     def _fail(self, peer: TlsSaslChannel, why: str, answer: bytes, pause_ns: int = 0) -> None:
         """Hold back the answer and the close after a failure, to slow down guessing of passwords.
 
-        `pause_ns`: the pause that a right password would have had.
+        `pause_ns` is the pause that an answer to the right password would have had.
         """
         channels = self._channels
         renews = peer.sasl is not None and peer.sasl.renews
@@ -217,7 +223,7 @@ class SaslExchanges:
         self._hold(peer, Stage.FAILED, max(self.delay_ns, pause_ns))
 
     def _hold(self, peer: TlsSaslChannel, stage: Stage, pause_ns: int) -> None:
-        """Hold back the answer to an authentication."""
+        """Hold back the answer to an authentication for `pause_ns`."""
         peer.stage = stage
         peer.due_ns = self._channels.now_ns() + pause_ns
         self.held[peer.connection] = peer
@@ -251,7 +257,7 @@ class SaslExchanges:
             self._channels.close_after_fault(peer, error)
 
     def _give_up(self, peer: TlsSaslChannel) -> None:
-        """Try once to write the held answer, then close."""
+        """Try once to write the answer that was held back, and close the connection."""
         channels = self._channels
         try:
             self._flush(peer)
@@ -261,7 +267,7 @@ class SaslExchanges:
         channels.close(peer, CloseReason.CLOSED_AUTHENTICATION)
 
     def discard(self, peer: TlsSaslChannel) -> None:
-        """Read and ignore bytes that come while an answer is held back; close at the end of the stream."""
+        """Read and ignore bytes that come while an answer is held back. Close at the end of the stream."""
         for _ in range(MOVED_PER_TURN_MAX // DISCARD_BYTES):
             try:
                 data = peer.io.recv(DISCARD_BYTES)
@@ -273,7 +279,7 @@ class SaslExchanges:
 
 
 def _frame_bytes_max(peer: TlsSaslChannel) -> int:
-    """Return the largest size in bytes that the next frame may have; only tokens may be large."""
+    """Return the largest size in bytes that the next frame may have. Only SASL tokens may be large."""
     most = peer.security.settings.sasl_server_max_receive_size
     has_token = peer.sasl is not None and peer.sasl.state is State.AUTHENTICATE
     return most if has_token else min(most, LARGE_FRAME_BYTES)

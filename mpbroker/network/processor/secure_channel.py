@@ -76,10 +76,10 @@ class TlsSaslChannel:
 
 
 class Logins:
-    """The unauthenticated connections of one processor, oldest first. Any host can open such a connection.
+    """The unauthenticated connections of one processor, and limits for them, since any host can open some.
 
-    Methods return connections that the caller must close. (Kafka counts them as any other connection and
-    closes them when they are idle. OpenSSH has LoginGraceTime and MaxStartups.)
+    The methods return connections that the caller must close. (Kafka has no such limits: it closes the
+    connections when they are idle. OpenSSH has LoginGraceTime and MaxStartups.)
     """
 
     def __init__(self, limit_ns: int, connections_max: int) -> None:
@@ -93,7 +93,7 @@ class Logins:
         return len(self._open)
 
     def add(self, login: TlsSaslChannel) -> TlsSaslChannel | None:
-        """Add a connection. Return the oldest one, removed, if there were too many."""
+        """Add a connection. If there were too many, remove and return the oldest one, else return None."""
         oldest = next(iter(self._open.values())) if len(self._open) >= self.connections_max else None
         if oldest is not None:
             self.remove(oldest)
@@ -101,14 +101,14 @@ class Logins:
         return oldest
 
     def remove(self, login: TlsSaslChannel) -> None:
-        """Forget a connection that is authenticated or closed. Idempotent."""
+        """Remove a connection that is authenticated or closed, if it is still here."""
         if self._open.pop(login.connection, None) is not None:
             self.frame_taken(login)
 
     def received(self, login: TlsSaslChannel, count: int) -> TlsSaslChannel | None:
-        """Count `count` bytes added to the frame of `login`.
+        """Count `count` bytes that were added to the frame of `login`.
 
-        Return the oldest connection with a large frame, removed, if large frames take too much; else None.
+        If large frames take too much memory together, remove and return the oldest connection that has one.
         """
         if login.connection not in self._open or len(login.frame) <= LARGE_FRAME_BYTES:
             return None
@@ -136,7 +136,7 @@ class Logins:
 
 
 class SecureChannels:
-    """The channels of one processor by connection, and how each stage reports and closes them."""
+    """The TLS and SASL channels of one processor, with the functions that report on them and close them."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class SecureChannels:
         return self.turn.sessions.of(peer.channel, peer.connection)
 
     def name_of(self, peer: TlsSaslChannel, session: Connection | None = None) -> str:
-        """Return the name of a connection in the processor's log lines, with its listener."""
+        """Return the connection's id and listener for a log line."""
         return f"{(session or self.session_of(peer)).connection_id} on {peer.security.name}"
 
     def record_login(self, peer: TlsSaslChannel, how: str) -> None:
@@ -176,7 +176,7 @@ class SecureChannels:
         )
 
     def record_refusal(self, session: Connection, peer: TlsSaslChannel, why: str) -> None:
-        """Record a refused login in the audit log. The name that the client claims is not proved."""
+        """Record a refused login in the audit log, with the user name that the client has claimed, if any."""
         claimed = peer.sasl.claimed if peer.sasl is not None else ""
         names = Names.of([(claimed,)]) if claimed else Names()
         self.audit.tell(
@@ -190,7 +190,7 @@ class SecureChannels:
         self.native.close(peer.channel, reason, detail)
 
     def end_login(self, peer: TlsSaslChannel, reason: CloseReason) -> None:
-        """Close an unauthenticated connection: it took too long, or there are too many."""
+        """Close an unauthenticated connection because of its age or because there are too many."""
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
         peer.ended = True
         limit = _LOGIN_LIMITS[reason]
@@ -226,6 +226,6 @@ class SecureChannels:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the reason of a failure, without a byte of the data that was sent."""
+    """Return the reason of a failure as a text that contains no data of the client."""
     reason = getattr(error, "reason", None)
     return str(reason or error.strerror or type(error).__name__)

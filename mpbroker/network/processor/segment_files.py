@@ -1,7 +1,7 @@
-"""The segment files that answers are sent from: opened before an answer's first byte is written.
+"""Opens the segment files that answers are sent from, before the first byte of an answer is written.
 
-The turn's table has the open files (`files.pxd`); this module makes the system calls. Connections and files
-share a process's descriptors, and each has its part: otherwise idle connections could take the last one, and
+The turn has the table of open files (`files.pxd`); this module opens them. Connections and files have
+separate shares of the process's descriptors, since otherwise idle connections could take all of them, and
 fetches would fail. (Kafka opens a segment once, when it loads the log.)
 """
 
@@ -27,26 +27,26 @@ OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class Descriptors(NamedTuple):
-    """The descriptors of a process for segment files and for connections."""
+    """How many descriptors of a process are for segment files, and how many for connections."""
 
     files: int
     connections: int
 
 
 def shares(free: int) -> Descriptors:
-    """Divide the descriptors that are left. Connections get those that files will never need."""
+    """Divide `free` descriptors: a quarter for files, FILES_MAX at most, and the others for connections."""
     left = max(2, free - SPARE_DESCRIPTORS)
     files = max(1, min(FILES_MAX, left // FILES_SHARE))
     return Descriptors(files, left - files)
 
 
 def own_shares() -> Descriptors:
-    """Divide this process's descriptors. Call this before its first connection."""
+    """Divide the free descriptors of this process. Call this before its first connection."""
     return shares(descriptors_left())
 
 
 class SegmentFiles:
-    """The segment files of one processor, at most `most` of them open."""
+    """Opens the segment files of one processor, at most `most` at a time."""
 
     def __init__(self, turn: ProcessorTurn, most: int, log: logging.Logger, counters: CounterPage) -> None:
         self.files = TurnFiles(turn)
@@ -57,7 +57,7 @@ class SegmentFiles:
         self.is_short = False
 
     def open(self) -> None:
-        """Open the files that answers wait for. The fetch of a deleted file goes back to a handler."""
+        """Open the files that answers wait for. If one was deleted or replaced, a handler fetches again."""
         for channel in self.files.opening():
             try:
                 self._open_for(channel)
@@ -94,7 +94,7 @@ class SegmentFiles:
         self.files.resume(channel)
 
     def _descriptor(self, path: bytes) -> int:
-        """Open a segment, closing unused files if descriptors are short. Raises OSError."""
+        """Open a segment, closing unused files if no descriptor is left. Return its fd. Raise OSError."""
         while True:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -106,7 +106,7 @@ class SegmentFiles:
                 return fd
 
     def _complain(self, path: bytes, error: OSError) -> None:
-        """Log an error once, until a file can be opened again."""
+        """Log that a segment cannot be opened, but only once until a file can be opened again."""
         if not self.is_short:
             self.log.error(
                 "segment %s cannot be opened (%s): fetches wait. Raise the limit of open files (LimitNOFILE)",

@@ -1,4 +1,4 @@
-"""Writing answers: bytes of an arena block, slices of segment files."""
+"""Writes answers, which consist of bytes of an arena block and slices of segment files."""
 from mpbroker.network.processor.channel cimport Channel
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 

@@ -23,7 +23,10 @@ from shm.counters cimport counter_add
 cdef int send_bytes(
     ChannelTurn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
 ) noexcept nogil:
-    """Write from `part_sent` on. Return 1: all written; 0: socket full; 2: budget used up; -1: error."""
+    """Write the rest of `bytes` after `c.part_sent`, at most `budget` bytes, and reduce the budget.
+
+    Return 1 if all is written, 0 if the socket is full, 2 if the budget is used up, -1 on error (errno).
+    """
     cdef ssize_t n
     cdef uint64_t want
     while c.part_sent < length:
@@ -45,7 +48,7 @@ cdef int send_bytes(
     return 1
 
 cdef int send_file(ChannelTurn *t, Channel *c, Part *part, uint64_t *budget) noexcept nogil:
-    """Write a slice of a file from the page cache; otherwise like `send_bytes`."""
+    """Write a slice of a segment file by sendfile(2). Budget and result are as in `send_bytes`."""
     cdef OpenFile *entry = file_find(
         &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
     cdef ssize_t n
@@ -75,7 +78,7 @@ cdef int send_file(ChannelTurn *t, Channel *c, Part *part, uint64_t *budget) noe
     return 1
 
 cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Write the answer. Return 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
+    """Write the channel's answer, or a part of it. Return what `send_bytes` returns."""
     cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     cdef uint8_t *base = answer_base(&t.peers, a)
@@ -97,7 +100,7 @@ cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Begin to send `c.request.answer`, or wait for its files."""
+    """Begin to send `c.request.answer`, or wait until Python has opened its segment files."""
     c.part = 0
     c.part_sent = 0
     c.checked_ns = 0
@@ -131,7 +134,7 @@ cdef void continue_sending(ChannelTurn *t, Channel *c) noexcept nogil:
         close_channel(t, c, CloseReason.CLOSED_RESET, errno)
 
 cdef void finish_request(ChannelTurn *t, Channel *c) noexcept nogil:
-    """End a request that was answered, or that wanted no answer."""
+    """End a request whose answer is written, or that gets no answer, and unmute its channel."""
     note_finished(&t.metering, &c.request)
     free_request(&t.memory, &c.request)
     move(&t.lists, c, ChannelState.CHANNEL_READING)

@@ -1,4 +1,4 @@
-"""When the arena is used up: channels wait, and the longest waiting go on first.
+"""Handles a used-up arena of requests: channels wait for memory, and the longest waiting goes on first.
 
 (Kafka: Selector's muting while it is out of memory.)
 """
@@ -11,7 +11,7 @@ cdef void close_stalled(ChannelTurn *t) noexcept nogil
 cdef void shuffle(ChannelTurn *t, epoll_event *events, int count) noexcept nogil
 
 cdef inline bint may_be_stalled(ChannelTurn *t) noexcept nogil:
-    """Return whether channels wait for memory or files, so that stalled ones must be found."""
+    """Return whether channels or handlers wait for memory or files that stalled channels may hold."""
     return (
         t.memory.dry_since_ns or t.lists.starved_count or t.lists.unopened_count
         or replies_are_out(&t.peers)

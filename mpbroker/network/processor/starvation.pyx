@@ -36,7 +36,7 @@ cdef inline void forget_starved(ChannelTurn *t, uint32_t first, uint32_t count) 
     t.lists.starved_count -= count
 
 cdef void feed_starved(ChannelTurn *t) noexcept nogil:
-    """Resume channels that waited for memory, while there is memory."""
+    """Resume channels that wait for memory, the longest waiting first, until memory is used up."""
     cdef uint32_t count = t.lists.starved_count, fed = 0
     end_dry_spell(&t.memory, t.now_ns)
     if not may_have_room(&t.memory):
@@ -49,9 +49,9 @@ cdef void feed_starved(ChannelTurn *t) noexcept nogil:
         forget_starved(t, 0, fed)
 
 cdef void end_jam(ChannelTurn *t) noexcept nogil:
-    """If all memory is held by channels that wait for more, let the longest waiting one exceed the limit.
-    Otherwise no memory would ever be freed. One channel exceeds it at a time, as a single request may exceed
-    the limit anyway. Throttled channels are passed over.
+    """If channels that wait for more memory hold all memory, let the longest waiting one exceed the limit.
+
+    Otherwise no memory would ever be freed. A throttled channel is not chosen.
     """
     cdef uint64_t held = 0
     cdef uint32_t i, first = t.lists.starved_count
@@ -76,7 +76,7 @@ cdef inline bint holds_files(Channel *c) noexcept nogil:
     return c.state == ChannelState.CHANNEL_SENDING and c.request.answer.kind == SlotKind.SEND_PARTS
 
 cdef uint64_t progress_asked(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return the bytes that a channel must move within `stall_ns` while others starve."""
+    """Return the bytes that a channel must receive or send within `stall_ns` while others lack memory."""
     cdef ReplySlot *a = &c.request.answer
     cdef uint64_t holds = c.request.asked_bytes if c.request.block else 0
     if t.lists.unopened_count and holds_files(c):
@@ -87,8 +87,8 @@ cdef uint64_t progress_asked(ChannelTurn *t, Channel *c) noexcept nogil:
     return holds if holds > PROGRESS_BYTES else PROGRESS_BYTES
 
 cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel holds memory, could move, and has moved too little for too long. Single bytes
-    are no progress.
+    """Return whether a channel holds memory, waits for its client alone, and has received and sent less than
+    `progress_asked` bytes for `stall_ns`.
     """
     if (c.starved or c.held) and not window_holds_answers(&t.window, c):
         return False
@@ -107,8 +107,8 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel has held only bytes pipelined after a parked request or a throttle, for
-    `stall_ns`. Such a channel waits for the broker: close it only if another channel needs its memory.
+    """Return whether a channel that is throttled, or whose request is parked, has kept further received bytes
+    for `stall_ns`. It waits for the broker, not for its client: close it only if others need its memory.
     """
     if c.last_active_ns + t.memory.stall_ns >= t.now_ns:
         return False
@@ -117,7 +117,7 @@ cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
     return c.state == ChannelState.CHANNEL_THROTTLED and (c.stash != 0 or c.request.block != 0)
 
 cdef void close_stalled(ChannelTurn *t) noexcept nogil:
-    """Close channels that make no progress with memory or files others wait for, ten times a second."""
+    """Ten times a second, close stalled channels that hold memory or files that other channels need."""
     cdef uint32_t place = t.activity.links[t.channel_places].after
     cdef bint memory = t.memory.dry_since_ns or t.lists.starved_count or replies_are_out(&t.peers)
     cdef Channel *c
@@ -134,7 +134,7 @@ cdef void close_stalled(ChannelTurn *t) noexcept nogil:
     end_jam(t)
 
 cdef void shuffle(ChannelTurn *t, epoll_event *events, int count) noexcept nogil:
-    """Shuffle events while memory is low, so that it does not always go to the same sockets."""
+    """Shuffle the events of a turn, so that the same sockets do not always get the little memory left."""
     cdef int i
     cdef uint64_t k
     cdef epoll_event other

@@ -1,4 +1,4 @@
-"""Declarations of the kernel's interfaces that Cython's own lack."""
+"""Declarations of system calls and constants that Cython's own declarations lack."""
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef extern from "<sys/epoll.h>" nogil:

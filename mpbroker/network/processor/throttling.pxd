@@ -1,4 +1,4 @@
-"""Throttles of channels, and how a channel goes on when it is answered and no throttle lasts."""
+"""Starts and ends throttles, and unmutes channels whose answer is written and whose throttle is over."""
 from mpbroker.ipc.slots cimport ReplySlot
 from mpbroker.network.processor.channel cimport Channel
 from mpbroker.network.processor.channel_turn cimport ChannelTurn

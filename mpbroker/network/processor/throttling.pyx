@@ -15,7 +15,10 @@ from mpbroker.network.processor.window_entries cimport window_is_full
 
 
 cdef bint start_throttle(ChannelTurn *t, Channel *c, ReplySlot *a) noexcept nogil:
-    """Start the throttle, from the handler's answer on, before writing the answer (KIP-219)."""
+    """Throttle the channel before its answer is written (KIP-219). The time counts from the handler's answer.
+
+    Return False if the mute state does not allow a throttle.
+    """
     cdef uint64_t since = a.done_ns if 0 < a.done_ns < t.now_ns else t.now_ns
     if not mute_event(&t.mutes, c, THROTTLE_STARTED):
         return False
@@ -34,12 +37,14 @@ cdef void end_throttle(ChannelTurn *t, Channel *c) noexcept nogil:
         unmute(t, c)
 
 cdef void end_throttles(ChannelTurn *t) noexcept nogil:
-    """End the throttles expired by this turn's `now_ns`; the clock is not read again."""
+    """End the throttles that have expired at `t.now_ns`, when this turn began."""
     while t.mutes.timer_count and timer_at(&t.mutes, 1) <= t.now_ns:
         end_throttle(t, &t.channels[t.mutes.timers[1]])
 
 cdef void unmute(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Unmute an answered channel, unless a throttle lasts. A pipelined frame needs no further wake-up."""
+    """Unmute a channel whose request has ended, unless the channel is still throttled. If the next frame was
+    received already, queue its request now.
+    """
     cdef int framed
     if not mute_event(&t.mutes, c, UNMUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)

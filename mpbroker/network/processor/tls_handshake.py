@@ -1,4 +1,4 @@
-"""The TLS stages of a connection: its handshake, and the bytes of an open one (Kafka: SslTransportLayer)."""
+"""The TLS stages of a connection: handshake, then decrypting of requests (Kafka: SslTransportLayer)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HANDSHAKES_PER_TURN_MAX = 8
 
 
 class TlsHandshakes:
-    """Handshakes. `talk` begins the SASL exchange of a listener that has one."""
+    """TLS handshakes. `talk` begins the SASL exchange after the handshake of a SASL_SSL connection."""
 
     def __init__(self, channels: SecureChannels, talk: Callable[[TlsSaslChannel], None]) -> None:
         self._channels = channels
@@ -70,12 +70,12 @@ class TlsHandshakes:
         channels.native.opened(peer.channel, False, 0)
 
     def _fail(self, peer: TlsSaslChannel, why: str) -> None:
-        """Close after a failed handshake. OpenSSL has sent its alert already; nothing is held back."""
+        """Close after a failed handshake, without a delay. OpenSSL has sent its alert already."""
         self._report_failure(self._channels.session_of(peer), peer, why)
         self._channels.close(peer, CloseReason.CLOSED_TLS)
 
     def read_last_alert(self, pipe: TlsPipe, session: Connection, peer: TlsSaslChannel) -> None:
-        """Log the alert of a client that does not trust our certificate: a reset may come with it."""
+        """Log the TLS alert, if any, of a client that has closed, such as a refusal of our certificate."""
         if self.last_alerts >= HANDSHAKES_PER_TURN_MAX:
             return
         self.last_alerts += 1
@@ -98,7 +98,7 @@ class TlsHandshakes:
         channels.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
 
     def receive(self, peer: TlsSaslChannel) -> None:
-        """Decrypt into the turn's blocks until the turn has no room or the client sent no more."""
+        """Decrypt requests into the turn's blocks, until the turn has no room or no bytes are left."""
         assert peer.pipe is not None
         native, channel, pipe = self._channels.native, peer.channel, peer.pipe
         moved = 0

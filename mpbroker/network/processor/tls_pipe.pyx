@@ -3,11 +3,11 @@
 
 OpenSSL on the socket itself would take two system calls to read a record of 16 KiB and one to write it. Here
 one call reads up to 64 KiB, and one writes all records that the caller has encrypted. Decrypted bytes go
-straight into the caller's memory. A connection has memory of its own only for what its client has not read or
-has sent too early: one chunk at most, and nothing while it is idle.
+straight into the caller's memory. A connection has memory of its own only for encrypted bytes that the socket
+has not taken or that were received before they could be decrypted: one chunk at most, none while it is idle.
 
-All pipes of the process share the buffers. Each buffer is empty again before the call that filled it returns:
-the GIL is held all the time, and one thread of the process serves connections.
+All pipes of the process share the two buffers. Each method holds the GIL all the time and empties the buffers
+before it returns, and only one thread of the process serves connections.
 """
 
 import os
@@ -50,7 +50,7 @@ _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class MoreLater(Exception):
-    """The socket has more bytes, which epoll will not report again. Serve other channels first."""
+    """Raised if a call has used up its share: the socket may have more bytes, which epoll does not report."""
 
 
 cdef uint8_t received[CIPHERTEXT_BYTES]
@@ -67,7 +67,7 @@ cdef void forget(Bytes *some) noexcept nogil:
     some.at = some.end = 0
 
 cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
-    """Append bytes. Return False if memory is exhausted."""
+    """Append `n` bytes of `data`. Return False if memory is exhausted."""
     cdef uint8_t *base
     if to.at:
         # Reuse the place of consumed bytes: a reader that never takes all would make the buffer grow forever.
@@ -85,7 +85,7 @@ cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
 # ---- OpenSSL's side
 
 cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
-    """Take what OpenSSL writes (BIO write). It never waits: memory holds what the socket does not take."""
+    """Buffer encrypted bytes from OpenSSL (BIO write). Return `n`, or -1 if memory is exhausted."""
     global staged_end
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     BIO_clear_retry_flags(bio)
@@ -99,14 +99,14 @@ cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
     return n
 
 cdef bint keep_staged(Wire *wire) noexcept nogil:
-    """Move the staged bytes after earlier ones. Return False without memory: the connection is lost."""
+    """Move the shared buffer's bytes to the connection's own memory. Return False if memory is exhausted."""
     global staged_end
     cdef size_t n = staged_end
     staged_end = 0
     return n == 0 or append(&wire.left, staged, n)
 
 cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
-    """Give OpenSSL bytes to read (BIO read)."""
+    """Give OpenSSL encrypted bytes of the client (BIO read). Return their number, 0 at the end, or -1."""
     global received_at
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     cdef size_t n = room
@@ -136,13 +136,13 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     return <int>n
 
 cdef bint has_spoken(Wire *wire) noexcept nogil:
-    """Return whether the client has sent bytes or disconnected. Only then OpenSSL's 40 KiB are needed."""
+    """Return whether the client has sent bytes or disconnected. OpenSSL's memory is allocated only then."""
     cdef uint8_t first
     wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
     return wire.begun
 
 cdef bint fill(Wire *wire) noexcept nogil:
-    """Receive from the socket. Return False if nothing came, the client closed, or the share is used up."""
+    """Receive from the socket. Return False if no bytes came, or if this call has used up its share."""
     global received_at, received_end
     cdef ssize_t n
     if wire.ended:
@@ -183,9 +183,9 @@ cdef BIO_METHOD *METHOD = new_method()
 # ---- the caller's side
 
 cdef class TlsPipe:
-    """The server's side of a TLS connection. The caller keeps the descriptor.
+    """The server's side of a TLS connection. The caller closes the descriptor.
 
-    `recv`, `recv_into` and `send` behave like those of a non-blocking socket.
+    `recv`, `recv_into` and `send` behave like the methods of a non-blocking socket.
     """
 
     def __init__(self, int fd, ServerContext context not None):
@@ -198,10 +198,10 @@ cdef class TlsPipe:
         forget(&self.wire.early)
 
     def handshake(self) -> bool:
-        """Go on with the handshake; return whether it is done.
+        """Continue the handshake. Return whether it is done and its last bytes are written.
 
-        Raises ssl.SSLError: it failed; the alert was sent if it could be. Raises ssl.SSLEOFError: the client
-        has closed. Raises MoreLater: other channels go first.
+        Raise ssl.SSLError if the handshake fails, after sending the alert if possible; ssl.SSLEOFError if the
+        client has closed; MoreLater if more bytes are to be read, but other channels go first.
         """
         cdef int done
         if not self.wire.begun and not has_spoken(&self.wire):
@@ -226,15 +226,15 @@ cdef class TlsPipe:
         raise error
 
     def flush(self) -> bool:
-        """Write the encrypted bytes; return whether all are written."""
+        """Write the encrypted bytes that wait for the socket. Return whether all are written."""
         return self.write_left()
 
     def encrypt(self, const unsigned char[::1] data) -> bool:
-        """Encrypt all of `data`; return whether it is written too. If not, `flush` has to write the rest."""
+        """Encrypt all of `data` and write as much as the socket takes. Return whether all is written."""
         return self.write_encrypted(&data[0], data.shape[0]) if data.shape[0] else self.write_left()
 
     cdef _open(self):
-        """Create the state of OpenSSL, 8 KiB with 3.0 and 16 with 3.5. A silent client needs none."""
+        """Create OpenSSL's state of the connection: 8 KiB with OpenSSL 3.0, 16 KiB with 3.5."""
         cdef BIO *bio = BIO_new(METHOD)
         if bio == NULL:
             raise MemoryError
@@ -248,7 +248,7 @@ cdef class TlsPipe:
         SSL_set_accept_state(self.tls)
 
     cdef size_t waiting(self) noexcept:
-        """Return the bytes that are encrypted and not yet written."""
+        """Return the number of bytes that are encrypted and not yet written."""
         return remaining(&self.wire.left)
 
     cdef bint write_left(self) except -1:
@@ -280,9 +280,9 @@ cdef class TlsPipe:
         return at == n
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Encrypt all of `data`; `flush` returns True once it is written.
+        """Encrypt all of `data` and return its length. `flush` returns True once all is written.
 
-        Raises BlockingIOError: earlier bytes wait, and nothing was taken.
+        Raise BlockingIOError, and take nothing, if earlier bytes are not written yet.
         """
         if not self.flush():
             raise BlockingIOError
@@ -290,10 +290,10 @@ cdef class TlsPipe:
         return len(data)
 
     def recv_into(self, unsigned char[::1] room) -> int:
-        """Decrypt into `room`; return the number of bytes, 0 at the end of the stream.
+        """Decrypt into `room`. Return the number of decrypted bytes, 0 at the end of the stream.
 
-        Raises BlockingIOError: no bytes are left, here or in the socket. Raises MoreLater: nothing yet, and
-        other channels go first; with some bytes `had_share` is set.
+        If no byte can be decrypted, raise BlockingIOError for an empty socket, MoreLater if other channels go
+        first. If other channels go first after some bytes, `had_share` is True.
         """
         cdef size_t got = 0, n = 0, most = room.shape[0]
         if self.failed is not None:
@@ -332,7 +332,7 @@ cdef class TlsPipe:
         return bytes(data[: self.recv_into(data)])
 
     def close(self) -> None:
-        """Send TLS's closing alert, if that needs no waiting."""
+        """Send TLS's closing alert (close_notify) if the socket takes it at once."""
         if self.tls == NULL:
             return
         self._begin()
@@ -346,27 +346,27 @@ cdef class TlsPipe:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the client has sent something that the handshake answers."""
+        """Return whether the client has sent bytes or disconnected."""
         return self.wire.begun
 
     @property
     def had_share(self) -> bool:
-        """Return whether the last call ended early, with more to read, so that other channels go first."""
+        """Return whether the last call has left bytes unread because other channels go first."""
         return self.wire.more
 
     @property
     def carries_answer(self) -> bool:
-        """Return whether bytes of an answer are encrypted and not known to be written."""
+        """Return whether bytes of an answer are encrypted, but perhaps not yet written."""
         return self.in_flight != 0
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of this connection's own memory."""
+        """Return the size in bytes of the memory for this connection's encrypted bytes."""
         return self.wire.left.end + self.wire.early.end
 
     @property
     def cipher(self) -> str:
-        """Return the name of the cipher, as OpenSSL spells it; empty before the handshake is done."""
+        """Return OpenSSL's name of the cipher; "" before the handshake is done."""
         cdef const SSL_CIPHER *chosen = NULL
         if self.tls != NULL:
             chosen = SSL_get_current_cipher(self.tls)
@@ -374,12 +374,12 @@ cdef class TlsPipe:
 
     @property
     def version(self) -> str:
-        """Return the TLS version; empty before the client has sent something."""
+        """Return OpenSSL's name of the TLS version; "" before the client has sent bytes."""
         return SSL_get_version(self.tls).decode() if self.tls != NULL else ""
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """Return the client's certificate in DER; None if it sent none."""
+        """Return the client's certificate in DER; None if the client has sent none."""
         cdef X509 *found = NULL
         if self.tls != NULL:
             found = SSL_get_peer_certificate(self.tls)
@@ -404,7 +404,7 @@ cdef class TlsPipe:
         self.wire.more = False
 
     cdef _end(self):
-        """Move what this call leaves into the connection's own memory: the next call reuses the buffers."""
+        """Move bytes left in the shared buffers to the connection's own memory. Raise MemoryError."""
         global received_at, received_end
         cdef bint kept = keep_staged(&self.wire)
         if received_at < received_end:
@@ -414,7 +414,7 @@ cdef class TlsPipe:
             raise MemoryError
 
     cdef size_t _written(self, const uint8_t *data, size_t n) except? 0:
-        """Write to the socket; return how many bytes it took. Raises OSError."""
+        """Write to the socket. Return how many bytes the socket has taken. Raise OSError."""
         cdef ssize_t taken
         if n == 0:
             return 0
@@ -429,7 +429,7 @@ cdef class TlsPipe:
                 raise os_error(c_errno)
 
     cdef object _error(self, int done):
-        """Return why OpenSSL did not go on; None: it waits for the client."""
+        """Return the error that stopped OpenSSL; None if OpenSSL only waits for bytes of the client."""
         cdef int kind = SSL_get_error(self.tls, done)
         if kind == SSL_ERROR_WANT_READ:
             return None

@@ -1,9 +1,9 @@
-"""TLS and SASL on a processor's connections: which stage serves a channel, and when (Kafka: Selector).
+"""TLS and SASL on a processor's connections: chooses the stage that serves a channel (Kafka: Selector).
 
 The native turn names the channels that need Python. Until a client is authenticated, Python reads its few
-bytes into a small buffer of the connection (`tls_handshake`, `sasl_exchange`). Then a plain connection
-becomes an ordinary one; a TLS connection has OpenSSL decrypt into the turn's blocks and encrypt its answers
-(`tls_pipe`). Nothing here blocks, and each channel gets a bounded share of a turn.
+bytes into a small buffer of the connection (`tls_handshake`, `sasl_exchange`). Then the turn alone serves a
+connection without TLS. For a connection with TLS, Python decrypts into the turn's blocks and encrypts answers
+(`tls_pipe`). No call blocks, and each channel gets a bounded share of a turn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REFRESH_NS = 1_000_000_000
 
 
 class TlsSaslChannels:
-    """The TLS and SASL connections of a processor; `listeners`: by number, those that are not PLAINTEXT."""
+    """The TLS and SASL connections of a processor. `listeners` has the TLS and SASL listeners by number."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class TlsSaslChannels:
             self.add_listener(number, security)
 
     def follow(self, config: BrokerConfig) -> None:
-        """Apply the settings that are not a listener's. Each processor has its share of the connections."""
+        """Apply the settings of the broker. Processors share max.unauthenticated.connections equally."""
         self.sasl.follow(config)
         logins = self.channels.logins
         logins.limit_ns = config.connections_max_login_ms * 1_000_000
@@ -92,7 +92,7 @@ class TlsSaslChannels:
             )
 
     def remove_listener(self, number: int) -> None:
-        """Forget a listener: it gets no more connections."""
+        """Forget a listener, which gets no more connections."""
         self.listeners.pop(number, None)
         self.sasl.offers.pop(number, None)
 
@@ -114,7 +114,7 @@ class TlsSaslChannels:
         peer.pipe = TlsPipe(fd, security.keystore.context)
 
     def serve(self) -> None:
-        """Serve every channel that the turn has named, each with its share of the turn."""
+        """Serve every channel that the turn has marked for Python, each for a bounded share of the turn."""
         channels, native = self.channels, self.channels.native
         shares = {Stage.SHAKING: HANDSHAKES_PER_TURN_MAX, Stage.TALKING: TALKS_PER_TURN_MAX}
         self.tls.last_alerts = 0
@@ -156,7 +156,7 @@ class TlsSaslChannels:
         self.stages[peer.stage](peer)
 
     def closed(self, session: Connection, reason: int) -> None:
-        """Close the descriptor of a connection closed by the turn, after TLS's closing alert if possible."""
+        """Close the descriptor of a connection that the turn has closed. First send TLS's closing alert."""
         self.sasl.held.pop(session.connection, None)
         peer = self.channels.peers.pop(session.connection, None)
         if peer is not None:
@@ -172,13 +172,13 @@ class TlsSaslChannels:
         sock.close()
 
     def timeout_ms(self, most_ms: int) -> int:
-        """Return how long the turn may sleep, `most_ms` at most."""
+        """Return how many ms the turn may sleep until an answer is due, `most_ms` at most."""
         if (due_ns := self.sasl.next_due_ns()) is None:
             return most_ms
         return max(0, min(most_ms, -(-(due_ns - self.channels.now_ns()) // 1_000_000)))
 
     def work(self) -> None:
-        """End late logins, send answers that are due, load certificates."""
+        """End logins that take too long, send held answers that are due, and load changed certificates."""
         now_ns = self.channels.now_ns()
         for late in self.channels.logins.overdue(now_ns):
             self.channels.end_login(late, CloseReason.CLOSED_LOGIN_TIMEOUT)
@@ -202,5 +202,5 @@ class TlsSaslChannels:
                 log.error(text, security.name, error)
 
     def close(self) -> None:
-        """Sum up the audit events since the last summary, before the process ends."""
+        """Log the audit events since the last summary. Call it before the process ends."""
         self.channels.audit.close()

@@ -1,4 +1,4 @@
-"""The state of the processor's native turn; turn.pyx has the phases."""
+"""The state of the processor's native turn. turn.pyx has the phases of a turn."""
 from libc.stdint cimport uint64_t
 
 from mpbroker.ipc.meters cimport Meters

@@ -1,25 +1,25 @@
-"""One wake-up of a processor: receive, frame, parse headers, hand to handlers, send answers; without the GIL.
+"""A turn: one wake-up of a processor, in which it receives requests and sends answers, without the GIL.
 
-A turn does all that a wake-up brought, in phases, in Kafka's order (SocketServer.Processor.run):
+A turn has these phases, in Kafka's order (SocketServer.Processor.run):
 
     sleep      arm the doorbell, check the rings, epoll_wait
-    answers    every reply in every ring: start writing it; when it is written go on reading that connection
-    sockets    readable: receive into an arena block until a frame is whole; writable: go on writing
-    dispatch   the FIFO goes as one batch to the handler with the least load
+    answers    start to write every answer in the rings; read a connection again when its answer is written
+    sockets    receive from readable ones into arena blocks until a frame is whole; write to writable ones
+    dispatch   give the requests of the FIFO in batches to the handlers with the least load
     publish    one store per ring, one doorbell per handler
 
 Sockets are edge-triggered and registered once, so muting a channel costs no system call: it is just not read.
-The turn returns to Python what needs a decision: new connections, closed ones, segment files to open, orders
-of the supervisor.
+The turn returns to Python if there are new or closed connections, segment files to open, or orders of the
+supervisor.
 
-The state that all phases share is a struct of the parts' structs (channel_turn.pxd). A part knows its own
-struct, and those further down:
+The phases share one struct (channel_turn.pxd), which contains a struct for each part. A part uses its own
+struct, and the structs of the parts below it:
 
     take_connections, socket_event              intake, events, starvation
     take_all_answers, dispatch, publish         dispatch, window_answers, api_versions; peer_failure
     reading and writing a channel               sending, throttling, receiving
-    closing it                                  closing
-    what they stand on                          window_entries, answers, lists, memory, muting, queue, peers,
+    closing a channel                           closing
+    parts that all of these use                 window_entries, answers, lists, memory, muting, queue, peers,
                                                 metering, files, activity, reports, acceptors
 """
 from libc.errno cimport EINTR, errno
@@ -161,7 +161,7 @@ cdef int run_turn(
 
 
 class PollFailed(OSError):
-    """The kernel no longer reports which sockets are ready."""
+    """Raised if epoll_wait fails, so that no socket is reported as ready any more."""
 
 
 cdef class ProcessorTurn:
@@ -277,12 +277,12 @@ cdef class ProcessorTurn:
             raise OSError(errno, "epoll_ctl")
 
     def saw_orders(self) -> None:
-        """Confirm that the orders `look_at_orders` found are done. A later order ends the next sleep."""
+        """Confirm that the orders found by `look_at_orders` are done. A later order ends the next sleep."""
         self.orders.order_seen = self.order_now
         self.orders.fence_order_seen = self.fence_order_now
 
     def look_at_orders(self) -> bool:
-        """Return whether there is an order that `saw_orders` has not confirmed. Call this before obeying."""
+        """Return whether there are orders that `saw_orders` has not confirmed. Call this before obeying."""
         self.order_now = load_acquire(self.orders.order)
         self.fence_order_now = load_acquire(self.orders.fence_order)
         return (
@@ -292,16 +292,16 @@ cdef class ProcessorTurn:
         )
 
     def turn(self, int timeout_ms) -> int:
-        """Run one turn. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE.
+        """Run one turn. Return flags for Python's work: CONNECTIONS, CLOSED, OPENING, TOLD, SECURE.
 
-        Raises PollFailed: epoll_wait failed.
+        Raise PollFailed if epoll_wait fails.
         """
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> int:
-        """Run turns while each finds something to do and nothing is for Python; otherwise like `turn`.
+        """Run turns until one finds nothing to do or Python has work. Return and raise as `turn` does.
 
-        What Python does between two turns costs more than they do.
+        Returning to Python between two turns would cost more than the turns.
         """
         return self._turns(timeout_ms, NATIVE_AT_MOST_NS)
 
@@ -330,10 +330,8 @@ cdef class ProcessorTurn:
     def add_connection(
         self, int fd, int listener, int protocol=0, bint privileged=False,
     ) -> tuple[int, int] | None:
-        """Take over a connected non-blocking socket; return (channel, connection), or None when all places
-        are taken.
-
-        Raises OSError: the socket cannot be watched. It stays the caller's.
+        """Serve a connected non-blocking socket. Return (channel, connection id), or None if all channels are
+        used. Raise OSError if the socket cannot be watched. After None or an error the caller keeps it.
         """
         cdef int channel
         self.t.now_ns = self.t.metering.clock_ns = monotonic_ns()
@@ -350,8 +348,8 @@ cdef class ProcessorTurn:
         return self.t.open_count
 
     def handed(self) -> tuple[bytes, list[int]] | None:
-        """Return the message and the descriptors, one or none, of a connection that Python must decide about;
-        None if there is none. The caller then owns the descriptors.
+        """Return an acceptor's message (handover.py) that Python must decide about, and its descriptors (one
+        or none), which the caller then owns. Return None if there is no such message.
         """
         if not self.intake.handed_waits:
             return None
@@ -360,27 +358,28 @@ cdef class ProcessorTurn:
         return message, [] if self.intake.handed_fd < 0 else [self.intake.handed_fd]
 
     def serve_plain(self, int listener, bint privileged, uint32_t connections_max) -> None:
-        """Serve new connections of a plain listener without Python, while fewer than `connections_max` are
-        open.
+        """Serve new connections of a PLAINTEXT listener without Python, while fewer than `connections_max`
+        connections of the processor are open.
         """
         self.intake.listener_kinds[listener] = IS_PLAIN | (IS_PRIVILEGED if privileged else 0)
         self.intake.connections_max = connections_max
 
     def ask_about(self, int listener) -> None:
-        """Ask Python about new connections of a listener."""
+        """Leave new connections of a listener to Python from now on."""
         self.intake.listener_kinds[listener] = 0
 
     def tell_closed(self, levels: Mapping[CloseReason, int], int level_at_start) -> None:
-        """Report a closed connection to Python only if the log level of its reason is enabled.
+        """Set the log level of each close reason. Closed connections are reported only at enabled levels.
 
-        `level_at_start` applies until clients set another level.
+        TLS and SASL connections are always reported. `level_at_start` is the least enabled level until a
+        client sets another one.
         """
         for reason, level in levels.items():
             self.t.reports.reason_levels[<int>reason] = level
         self.t.reports.log_level_at_start = level_at_start
 
     def answer_api_versions(self, bodies: list[bytes]) -> None:
-        """Answer common ApiVersions requests with the encoded response of their version.
+        """Answer common ApiVersions requests of version N with `bodies[N]`, an encoded response.
 
         Requests of other versions go to handlers.
         """
@@ -393,9 +392,9 @@ cdef class ProcessorTurn:
             self.prepared.api_versions_bytes[<int>version] = <uint32_t>len(body)
 
     def set_session(self, uint32_t channel, uint64_t connection, **known: Any) -> None:
-        """Record what authentication found out: see `Sessions.set`.
+        """Record the result of authentication in the session, as `Sessions.set` does.
 
-        Raises RuntimeError: a request of the connection is with a handler.
+        Raise RuntimeError if the connection has a request under way.
         """
         cdef Channel *c = &self.t.channels[channel] if channel < self.t.channel_places else NULL
         if c != NULL and (c.state == ChannelState.CHANNEL_WAITING or c.window_count):
@@ -435,7 +434,7 @@ cdef class ProcessorTurn:
             free_place(&self.t.lists, c)
 
     def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
-        """Close one connection. Python calls this when it fails to serve one, so that the others continue."""
+        """Close a connection that Python has failed to serve, so that other connections continue."""
         if channel < self.t.channels_used:
             close_channel(self.t, &self.t.channels[channel], reason, detail)
             publish(self.t)
@@ -447,9 +446,9 @@ cdef class ProcessorTurn:
     # ---- orders
 
     def welcome_handler(self, uint32_t number) -> None:
-        """Bind the rings of a new handler, or of a dead one's successor.
+        """Bind the rings of a handler that has started, perhaps in place of a dead handler.
 
-        A known handler keeps its requests: it began before this process did.
+        Do nothing if its rings are bound already, because the handler started before this process.
         """
         if self.t.peers.handlers[number].known:
             return
@@ -484,7 +483,7 @@ cdef class ProcessorTurn:
         t.lists.soon = True
 
     def leave_handler(self, uint32_t number) -> None:
-        """Give a handler no new requests; it finishes those it has."""
+        """Give a handler no new requests. The handler finishes its present requests."""
         self.t.peers.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
@@ -497,20 +496,20 @@ cdef class ProcessorTurn:
         publish(self.t)
 
     def welcome_log(self, uint32_t number=0) -> None:
-        """Bind the ring of a new log worker, or of a dead one's successor."""
+        """Bind the ring of a log worker that has started, perhaps in place of a dead log worker."""
         cdef Ring answers = self.memory.ring(topology.log_worker(number), self.t.process)
         cdef Doorbell bell = self.memory.doorbell(topology.log_worker(number))
         self.logs[number] = (answers, bell)
         self.t.peers.log_answers[number], self.t.peers.log_bells[number] = answers.ref, bell.ref
 
     def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
-        """Set other limits. A frame whose size was read already stays allowed."""
+        """Change the limits. A frame whose size was read already may exceed the new `frame_bytes_max`."""
         self.t.frame_bytes_max, self.t.queue.queued_requests_max, self.t.activity.idle_ns = (
             frame_bytes_max, queued_requests_max, idle_ns)
         self.t.lists.soon = True          # channels that wait for room in the queue may go on
 
     def set_window(self, uint32_t requests) -> None:
-        """Let `requests` requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
+        """Serve `requests` requests of a connection at a time, 1 to WINDOW_MOST. Raise ValueError."""
         cdef uint32_t before = self.t.window.window_most, i
         cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
@@ -534,7 +533,7 @@ cdef class ProcessorTurn:
     def close_idle(self, uint64_t before_ns) -> None:
         """Close all connections whose socket was last ready before `before_ns` (CLOCK_MONOTONIC).
 
-        It does not matter which event they wait for; Kafka does the same.
+        A connection that waits for an answer of the broker is closed, too, as in Kafka.
         """
         close_idle_channels(self.t, before_ns)
         publish(self.t)
@@ -545,10 +544,9 @@ cdef class ProcessorTurn:
         publish(self.t)
 
     def close_least_recently_active(self, listeners: Container[int] | None = None) -> int | None:
-        """Close the least recently active connection (among those of `listeners`, if given) to make room for
-        another one.
+        """Close the least recently active connection (of `listeners`, if given) to make room for another one.
 
-        Returns its id, or None. (Kafka: Processor.closeExcessConnections.)
+        Return the id of the closed connection, or None. (Kafka: Processor.closeExcessConnections.)
         """
         cdef uint32_t place = self.t.activity.links[self.t.channel_places].after
         cdef Channel *c
@@ -563,7 +561,7 @@ cdef class ProcessorTurn:
         return None
 
     def close_parked(self) -> None:
-        """Close the connections whose one request is parked: a stop waits for no long poll."""
+        """Close the connections whose one request is parked (a long poll): a stop does not wait for it."""
         cdef uint32_t i
         for i in range(self.t.channels_used):
             if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].request.parked:
@@ -580,7 +578,7 @@ cdef class ProcessorTurn:
     # ---- for tests: what lists.pyx has a table of
 
     def listed(self) -> dict[ChannelList, list[int]]:
-        """Return the channels of each list, in its order."""
+        """Return the channels of each list, in the order of the list."""
         cdef Lists *lists = &self.t.lists
         cdef Reports *r = &self.t.reports
         return {
@@ -593,9 +591,9 @@ cdef class ProcessorTurn:
         }
 
     def moves(self) -> set[tuple[int, int]]:
-        """Return (state, following state) of each kind of move that channels made."""
+        """Return (state, following state) of each change of state that channels have made."""
         return noted_moves(&self.t.lists)
 
     def entries(self) -> set[tuple[int, int]]:
-        """Return (state, list) of each kind of entry into a list that channels made."""
+        """Return (state, list) for each list that channels have entered in that state."""
         return noted_entries(&self.t.lists)

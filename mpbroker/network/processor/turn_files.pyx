@@ -1,4 +1,4 @@
-"""The turn's segment files for Python, which opens those that answers wait for."""
+"""Python's access to the turn's table of segment files: Python opens the files that answers wait for."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.unistd cimport close
 
@@ -38,7 +38,7 @@ cdef class TurnFiles:
         self.t = turn.t
 
     def limit(self, uint32_t most) -> None:
-        """Allow `most` open files; beyond half of that, idle ones are closed."""
+        """Allow `most` open files. Idle files are closed when more than half of `most` would be open."""
         self.t.files.most = min(most, <uint32_t>OPEN_FILES_MAX)
 
     def opening(self) -> list[int]:
@@ -57,7 +57,8 @@ cdef class TurnFiles:
         """Return the files to open for the channel's answer: [(slot, slot_generation, segment_base, inode,
         path)].
 
-        There is room for them, and its open files stay open. None: the channel has to wait, or is closed.
+        The table has room for them, and open files of the answer stay open. Return None if the channel has to
+        wait for room, or is closed.
         """
         cdef ChannelTurn *t = self.t
         cdef Channel *c = &t.channels[channel]
@@ -94,7 +95,7 @@ cdef class TurnFiles:
     def opened(
         self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd
     ) -> None:
-        """Hand an open segment file to the table, which closes it after a long time without use."""
+        """Put an open segment file into the table, which owns the descriptor from now on."""
         cdef FileTable *files = &self.t.files
         cdef OpenFile file
         cdef OpenFile *known = file_find(files, slot, slot_generation, segment_base, inode)
@@ -108,11 +109,11 @@ cdef class TurnFiles:
         place_file(files, &file)
 
     def forget(self) -> int:
-        """Close unused files; return how many. For a process that is out of descriptors."""
+        """Close half of the unused files, because the process is out of descriptors; return how many."""
         return forget_files(&self.t.files)
 
     def wait(self, uint32_t channel) -> None:
-        """Let the channel wait for room or a descriptor: until other answers end, or for a second."""
+        """Let the channel wait for room in the table or a descriptor, for a second at most."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return
@@ -124,7 +125,7 @@ cdef class TurnFiles:
         self.t.lists.unopened_count = self.t.lists.opening_count
 
     def resume(self, uint32_t channel) -> None:
-        """Send the channel's answer: its files are open."""
+        """Send the channel's answer. Its files must be open."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return
@@ -132,7 +133,7 @@ cdef class TurnFiles:
         publish(self.t)
 
     def ask_again(self, uint32_t channel) -> None:
-        """Give the request to a handler again, at most three times: a slice's file was replaced."""
+        """Let a handler repeat a fetch whose segment file was replaced; the third time, close the channel."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return

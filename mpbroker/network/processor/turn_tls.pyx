@@ -1,9 +1,9 @@
-"""Channels of TLS and SASL listeners: Python does their I/O, the turn their frames and answers.
+"""Channels of TLS and SASL listeners: Python does their I/O, the turn serves their frames and answers.
 
-A channel of a listener that is not PLAINTEXT begins as NEGOTIATING: nothing of it is read here, and Python
-has its socket. With TLS it becomes MOVED when the client is authenticated: Python has OpenSSL decrypt into
-its block and encrypt from its answer (tls_pipe.pyx), and the rest is as for any channel. Without TLS it
-becomes an ordinary channel and costs nothing more.
+A channel of a listener that is not PLAINTEXT begins as NEGOTIATING: the turn does not read it, and Python has
+its socket. When its client is authenticated, a channel with TLS becomes MOVED: Python decrypts into its block
+and encrypts its answers (tls_pipe.pyx), and the turn does the rest. A channel without TLS becomes an ordinary
+channel.
 """
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -38,7 +38,7 @@ from mpbroker.network.processor.window_entries cimport entry_at, window_holds_an
 from shm.counters cimport counter_add, monotonic_ns
 
 cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy a part from `at` on, as far as there is room. Returns the bytes; -1: its file cannot be read."""
+    """Copy at most `room` bytes of a part from `at` on. Return how many; -1 if its file cannot be read."""
     cdef OpenFile *entry = file_find(
         &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
     cdef uint64_t want = part.length - at
@@ -54,7 +54,7 @@ cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, u
     return -1
 
 cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy the answer's bytes after the written ones. Returns their count; -1: a segment cannot be read."""
+    """Copy at most `room` unwritten bytes of the answer. Return how many; -1 if a file cannot be read."""
     cdef ReplySlot *a = &c.request.answer
     cdef uint8_t *base = answer_base(&t.peers, a)
     cdef uint64_t at = c.part_sent, copied = 0, want
@@ -86,7 +86,7 @@ cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t roo
     return copied
 
 cdef uint64_t copy_window(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy the bytes of the window's answers that are next, after the written ones. Returns their count."""
+    """Copy at most `room` unwritten bytes of the answers to the window's oldest requests. Return how many."""
     cdef uint64_t copied = 0, want
     cdef uint32_t i
     cdef WindowEntry *e
@@ -104,7 +104,7 @@ cdef uint64_t copy_window(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t ro
     return copied
 
 cdef bint advance_answer(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
-    """Count `n` more bytes as written; return whether the answer is complete."""
+    """Count `n` more bytes of the answer as written. Return whether all of it is written."""
     cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
@@ -131,9 +131,9 @@ cdef enum:
     FIRST_CHUNK_BYTES = 63 << 10
 
 cdef class TlsSaslTurn:
-    """The channels of TLS and SASL listeners, for Python, which decides what each does next.
+    """Python's access to the channels of TLS and SASL listeners.
 
-    A channel's number may be used until the turn reports it closed.
+    Python may use the number of a channel until the turn reports that channel as closed.
     """
     cdef ProcessorTurn turn
     cdef ChannelTurn *t
@@ -148,13 +148,13 @@ cdef class TlsSaslTurn:
         return &self.t.channels[channel]
 
     def begin(self, uint32_t channel) -> None:
-        """Stop reading a new connection until `opened`. Python closes its descriptor from now on."""
+        """Leave a new connection to Python until `opened` is called. Python has to close its descriptor."""
         cdef Channel *c = self._channel(channel)
         c.secure = NEGOTIATING
         c.owned = 1
 
     def take(self) -> list[tuple[int, int, bool]]:
-        """Return (channel, connection, has an answer to write) of the channels that Python must serve."""
+        """Return (channel, connection id, has an answer to write) of each channel that Python must serve."""
         cdef ChannelTurn *t = self.t
         cdef Channel *c
         cdef uint32_t i
@@ -169,7 +169,7 @@ cdef class TlsSaslTurn:
         return out
 
     def renewal(self, uint32_t channel) -> tuple[int, bytes, bytes] | None:
-        """Return (descriptor, frame, bytes after it) of a request that begins re-authentication, or None."""
+        """Return (fd, frame, bytes after the frame) of a SaslHandshake on an open channel, or None."""
         cdef Channel *c = self._channel(channel)
         cdef char *base
         if c.secure != NEGOTIATING or c.request.block == 0:
@@ -186,7 +186,7 @@ cdef class TlsSaslTurn:
         return c.fd, frame, rest
 
     def opened(self, uint32_t channel, bint native, uint64_t expires_ns) -> None:
-        """Open an authenticated channel. `native`: its bytes are plain; the turn closes it, not Python."""
+        """Open an authenticated channel for requests. If `native` (no TLS), the turn does its I/O."""
         cdef Channel *c = self._channel(channel)
         c.secure = 0 if native else MOVED
         c.owned = not native
@@ -195,7 +195,7 @@ cdef class TlsSaslTurn:
         defer(&self.t.lists, c, True)
 
     def software(self, uint32_t channel, bytes name, bytes version) -> None:
-        """Note the software that ApiVersions named before authentication."""
+        """Note the client's software, which an ApiVersions request before authentication has named."""
         cdef Channel *c = self._channel(channel)
         session_software(
             &self.t.sessions[channel], <const uint8_t *>name, len(name),
@@ -203,7 +203,7 @@ cdef class TlsSaslTurn:
         count_client(&self.t.metering, c)
 
     def room(self, uint32_t channel) -> memoryview | None:
-        """Return the memory for decrypted bytes; None: nothing is to be read now."""
+        """Return memory for decrypted bytes of the channel; None if nothing may be read now."""
         cdef Channel *c = self._channel(channel)
         cdef uint64_t room
         if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING:
@@ -217,9 +217,9 @@ cdef class TlsSaslTurn:
             <char *>(self.t.memory.arena.base + c.request.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
-        """Take over `n` bytes that were written into `room`; return whether there may be room for more.
+        """Process `n` bytes that were written into the memory of `room`. Return whether more may be read.
 
-        A whole frame enters the window or mutes the channel.
+        The request of a whole frame enters the window, or mutes the channel.
         """
         cdef Channel *c = self._channel(channel)
         cdef int framed
@@ -236,25 +236,24 @@ cdef class TlsSaslTurn:
         return framed == 0
 
     def nothing(self, uint32_t channel) -> None:
-        """Note that the socket and the decrypted bytes are empty: epoll reports the next byte."""
+        """Note that neither the socket nor OpenSSL has bytes. Epoll will report the next byte."""
         cdef Channel *c = self._channel(channel)
         c.readable = 0
         if c.state == ChannelState.CHANNEL_READING and c.received == 0:
             free_request(&self.t.memory, &c.request)
 
     def ended(self, uint32_t channel) -> None:
-        """Note that the client sends nothing more: the connection closes when its window is answered."""
+        """Note that the client sends no more. The connection closes after the answers of its window."""
         stream_ended(self.t, self._channel(channel))
 
     cdef inline bint _has_answer(self, Channel *c) noexcept:
         return c.state == ChannelState.CHANNEL_SENDING or window_holds_answers(&self.t.window, c)
 
     def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
-        """Encrypt and write the answer, or the window's that are next, by chunks.
+        """Encrypt and write the channel's answer, or the next answers of its window, in chunks.
 
-        Go on until all is sent, the socket is full, or `most` bytes have moved.
-
-        A chunk counts as sent when all of it is written. Raises what the pipe raises.
+        Stop when all is sent, the socket is full, or `most` bytes are written. A chunk counts as sent when it
+        is written completely. Raise what the pipe raises.
         """
         cdef ChannelTurn *t = self.t
         cdef Channel *c = self._channel(channel)
@@ -285,7 +284,7 @@ cdef class TlsSaslTurn:
         return copy_window(self.t, c, into, room) if c.window_count else copy_answer(self.t, c, into, room)
 
     cdef bint _flush(self, Channel *c, TlsPipe pipe) except -1:
-        """Write the encrypted bytes; return whether all are written. Each byte taken counts as progress."""
+        """Write the pipe's encrypted bytes, and count them as progress. Return whether all are written."""
         cdef uint64_t before = pipe.waiting()
         cdef bint done = pipe.write_left()
         if before > pipe.waiting():
@@ -294,7 +293,7 @@ cdef class TlsSaslTurn:
         return done
 
     cdef bint _sent(self, Channel *c, uint64_t n):
-        """Count `n` bytes as written; return whether nothing remains to be written."""
+        """Count `n` bytes of answers as written. Return whether the channel has nothing more to write."""
         cdef bint was_full
         counter_add(self.t.counters, Counter.COUNT_WRITES, 1)
         active(&self.t.activity, c, self.t.now_ns)
@@ -313,17 +312,17 @@ cdef class TlsSaslTurn:
 
     @property
     def timed(self) -> bool:
-        """Return whether a client has a quota on the time of requests, so that `spent` must be called."""
+        """Return whether some client has a quota on request time. If so, the caller must call `spent`."""
         return self.t.metering.timed
 
     def spent(self, uint32_t channel, uint64_t connection, uint64_t ns) -> None:
-        """Add Python's time to a connection; does nothing if that is closed."""
+        """Add `ns` of Python's time to a connection's request time, if the connection is not closed."""
         cdef Channel *c = self._channel(channel)
         if c.connection == connection:
             c.network_ns += ns
 
     def later(self, uint32_t channel) -> None:
-        """Serve the channel again in the next turn: it had its share of this one."""
+        """Serve the channel again in the next turn, because it had its share of this turn."""
         defer(&self.t.lists, self._channel(channel), True)
 
     def active(self, uint32_t channel) -> None:
@@ -333,6 +332,6 @@ cdef class TlsSaslTurn:
         close_channel(self.t, self._channel(channel), reason, detail)
 
     def done(self) -> None:
-        """Give the requests that were received to the handlers now."""
+        """Give the queued requests to the handlers now."""
         dispatch(self.t, &self.turn.prepared)
         publish(self.t)

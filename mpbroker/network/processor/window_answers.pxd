@@ -1,4 +1,4 @@
-"""Answers to the requests of a window: taken in any order, written in the order of the requests."""
+"""Answers to a window's requests. They come in any order and are written in the order of the requests."""
 from libc.stdint cimport uint64_t
 
 from mpbroker.ipc.slots cimport ReplySlot

@@ -65,7 +65,7 @@ cdef void park_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogil:
         cancel(&t.peers, c, r)
 
 cdef int send_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Write the answers that are next, with one system call. Returns as `send_bytes`."""
+    """Write the answers to the oldest requests, with one system call. Return what `send_bytes` returns."""
     cdef iovec pieces[WINDOW_MOST]
     cdef msghdr message
     cdef WindowEntry *e
@@ -99,7 +99,7 @@ cdef int send_window(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1 if <uint64_t>n == want else 0
 
 cdef void window_written(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
-    """Count `n` more bytes of the answers that are next as written."""
+    """Count `n` more bytes of the window's answers as written, those to the oldest requests first."""
     cdef WindowEntry *e
     cdef uint64_t left
     cdef uint32_t i = 0
@@ -114,7 +114,7 @@ cdef void window_written(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
         i += 1
 
 cdef bint end_written(ChannelTurn *t, Channel *c) noexcept nogil:
-    """End the oldest entries whose answers are written or empty. Return False if the channel is closed."""
+    """Remove the oldest requests with written or empty answers. Return False if the channel is closed."""
     cdef WindowEntry *e
     cdef Request *r
     while c.window_count:
@@ -137,7 +137,7 @@ cdef bint end_written(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Write the answers that are next, and let the channel go on where it waited for that."""
+    """Write the answers to the oldest requests, and resume the channel if it waited for that."""
     cdef bint was_full = window_is_full(&t.window, c)
     cdef uint64_t begun_ns = begin_timing(&t.metering)
     cdef int done = 1
@@ -156,14 +156,14 @@ cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil:
             return
 
 cdef void after_answers_written(ChannelTurn *t, Channel *c, bint was_full) noexcept nogil:
-    """Let the channel go on where it waited for the answers that are written now."""
+    """Resume reading the channel if it waited until the window had room or was empty."""
     if c.window_count == 0:
         window_is_empty(t, c)
     elif was_full and not window_is_full(&t.window, c):
         defer_reading(&t.lists, c)
 
 cdef void window_is_empty(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Go on with what waited for all answers: a barred request, the client's end, a stop."""
+    """Continue after the window's last answer: close if the processor stops, otherwise read the channel."""
     if t.stopping:
         close_channel(t, c, CloseReason.CLOSED_STOPPING, 0)
         return

@@ -1,8 +1,8 @@
-"""The APIs whose requests may be under way with others of their connection, each with the reason.
+"""The APIs whose requests may be served together with others of their connection, each with the reason.
 
-A connection has a window of requests (max.in.flight.requests.per.connection). Requests of these APIs fill it;
-one of any other API waits until it is empty and then has the connection for itself, as every request has in
-Kafka. Answers are written in the order of the requests.
+A connection has a window of requests (max.in.flight.requests.per.connection), which only requests of these
+APIs enter. A request of another API waits until the window is empty, and the next request is read after its
+answer, as Kafka does with every request. Answers are written in the order of the requests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The window of a connection: requests under way while the next one is read (window_apis.py has the APIs).
 
-A whole request of such an API leaves its channel for an entry of the window, and the channel continues
-reading. All that are with a handler are with the same one, in the order in which they came; rings are FIFO.
-Answers come in any order and are written in the order of the requests. A request of another API waits,
-whole, until the window is empty (`barred`), and nothing is read after it. TLS channels receive and send
+A whole request of such an API moves from its channel to an entry of the window, and the channel continues to
+read. One handler has all of a window's requests at a time, in the order in which they came, since rings are
+FIFO. Answers come in any order and are written in the order of the requests. A whole request of another API
+waits until the window is empty (`barred`), and nothing after it is read. TLS channels receive and send
 through OpenSSL (turn_tls.pyx).
 """
 from libc.stdint cimport uint8_t, uint32_t
@@ -34,13 +34,14 @@ cdef inline bint window_is_full(Window *w, Channel *c) noexcept nogil:
     return c.window_count != 0 and c.window_count >= w.window_most
 
 cdef inline bint window_holds_answers(Window *w, Channel *c) noexcept nogil:
-    """Return whether the client has not read the answer that is next."""
+    """Return whether the answer to the window's oldest request has come, but is not written yet."""
     return c.window_count != 0 and entry_at(w, c, 0).answered
 
 cdef inline bint may_enter_window(Window *w, Channel *c) noexcept nogil:
-    """Return whether the whole request, whose header is parsed, may be under way with others.
+    """Return whether the channel's request, whose header is parsed, may enter the window.
 
-    Handlers keep the order of produces. Those after a commit that is served in pieces would overtake it.
+    Handlers keep the order of Produce requests. A long OffsetCommit must not enter, because it is served in
+    pieces and later requests would overtake it.
     """
     return (
         w.window_most > 1 and w.in_window[c.request.api_key]
@@ -73,7 +74,7 @@ cdef inline void enter_window(Window *w, Queue *q, Channel *c) noexcept nogil:
     enqueue_entry(q, c)
 
 cdef inline Peer *handler_of_window(Window *w, Peers *p, Channel *c) noexcept nogil:
-    """Return the handler that has requests of the window; NULL: none has."""
+    """Return the handler that has requests of the window; NULL if no handler has any."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
@@ -83,7 +84,7 @@ cdef inline Peer *handler_of_window(Window *w, Peers *p, Channel *c) noexcept no
     return NULL
 
 cdef inline WindowEntry *next_of_window(Window *w, Channel *c) noexcept nogil:
-    """Return the oldest entry that the FIFO has; NULL if it has none."""
+    """Return the window's oldest entry that is in the FIFO; NULL if there is none."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
@@ -93,7 +94,7 @@ cdef inline WindowEntry *next_of_window(Window *w, Channel *c) noexcept nogil:
     return NULL
 
 cdef inline WindowEntry *entry_of(Window *w, Channel *c, uint32_t number) noexcept nogil:
-    """Return the unanswered entry of a request; NULL if it has none."""
+    """Return the window's entry of the request `number` if it is not answered; otherwise NULL."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
@@ -103,7 +104,7 @@ cdef inline WindowEntry *entry_of(Window *w, Channel *c, uint32_t number) noexce
     return NULL
 
 cdef inline void leave_window(Window *w, Channel *c) noexcept nogil:
-    """Give up the oldest entry. Its block is free already."""
+    """Remove the window's oldest entry, whose block is freed already."""
     w.free_entries[w.free_entry_count] = c.window[c.window_first]
     w.free_entry_count += 1
     c.window_first = (c.window_first + 1) % WINDOW_MOST

@@ -1,7 +1,7 @@
 """PySpark with Spark's own Kafka connector, in an environment of its own, outside of the repository.
 
-Maven Central has the connector for another Spark than the one that our source is made for, so both get an
-interpreter of that Spark: `~/.cache/mpbroker/pyspark-4.0.0` (XDG_CACHE_HOME moves it). The first call takes
+Maven Central has no connector for the Spark version that our source is made for. So both are measured with
+the connector's PySpark, in `~/.cache/mpbroker/pyspark-4.0.0` (XDG_CACHE_HOME moves it). The first call takes
 some minutes and 1 GB; PYSPARK_ARCHIVE names a source distribution that was fetched before.
 """
 
@@ -28,7 +28,7 @@ def _home() -> Path:
 
 
 def is_there() -> bool:
-    """Return whether `python` and `jars` need no network."""
+    """Return whether PySpark and the jars were fetched, so that `python` and `jars` need no network."""
     return (_home() / "complete").exists()
 
 

@@ -1,8 +1,8 @@
 """A streaming query that changes its source: `… -m ops.bench.connector.checkpoints ADDRESS LOG_DIR WORK`.
 
-To be run with the interpreter of `ops.bench.connector`. Each line of standard input is a source, `kafka`,
-`local` or `remote`, that continues the one query from the one checkpoint until it has read all records.
-After each the program prints the (partition, offset) pairs of the records that it has got, as JSON.
+To be run with the interpreter of `ops.bench.connector`. Each line of standard input names a source: `kafka`,
+`local` or `remote`. With that source the program continues the same query from the same checkpoint, until
+all records are read. Then it prints the (partition, offset) pairs of the records that it has read, as JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def stream(spark: SparkSession, source: str, address: str, log_dir: str) -> Data
 
 
 def run(frame: DataFrame, work: Path) -> list[tuple[int, int]]:
-    """Return the records of all batches up to the present end."""
+    """Run the query until it has read all present records; return their (partition, offset) pairs."""
     got: list[tuple[int, int]] = []
 
     def take(batch: DataFrame, _number: int) -> None:

@@ -41,7 +41,7 @@ class PipelineFailed(Exception):
 
 @dataclass(frozen=True)
 class Results:
-    """Ids of the orders that are cleaned, and of those in the sink's topic; rows of the view."""
+    """Ids of the cleaned orders (`cleaned`), ids in the sink's topic (`large`), rows of the view `totals`."""
 
     cleaned: list[int]
     large: list[int]
@@ -52,7 +52,7 @@ class Pipeline:
     """A directory with the pipeline's files, and runs of it."""
 
     def __init__(self, directory: Path, servers: str) -> None:
-        """Write the files, for a broker that may be at another port than the last time."""
+        """Write the files anew, because the broker may have another port than in an earlier run."""
         self.directory = directory
         self._output = directory / "output.log"
         for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
@@ -65,7 +65,7 @@ class Pipeline:
             target.write_text(text.substitute(DIRECTORY=directory, SERVERS=servers), encoding="utf-8")
 
     def run(self, say: Callable[[str], None]) -> None:
-        """Run it to its end; `say` gets each step. Raises PipelineFailed."""
+        """Run the pipeline to its end; call `say` with each step. Raises PipelineFailed."""
         process = self._started()
         hangs = time.monotonic() + PATIENCE_S
         try:
@@ -88,7 +88,7 @@ class Pipeline:
             )
 
     def run_and_kill(self) -> None:
-        """Run it, and kill it as soon as orders are cleaned. Raises PipelineFailed."""
+        """Run the pipeline, and kill it as soon as it has cleaned orders. Raises PipelineFailed."""
         before = self._batches()
         process = self._started()
         hangs = time.monotonic() + PATIENCE_S
@@ -192,7 +192,7 @@ def results(directory: Path, servers: str) -> Results:
 
 
 def _files(table: Path) -> ds.Dataset:
-    """Return the valid files of a table: those in its log if a stream appends to it."""
+    """Return the valid files of a table. If a stream appends to the table, its log lists them."""
     log = sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem))
     if not log:
         return ds.dataset(table)
