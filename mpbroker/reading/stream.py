@@ -196,13 +196,8 @@ class Stream:
                 self._follower.wait(deadline - now)
 
     def _admitted(self, begun: StreamOffsets, view: StreamOffsets, *, everything: bool) -> StreamOffsets:
-<<<<<<< HEAD
-        """Return the view, cut to the limits."""
-        if everything or not self._options.is_limited:
-=======
         """Return the ends in `view`, reduced to the limits of a batch; `begun` if the batch is delayed."""
-        if everything or not _is_limited(self._options):
->>>>>>> docs29
+        if everything or not self._options.is_limited:
             return view
         begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
         now_ms = self._clock.monotonic() * 1000

@@ -1,10 +1,6 @@
 """Builds the jar of the JVM reader, the same bytes each time: python -m ops.setup.jvm_reader
 
-<<<<<<< HEAD
 Needs a JDK (javac 17 or newer) and the jars of the installed PySpark.
-=======
-Needs a JDK (javac 17 or newer) and the jars of the installed PySpark. The jar is for that Spark version only.
->>>>>>> docs29
 """
 
 from __future__ import annotations
