@@ -38,7 +38,7 @@ SEGMENT_FILES = (
 
 
 class SyncFailed(OSError):
-    """A final failure of a sync.
+    """Raised when a sync has failed; the sync must not be repeated.
 
     The next sync would report success, and the data of the page cache may exist nowhere else.
     """
@@ -98,7 +98,7 @@ def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, i
 
 @dataclass
 class Sealed:
-    """A segment that gets no more appends. With a size below 0 it has not been measured since the start."""
+    """A segment that gets no more appends. `size` and timestamps are -1 until it is measured."""
 
     base: int
     size: int = -1

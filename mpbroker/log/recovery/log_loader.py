@@ -512,7 +512,7 @@ class _Loader:
     ) -> tuple[int, int]:
         """Return (position, offset) of the last batch up to which the indexes are trusted.
 
-        Later entries are cut off, except a single later time entry, which is decided on after the check.
+        Cut off later entries, except a single time entry: it is kept or cut off after the check.
         """
         found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
         entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
@@ -594,6 +594,6 @@ def _trim(fd: int, entry_bytes: int) -> None:
 
 
 def _shorten(fd: int, size: int) -> None:
-    """Truncate the file to `size` unless it has that size: a changed file would have to be synced."""
+    """Truncate the file to `size`. Do not touch a file of that size, which then needs no sync."""
     if os.fstat(fd).st_size != size:
         os.ftruncate(fd, size)
