@@ -266,7 +266,7 @@ class RecoveryPool:
                 os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill the workers when all partitions are open, since a hanging one would not end by itself."""
+        """Kill the workers, some of which may hang. Call this when all partitions are open."""
         for worker in self.workers:
             worker.channel.close()
             os.kill(worker.pid, signal.SIGKILL)

@@ -1,10 +1,10 @@
 """Limits on the number of connections and on their rate (Kafka: ConnectionQuotas; sans-I/O).
 
-An acceptor calls `delay_ms` when it has accepted a connection. It waits until that time is over and
+An acceptor calls `delay_ms` when it has accepted a connection. It waits until this delay is over and
 `has_slot` returns True, and then calls `admit`. Meanwhile it serves its other listeners. An admitted
 connection counts until `remove` is called.
 
-The listener of the brokers is protected if there is another listener: only its own limits delay its
+The inter-broker listener is protected if there is another listener: only its own limits delay its
 connections, not the limits of all listeners together. `surplus` counts the connections above the limits
 of all listeners together; processors close the least recently active connections of the other listeners.
 """
