@@ -391,7 +391,7 @@ class Recovery:
         self._given_before: set[Key] = set()
 
     def takes(self, number: int) -> bool:
-        """Return whether workers open the partitions of that log directory."""
+        """Return whether workers open the partitions of log directory `number`."""
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:

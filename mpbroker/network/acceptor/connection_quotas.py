@@ -158,7 +158,7 @@ class ConnectionQuotas:
         self.add(listener, address)
 
     def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
-        """Return the rate limit (per second) that delays a connection, and whether it is the listener's."""
+        """Return the limit per second that delays a connection, and whether the limit is the listener's."""
         own = self._listeners[listener].rate
         if self.is_protected(listener) or own.throttle_ms(now_ms) >= self._broker_rate.throttle_ms(now_ms):
             return own.bound, True
@@ -189,7 +189,7 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Return the throttle in ms by the address's rate. A throttled connection counts in no rate."""
+        """Count a connection in its address's rate, and in no rate if it is throttled. Return the throttle (ms)."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0
