@@ -189,7 +189,7 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Count a connection in its address's rate, and in no rate if it is throttled. Return the throttle (ms)."""
+        """Count a connection in its address's rate, or in no rate if throttled. Return the throttle in ms."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0
