@@ -55,7 +55,7 @@ class ProduceOrder:
         return True
 
     def end(self, request: Request) -> None:
-        """Make the connection's next produce ready: this one is with the log workers, or answered.
+        """Make the connection's next produce ready, since `request` is with the log workers or answered.
 
         Further calls for the same request do nothing.
         """

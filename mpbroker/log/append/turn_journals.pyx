@@ -32,14 +32,12 @@ def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Request a background sync of all segments that the journals name, even if the rings are almost empty.
-    """
+    """Request a background sync of all segments that the journals name, before the journals are full."""
     commit_release(&turn.commit)
 
 
 def bypass_journals(AppendTurn turn, bint bypass) -> None:
-    """Have rounds sync the segments themselves, not the journals, if `bypass`; else use the journals again.
-    """
+    """Set whether commit rounds bypass the journals, and sync each partition's segment instead."""
     turn.commit.bypass = bypass
 
 
