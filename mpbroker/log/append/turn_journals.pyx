@@ -32,7 +32,7 @@ def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Request a background sync of all segments that the journals name, before the journals are full."""
+    """Request a background sync of all segments that the journals name, even if those are almost empty."""
     commit_release(&turn.commit)
 
 
@@ -42,7 +42,8 @@ def bypass_journals(AppendTurn turn, bint bypass) -> None:
 
 
 def journal_ends(AppendTurn turn, int log_dir) -> tuple[int, int]:
-    """Return (start, head): the part of the journal's endless stream that its ring must keep; zeros if
-    unused.
+    """Return the journal positions (start of the oldest record to keep, start of the next record to write).
+
+    Positions grow without end: the file is a ring. Both are 0 if the journal is not in use.
     """
     return turn.commit.journals[log_dir].start, turn.commit.journals[log_dir].head
