@@ -172,7 +172,7 @@ class Removal:
     def _steps(self, topic: _Topic) -> Generator[None, None, None]:
         """Rename the directories, close the files, forget the offsets, free the slots.
 
-        Renames precede closes: a close starts a sync of the files, and a rename would wait for the sync.
+        Renames come first: files are synced before they are closed, and a rename would wait for the sync.
 
         After a kill the slots still show the topic as deleted. By them a successor recognises the topic's
         directories that were not renamed (`SlotAllocator.deleted`).
