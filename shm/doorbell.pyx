@@ -46,9 +46,9 @@ cdef class Doorbell:
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits: Callable[[], bool]) -> bool:
-        """Arm, call `something_waits`, and if that is false sleep until a ring, a signal or the timeout.
+        """Arm the bell. Unless `something_waits()`, sleep until the bell rings, a signal or the timeout.
 
-        Return True if there was a ring, or if something waits. Consumer only.
+        Return True if the bell has rung, or if something waits. Consumer only.
         """
         cdef int most_ms = timeout_ms
         cdef bint is_rung, waits = False

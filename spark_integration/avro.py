@@ -138,7 +138,10 @@ class AvroType:
         return spark, _fields(converts) if converts else None
 
     def _union(self, branches: list[Any]) -> tuple[DataType, Convert | None]:
-        """Map a union as in Spark: null means nullable; two numbers become the wider one, others a struct."""
+        """Map a union as Spark does.
+
+        Null makes the type nullable. int with long is long, float with double is double; others are a struct.
+        """
         others = [branch for branch in branches if _kind(branch) != "null"]
         if not others:
             return NullType(), None
@@ -240,7 +243,7 @@ def parsed(schema: Any) -> Any:
 
 
 class _Written(NamedTuple):
-    """A writer's schema, with the bounds of its values."""
+    """A writer's schema, and the check that its encoded values need before fastavro decodes them, or None."""
 
     schema: Any
     bounds: Bounds | None

@@ -25,7 +25,7 @@ Bounds = Callable[[bytes, int], None]
 
 
 class OutOfBounds(ValueError):
-    """An encoded value is larger than it may be, or no value of the schema."""
+    """An encoded value is larger than it may be, or does not fit the schema."""
 
 
 def bounds_of(written: Any, *, is_resolved: bool) -> Bounds | None:

@@ -1,4 +1,4 @@
-"""Describes how encoded values become structs, in one form for functions on columns and for the source.
+"""Describes how encoded values become structs, for functions on columns as well as for the data source.
 
 A description is made where a query is written or planned. It travels to the workers, which make a decoder of
 it.
@@ -36,7 +36,7 @@ class MsgPack(msgspec.Struct, frozen=True):
 
 
 class Avro(msgspec.Struct, frozen=True):
-    """Decodes Avro. `writer` and `reader` are JSON text: it is hashable, so `_made` can cache decoders."""
+    """Decodes Avro. `writer` and `reader` are JSON text, since the cache of `_made` needs hashable keys."""
 
     writer: str | None
     reader: str | None
@@ -86,12 +86,12 @@ class AvroSchemas(NamedTuple):
 
 
 def msgpack_decoding(wanted: StructType, mode: Mode) -> Decoding:
-    """Describe decoding MessagePack into these fields, all of them nullable. Raises OptionError."""
+    """Return how to decode MessagePack into the fields of `wanted`, made nullable. Raises OptionError."""
     return _decoding(nullable_struct(wanted), mode, MsgPack())
 
 
 def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
-    """Describe decoding Avro. Asks a registry for the subject's schema, if no other schema is given.
+    """Return how to decode Avro. Asks a registry for the subject's schema, if no other schema is given.
 
     Raises OptionError, RegistryUnavailable.
     """

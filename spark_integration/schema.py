@@ -46,7 +46,7 @@ FIELDS: Final = {
 def schema_for(options: Mapping[str, str]) -> StructType | str:
     """Return all columns, or those in the option `columns`; in DDL, if Spark has to parse `valueSchema`.
 
-    Asks a registry if one has the schema of the values. Raises OptionError, RegistryUnavailable.
+    Gets the schema of values from a registry, if options name one. Raises OptionError, RegistryUnavailable.
     """
     names = chosen_columns(options, tuple(FIELDS))
     values = value_format(options)

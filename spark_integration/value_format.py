@@ -1,7 +1,7 @@
-"""Parses the options of values that the source decodes itself, `valueFormat` and those that go with it.
+"""Parses `valueFormat` and the options that go with it, with which the source itself decodes values.
 
-They mean the same as the arguments of `from_msgpack` and `from_avro`. The type of the column is decided when
-a query is loaded, in a process that has no JVM, so DDL is passed on for Spark to parse.
+The options mean the same as the arguments of `from_msgpack` and `from_avro`. The type of the column is
+decided when a query is loaded, in a process that has no JVM, so DDL is passed on for Spark to parse.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ValueFormat(NamedTuple):
         return self._avro_decoding().spark
 
     def decoding(self, column: DataType) -> Decoding:
-        """Return how to decode into a column of this type: `column_type`, or a user's choice of its fields.
+        """Return how to decode values into the struct `column`: `column_type`, or only some of its fields.
 
         May ask a registry. Raises OptionError, RegistryUnavailable.
         """
@@ -161,7 +161,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _without_corrupt(column: DataType, mode: Mode) -> StructType:
-    """Check the type of the column, and return the fields that are decoded. Raises OptionError."""
+    """Check the type of the column; return its fields without that of corrupt values. Raises OptionError."""
     if not isinstance(column, StructType):
         raise OptionError(
             f"schema: with valueFormat the column value is a struct, not {column.simpleString()}"

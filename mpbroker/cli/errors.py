@@ -65,7 +65,7 @@ def file_named(what: str) -> Iterator[None]:
 
 @contextmanager
 def explaining_openssl() -> Iterator[None]:
-    """Raise CliError, which names packages to install, if an import in the block fails without OpenSSL."""
+    """Raise CliError, which names packages to install, if an import in the block needs a missing OpenSSL."""
     try:
         yield
     except ImportError as error:

@@ -63,7 +63,7 @@ def group_names(where: ClusterAddress) -> list[str]:
 
 
 def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a function that completes the names read by `of`, and returns [] if the cluster is down."""
+    """Return a shell completion of the names that `of` reads; it finds none if the cluster is down."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         given = context.params

@@ -52,7 +52,7 @@ class Asked:
 
 
 class Cluster:
-    """A cluster; the first request connects. `advice` is appended to an error of connecting."""
+    """A client of a cluster. The first request connects. `advice` is added to connection errors."""
 
     def __init__(
         self, servers: list[tuple[str, int]], config: ClientConfig, advice: str = "does the broker run there?"
@@ -176,7 +176,7 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Wait until a node is ready. Raise an earlier AdvertisedUnreachable unless it is retriable."""
+        """Wait until a node is ready. If it failed with a final AdvertisedUnreachable, raise that at once."""
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:

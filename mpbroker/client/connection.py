@@ -6,7 +6,7 @@ max.in.flight.requests.per.connection wait for a response. A node answers in the
 response therefore belongs to the oldest request; any other correlation id ends the connection.
 
 Re-authentication (KIP-368) happens on the same connection, before the first request after it is due.
-Responses to earlier requests may still arrive then, since SASL's responses have reserved correlation ids.
+Responses to earlier requests may arrive meanwhile: only SASL's responses have reserved correlation ids.
 
 No method waits, and times are parameters. NetworkClient calls `progress` when the socket is ready.
 """

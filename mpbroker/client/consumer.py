@@ -1,4 +1,4 @@
-"""Reads records of a topic's partitions from their leaders: requests, and the fetched batches.
+"""Reads records of a topic: sends Fetch requests to the partitions' leaders, and yields the batches.
 
 (Kafka: Fetcher, CompletedFetch)
 """

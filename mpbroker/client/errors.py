@@ -129,7 +129,7 @@ def raise_all(failed: Sequence[ClientError]) -> None:
 
 
 def not_done(what: str, number: int, message: str | None = None) -> ApiFailed:
-    """Return an error about `what`, as "topic a". For codes of a missing `what`, it says "does not exist"."""
+    """Return an ApiFailed about `what` ("topic a"). Not-found codes get the message "does not exist"."""
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND):
         message = "does not exist"
     return ApiFailed(what, number, message)

@@ -1,8 +1,8 @@
 """Connections to the nodes of a cluster, over epoll (Kafka: NetworkClient, and Selector on its client side).
 
 The client connects to a node on demand and negotiates versions; then the node is ready for requests. `poll`
-does all reading, writing and waiting, ends connections that are late or idle, and completes requests. The
-cluster's metadata is refreshed meanwhile, by the node with the least load.
+does all reading, writing and waiting, ends connections that are late or idle, and completes requests. It
+also refreshes the cluster's metadata, from the node with the least load.
 
 Difference from Kafka: a send writes to the socket at once. Epoll waits for room in the socket only after an
 incomplete write, which saves two system calls per request.
@@ -103,7 +103,7 @@ class NetworkClient:
         return self.is_ready(node.id)
 
     def is_ready(self, node_id: int) -> bool:
-        """Return whether a request may be sent now, without connecting."""
+        """Return whether a request may be sent now. Unlike `ready`, do not begin to connect."""
         connection = self._nodes[node_id].connection if node_id in self._nodes else None
         return connection is not None and connection.is_ready(self._clock_ms())
 
@@ -387,7 +387,7 @@ def _timed_out(node: Node, request: ClientRequest) -> RequestTimedOut:
 
 
 def _configure(sock: socket.socket, config: ClientConfig) -> None:
-    """Set the socket's options. Set after connecting, the receive buffer would not limit TCP's window."""
+    """Set the socket's options, before it connects: only then does the receive buffer limit TCP's window."""
     if config.send_buffer_bytes != OS_DEFAULT:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
     if config.receive_buffer_bytes != OS_DEFAULT:

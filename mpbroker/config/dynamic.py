@@ -199,7 +199,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
 
 
 def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-    """Return `static` with the altered texts in `default`, then those in `broker`. Raises ValueError."""
+    """Return `static` altered by the texts in `default`, then by those in `broker`. Raises ValueError."""
     texts = {**default, **broker}
     counting = {name: text for name, text in texts.items() if name in DYNAMIC or names_limit(name)}
     values = {field_name(name): parse(name, text) for name, text in counting.items() if name in DYNAMIC}

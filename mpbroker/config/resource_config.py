@@ -115,7 +115,7 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
 
 
 def _inherited(broker: BrokerConfig, key: Key) -> str:
-    """Return the text that groups inherit: altered by clients, else from file or flags, else the default."""
+    """Return the value that groups inherit: set by clients, else by file or flags, else the default."""
     for name in (*key.synonyms, key.name):
         if (text := broker.altered.text(name) or static_text(broker, name)) is not None:
             return text

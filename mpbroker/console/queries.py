@@ -22,7 +22,7 @@ _Value = TypeVar("_Value")
 
 
 class BadQuery(Exception):
-    """A malformed query. The text has the problem."""
+    """A malformed query. The message names the problem."""
 
 
 class Query:

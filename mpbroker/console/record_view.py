@@ -1,4 +1,4 @@
-"""Records as the page gets them: texts or bytes, cut where they are long. Without I/O.
+"""Turns records into what the console's page shows: texts or bytes, cut where they are long. Without I/O.
 
 A key or value is null, or an object with "n" (its number of bytes) and "text", or "b64" if it is not UTF-8.
 "cut" means that only the first bytes are included.

@@ -483,7 +483,7 @@ class MetadataController:
         self._settle_announced()
 
     def _note_new(self, done: Round, state: MetadataState) -> None:
-        """Note the partitions that the round creates: they are empty. Call this before `state` is set."""
+        """Note for `_open` which partitions the round creates. Call this before `self.state` is replaced."""
         made = [topic_id for _, _, decision in done.decided for topic_id in decision.awaits]
         changed = [change.topic_id for _, _, decision in done.decided for change in decision.changes]
         for topic_id in (*made, *changed):

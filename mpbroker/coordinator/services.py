@@ -75,7 +75,7 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
 class Services:
     """Runs the group and the transaction coordinator (implements Host).
 
-    `metadata` returns the durable state. `ask` makes the metadata controller decide a coordinator's call.
+    `metadata` returns the durable state. `ask` passes a coordinator's call to the metadata controller.
     `handlers`: the running handlers, which may still append batches that an earlier coordinator allowed.
     """
 

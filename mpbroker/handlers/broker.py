@@ -112,7 +112,7 @@ class Broker(Services):
     def reader(self, topic: Topic, now: Partition) -> PartitionReader:
         """Return the reader of a partition, which avoids its damaged ranges.
 
-        Raises OSError if there is no directory, ValueError or OSError if the damaged ranges are not known.
+        Raises OSError if the partition has no directory, ValueError or OSError if the ranges are not known.
         """
         reader = self.readers.get(topic.name, now)
         word = self.damaged.load(topic.partitions[now.partition].slot)

@@ -49,7 +49,7 @@ class RequestContext(PendingRequest):
     ) -> Generator[None, None, tuple[list[Named], list[Named]]]:
         """Return (things that the client may use, things that it may not use); do the work in pieces.
 
-        A thing without a name counts as allowed: it does not exist, which its API reports.
+        A thing whose name is None does not exist. It counts as allowed, and its API reports the error.
         """
         allowed: list[Named] = []
         denied: list[Named] = []

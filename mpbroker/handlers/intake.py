@@ -129,7 +129,7 @@ class Intake:
         broker.responses.close(slot)
 
     def take_over_forwarded(self, number: int | None = None) -> None:
-        """Take over the turn's forwarded call of this number, if there is one; without a number, all."""
+        """Take over the call with this number that the native turn forwarded, if any; None: all calls."""
         for call in self._turn.take_forwarded(number):
             slot = unpack_request(call.request)
             is_lost = call.is_dropped or not self._arenas[slot.processor].check(slot.block, slot.generation)
@@ -156,9 +156,9 @@ class Intake:
         self.scheduler.forget_ended()
 
     def close_produces(self) -> None:
-        """After a log worker's death, close the connections of produces that no log worker has got yet.
+        """Close the connections of produces that no log worker has got yet, after the death of a log worker.
 
-        Processors count every produce as lost that a handler has taken and not answered.
+        Processors then treat as lost all produces that a handler has taken and has not answered.
         """
         for slot in self._produces.take_waiting():
             self._broker.responses.close(slot)

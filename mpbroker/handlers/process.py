@@ -134,7 +134,7 @@ class Handler:
         self.turn.forwarded_bytes_max = min(UNCOUNTED_BODY_BYTES, inline_bytes_max(config.message_max_bytes))
 
     def _choose_leaving(self) -> None:
-        """Have the turn leave every request to Python if the request log or faults need all of them."""
+        """Have the turn leave all requests to Python while requests are logged or a test injects faults."""
         self.turn.leaves_all = self.turn.logs_requests or bool(self.intake.faults)
 
     def set_log_up(self, worker: int, up: bool) -> None:

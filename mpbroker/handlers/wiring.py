@@ -115,7 +115,7 @@ def make_broker(
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """Remove and return the produces that wait for `request`, which closes its connection (`Responses`)."""
+    """Remove and return the waiting produces of the connection that `request` closes, if it is a produce."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 
@@ -173,7 +173,7 @@ def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Handle
 def forwarded_apis() -> list[tuple[int, int, int, int]]:
     """Return the APIs that the turn forwards by itself, in the form of `HandlerTurn.forward`.
 
-    Clients send these requests often, also while earlier requests of the connection are not answered yet.
+    They are the requests that clients send often and without waiting for earlier responses.
     """
     apis = all_apis()
     return [

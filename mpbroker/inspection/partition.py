@@ -154,7 +154,7 @@ def _read_epochs(partition: Partition) -> Epochs:
 
 
 def _check_epochs_of_batches(partition: Partition) -> None:
-    """Report batches whose leader epoch is not the checkpoint's, or the checkpoint if most batches differ."""
+    """Report batches that contradict the checkpoint of leader epochs; if most do, report the checkpoint."""
     odd = sum(len(segment.odd_epochs) for segment in partition.segments)
     if 2 * odd > sum(segment.batches for segment in partition.segments):
         text = f"{odd:,} batches are of another leader epoch"

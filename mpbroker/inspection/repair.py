@@ -1,10 +1,10 @@
 """Repair of a damaged partition: all whole batches stay, also those after damage, and can be served again.
 
 The repair holds the lock of the log directory, so no broker runs. A segment with damage is replaced in one
-step by a copy of its whole batches with the same offsets: there may be gaps, as after compaction. Batches of
-a wrong leader epoch get the epoch of their offset. The damaged file is kept under another name; indexes are
-rebuilt at the next start. After a kill at any point the partition is as damaged as before or repaired in
-part, and the repair can be done again.
+step by a copy of its whole batches with the same offsets: there may be gaps, as after compaction. Batches
+with a wrong leader epoch get the epoch that leader-epoch-checkpoint has for their offset. The damaged file is
+kept under another name; indexes are rebuilt at the next start. After a kill at any point the partition is as
+damaged as before or repaired in part, and the repair can be done again.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class BulletinReader:
     def poll(self) -> list[bytes]:
         """Return the messages published since the last call, oldest first.
 
-        A base is always the first message of the list.
+        If a new base was published, the list begins with the newest base: older messages are left out.
         """
         position = self._position.load(0)
         generation, tail = position >> 32, position & 0xFFFFFFFF

@@ -153,7 +153,7 @@ cdef ClientEntry *client_at(MetersRef *meters, int kind, int client) noexcept no
     return <ClientEntry *>(meters.clients_base + (kind * CLIENTS + client) * CLIENT_BYTES)
 
 cdef int client_enter(MetersRef *meters, int kind, const char *name, const char *version) noexcept nogil:
-    """Count a connection for its client, by name and version; return the client's number in this kind.
+    """Count a connection of a client (name and version). Return the client's number within its ClientKind.
 
     Return -1 if there are too many different clients. The texts are zero-terminated.
     """
@@ -495,9 +495,9 @@ class Reader:
         return found
 
     def quotas(self, process: int) -> tuple[list[list[int]], list[tuple[str, str, list[int]]]]:
-        """Return (rows of all clients together, indexed by QuotaKind, [(user, client id, row)]).
+        """Return (a list with one row per QuotaKind for all clients together, [(user, client id, row)]).
 
-        A row is a list of words, indexed by QuotaWord. The second part has an item for each client.
+        A row is a list of words, indexed by QuotaWord. The second list has an item for each client.
         """
         used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP
         alls = [[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)]

@@ -97,7 +97,7 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order about another process: welcome the role if `alive`; fence it if all four flags are False.
+    """An order about another process: `alive` says to welcome the role. If no flag is set, fence the role.
 
     `stage` is the number of a fence's step. Obey a welcome even if the process has died meanwhile: then an
     order to fence it follows.

@@ -76,7 +76,7 @@ cdef enum:
 
 
 class SessionGone(LookupError):
-    """Raised when a channel no longer serves a connection. The caller then holds no request of it."""
+    """Raised when a channel no longer serves a connection, never while one of its requests is held."""
 
 
 class TooLong(ValueError):

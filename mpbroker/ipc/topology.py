@@ -128,12 +128,12 @@ def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
 
 
 def handlers_of(processor: int) -> tuple[int, ...]:
-    """Return the indices of the handlers that take a processor's requests. The control plane has its own."""
+    """Return the indices of the handlers that serve a processor. The control plane has its own handler."""
     return (CONTROL_HANDLER,) if processor == CONTROL_PROCESSOR else HANDLERS[:MAX_HANDLERS]
 
 
 def processors_of(handler: int) -> tuple[int, ...]:
-    """Return the indices of the processors whose requests a handler takes. The control plane has its own."""
+    """Return the indices of the processors that a handler serves. The control plane has its own processor."""
     return (CONTROL_PROCESSOR,) if handler == CONTROL_HANDLER else PROCESSORS[:MAX_PROCESSORS]
 
 
@@ -199,7 +199,7 @@ def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of shared memory that depend on settings. The log workers share the `partition_slots`."""
+    """Sizes of shared memory that depend on settings. `partition_slots`: of all log workers together."""
 
     partition_slots: int = 16384
     request_limit_bytes: int = 1 << 30  # per processor, until the supervisor gives out another limit
@@ -364,7 +364,7 @@ class SharedMemory:
         return Doorbell(self.private.block("doorbells")[at : at + doorbell.BYTES], self.bell_fds[index])
 
     def arena(self, index: int) -> Arena:
-        """Return the arena of a process, for this process to allocate in or for borrowers of its blocks."""
+        """Return the arena in which a process allocates the blocks that it lends to other processes."""
         limit = self.sizes.reply_limit_bytes
         if is_processor(index):
             limit = self.words("request_limits").load(index)
@@ -387,7 +387,7 @@ class SharedMemory:
         return listener_counts(self.public, number)
 
     def rates(self, index: int) -> SharedRates:
-        """Return the usage of clients' quotas, for the handler with this index to record."""
+        """Return the usage of quotas by clients, which the handler with this index updates."""
         return SharedRates(
             self.private.block("quotas"),
             len(HANDLERS),

@@ -69,7 +69,7 @@ def run(context: ProcessContext) -> int:
 
 
 def await_first(context: ProcessContext) -> bool:
-    """Wait until the first worker has recovered the state of the last run. Return False if told to stop."""
+    """Wait until log worker 0 has recovered the state of the last run. Return False if told to stop."""
     startup_state = StartupState(context.memory.words("taken_over"))
     is_first = topology.log_worker_number(context.index) == 0
     context.counters.set_status("waiting for the first log worker to recover the last run")
@@ -346,7 +346,7 @@ class LogProcess:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
     def _publish_refusals(self, error: int) -> None:
-        """Publish the errno for the directories without room, or for all if none is full. 0: no error."""
+        """Publish an errno, or 0, for each log directory without room; for all of them if all have room."""
         paths = self._log_dirs() if error else []
         paths = without_room(paths) or paths
         for log_dir in self.manager.dirs:
@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish when an earlier check first saw the current commit round; 0 if no earlier check saw it."""
+        """Publish when the current commit round was first seen (ns); 0 if that is now, or without a round."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0
@@ -522,7 +522,7 @@ class LogProcess:
         return calls.Acknowledged()
 
     def _count_partitions(self) -> None:
-        """Count the partitions without the metadata log, which Kafka's ReplicaManager does not count."""
+        """Count all partitions but the metadata log's, which Kafka's ReplicaManager does not count either."""
         ours = METADATA_SLOT in self.manager.logs
         self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs) - ours)
         self.context.counters.set(Counter.COUNT_PARTITIONS_WAITING, self.manager.waiting.count)
@@ -560,9 +560,9 @@ class LogProcess:
             self._finish_fence(order)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the task after the death of `role`, or None if the task ends because `role` was its caller.
+        """Return the task's call and steps as they go on after the death of `role`; None if the task ends.
 
-        A task of the cleaner continues without a caller.
+        A task ends if `role` was its caller, but a task of the cleaner continues without a caller.
         """
         if call is None or call.owner != role:
             return call, steps

@@ -16,7 +16,7 @@ _RENAME_EXCHANGE: Final = 2
 
 
 def check_exchange(one: Path, other: Path) -> None:
-    """Check that the file system can exchange names, with two empty directories `one` and `other`.
+    """Check that the file system can exchange names: make, exchange and remove directories `one` and `other`.
 
     Raises CannotMove if the file system cannot do that, OSError.
     """

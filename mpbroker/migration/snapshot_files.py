@@ -1,8 +1,9 @@
 """Files of Kafka's snapshots of metadata: `<offset>-<epoch>.checkpoint` (Kafka: Snapshots, KIP-630).
 
 An export writes a snapshot for Kafka. mpbroker needs no snapshots, since its log has all records from the
-beginning. Kafka begins with the latest snapshot, and drops a log that ends before the snapshot, for instance
-an older log from a backup. So the next start of mpbroker and the next export remove the snapshot.
+beginning. The next start of mpbroker and the next export remove the snapshot, because it is out of date then,
+and Kafka would begin with it. Kafka also drops a log that ends before the latest snapshot, for instance an
+older log from a backup.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def remove_snapshots(directory: Path) -> list[Path]:
 
 
 def forget_exports(log_dirs: Sequence[str]) -> None:
-    """Remove the snapshots of earlier exports, because mpbroker uses the directories. Raises OSError."""
+    """Remove snapshots of earlier exports, which will lack the changes of this run. Raises OSError."""
     for log_dir in log_dirs:
         directory = Path(log_dir) / METADATA_DIRECTORY
         # False for a log directory that has failed meanwhile: the broker continues without it.

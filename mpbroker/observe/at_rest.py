@@ -33,7 +33,7 @@ class NotAtRest(Exception):
 
 
 def sample(log_dirs: Sequence[str]) -> tuple[Sample, Groups]:
-    """Take a sample of a stopped broker's directories, and of their groups. Raises NotAtRest, OSError."""
+    """Return a sample of a stopped broker's partitions, and its groups. Raises NotAtRest, OSError."""
     identities = _identities(log_dirs)
     directories = [open_directory(path) for path in identities]
     for one in directories:

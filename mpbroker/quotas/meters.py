@@ -16,7 +16,7 @@ KEY_BYTES = 8
 
 
 def key_of(secret: bytes, quota: str, limit: Limit) -> int:
-    """Return the hash of a budget, never 0. The secret prevents clients from choosing names that collide."""
+    """Return a hash of quota, user and client id, never 0. `secret` prevents chosen collisions."""
     name = f"{quota}\0{limit.user}\0{limit.client_id}".encode()
     return int.from_bytes(blake2b(name, digest_size=KEY_BYTES, key=secret).digest()) or 1
 

@@ -138,7 +138,7 @@ class _Watch:
 
     @property
     def is_due(self) -> bool:
-        """Return whether to read the catalog again: some partitions were not served when it was read."""
+        """Return whether the catalog has unserved partitions and is old enough to be read again."""
         return bool(self._catalog.unserved) and time.monotonic() - self._made_at > _KERNEL_ANSWER_S
 
     def state(self) -> _State:

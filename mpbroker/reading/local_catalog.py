@@ -1,4 +1,4 @@
-"""Finds topics in log directories: their partitions, their readable offsets, and where to cut ranges.
+"""Finds topics in log directories: partitions, readable offsets, and where to split a range into tasks.
 
 Records are read below the high watermark, or below the last stable offset for read_committed. While the
 broker runs, both offsets are in its partition table, in shared memory that `mpbroker.json` leads to. Without
@@ -322,14 +322,14 @@ def _why_not_served(slot: Partition) -> str | None:
 
 
 def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
-    """Return the served partitions that have no directory here, though others of the same topic have one."""
+    """Return the served partitions that `topic_ids` lacks, though it has another partition of their topic."""
     topics = {topic_id: topic for (topic, _), topic_id in topic_ids.items()}
     here = {(topic_id, number) for (_, number), topic_id in topic_ids.items()}
     return [(topics[key[0]], key[1]) for key in served if key[0] in topics and key not in here]
 
 
 def _has_moved(before: Served, after: Served) -> bool:
-    """Return whether a partition's log directory has changed: a listing in between may lack the partition."""
+    """Return whether a partition has changed its log directory. (A listing made meanwhile may lack it.)"""
     return any(key in before and before[key][0].log_dir != slot.log_dir for key, (slot, _) in after.items())
 
 

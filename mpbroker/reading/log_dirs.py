@@ -75,8 +75,9 @@ def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
     """Return the named log directories, and all other log directories of the same brokers.
 
     A broker with several log directories lists all of them in a file `mpbroker.dirs` in each. A topic may
-    have partitions in all of them. Apache Kafka has no such file, so `named` must be all directories. Raises
-    OptionError for a path that is not a log directory, FilesUnavailable if another directory cannot be read.
+    have partitions in all of them. Apache Kafka has no such file: `named` must contain all directories of a
+    Kafka broker. Raises OptionError for a path that is not a log directory, FilesUnavailable if another
+    directory cannot be read.
     """
     found: dict[Path, Identity] = {}
     for name in named:
@@ -147,8 +148,8 @@ class RunningBroker:
 def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBroker | None:
     """Attach the public shared memory of the broker that runs on the directory; None if no broker does.
 
-    Waits at most `patience_s` for a broker that is starting, or for the last processes of a killed broker.
-    Raises FilesUnavailable if a broker runs and its shared memory cannot be attached here.
+    Waits at most `patience_s` until a starting broker is ready, or the last process of a killed broker has
+    ended. Raises FilesUnavailable if a broker runs and its shared memory cannot be attached here.
     """
     begun = time.monotonic()
     while True:

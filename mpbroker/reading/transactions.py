@@ -148,11 +148,11 @@ def _index(path: Path) -> list[AbortedTransaction]:
 def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
     """Check that no later marker aborts the records below `offset` that were read as committed.
 
-    `unmarked` are producers of such records whose next marker is not below `offset`. Reads that marker of
-    each in [offset, bound). An abort marker whose index entry begins at or above `offset` ends a later
-    transaction (compaction removed the marker of the records that were read). An abort marker without such
-    an entry aborts the records that were read, and its entry was lost: this raises CorruptLog.
-    Raises SegmentGone, OSError, too.
+    `unmarked` are the producers of such records without a later marker below `offset`. For each producer the
+    function reads the first marker in [offset, bound). An abort marker whose index entry begins at or above
+    `offset` ends a later transaction (compaction removed the marker of the records that were read). An abort
+    marker without such an entry aborts the records that were read, and its index entry was lost: the function
+    raises CorruptLog. Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)
     for piece in pieces(directory, bound, offset, bound.offset) if offset < bound.offset else ():
@@ -178,8 +178,8 @@ def check_last_index(directory: Path, bound: Bound, aborted_end: int) -> None:
     """Check that the last aborted transaction in the partition table is in its `.txnindex` file.
 
     `aborted_end`, from the table, is one above the last abort marker, or 0. A missing entry can be detected
-    only in a segment that is never cleaned: the bound's or a later one. A deleted segment is no error: all
-    records of the transaction were deleted, too. Raises CorruptLog, OSError.
+    only in a segment that is never cleaned: that of `bound` or a later one. A deleted segment is no error:
+    all records of the transaction were deleted, too. Raises CorruptLog, OSError.
     """
     if not bound.segment_base < aborted_end < _NEVER:
         return

@@ -112,7 +112,8 @@ cdef class AbortedRanges:
         """Record that a transactional batch was read; do nothing without `complete`.
 
         Raises CorruptBatch for an abort marker of a transaction that this set lacks, if records of the
-        producer were returned. (If the set has it, compaction removed the marker of the returned records.)
+        producer were returned. (If this set has the transaction, the returned records are of an earlier one,
+        whose marker compaction has removed.)
         """
         cdef Marker marker
         cdef bint ends_none

@@ -20,7 +20,7 @@ _SMALLEST: Final = 14
 
 
 def old_length(head: bytes | memoryview) -> int:
-    """Return the length in bytes of the old message that begins with `head`; 0 if `head` begins none."""
+    """Return how many bytes the old message that begins with `head` has; 0 if there is no such message."""
     if len(head) < HEAD_BYTES:
         return 0
     _, size, _, magic = _HEAD.unpack_from(head)

@@ -119,7 +119,7 @@ TokenLookUp: TypeAlias = Callable[[ScramType, str], TokenLogin | None]
 
 
 def no_tokens(_kind: ScramType, _token_id: str) -> TokenLogin | None:
-    """Return None, as a TokenLookUp for a listener without delegation tokens."""
+    """Return None for every token id: the TokenLookUp of a listener without delegation tokens."""
     return None
 
 

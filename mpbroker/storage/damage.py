@@ -102,7 +102,7 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """Return all damages. In the segment being scrubbed, new findings replace those before `at`."""
+        """Return all damages. In the checked part of the segment `at`, `at.found` replaces old findings."""
         at = self.at
         if at is None:
             return list(self.damages)

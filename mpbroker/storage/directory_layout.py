@@ -222,7 +222,7 @@ def own_files(log_dir: Path) -> list[Path]:
 
 
 def directories_in(log_dir: Path) -> Iterator[str]:
-    """Yield the names of the subdirectories, except known ones that are not partitions. Raises OSError.
+    """Yield the names of the subdirectories, except those in names.NOT_PARTITIONS. Raises OSError.
 
     This is an iterator, since thousands of names take much memory. A directory that is created, renamed or
     removed during the iteration may be missed.

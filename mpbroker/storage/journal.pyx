@@ -166,7 +166,7 @@ cdef class JournalFile:
         """Raise JournalDamaged if a whole record follows the record at `sequence`, which is not whole.
 
         The last record may be torn if a crash interrupted its commit round. A later whole record proves that
-        the round was finished, so that the record at `sequence` is damaged.
+        the round was finished: then the record at `sequence` is not torn but damaged.
         """
         cdef uint64_t at, inner
         cdef const JournalRecord *found

@@ -42,7 +42,7 @@ def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int
 
 
 def shared(epochs: Epochs) -> Epochs:
-    """Return the object FIRST if `epochs` equals FIRST, so that most partitions share one object."""
+    """Return FIRST if `epochs` equals it, else `epochs`. So most partitions share one object."""
     return FIRST if len(epochs) == 1 and epochs[0] == FIRST[0] else epochs
 
 

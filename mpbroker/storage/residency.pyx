@@ -1,4 +1,4 @@
-"""Tests for Python whether parts of files are in the page cache."""
+"""Lets Python test whether parts of files are in the page cache."""
 from libc.stdint cimport int64_t
 
 from mpbroker.storage.residency cimport is_resident, pages_by_probes

@@ -157,7 +157,7 @@ def configure(level: str = "INFO", log_format: LogFormat = LogFormat.TEXT) -> No
 
 
 class _FollowingLogger(logging.Logger):
-    """A logger that uses the levels set by clients at once, in all processes (ipc.log_levels)."""
+    """A logger whose level clients can change at any time, in all processes at once (ipc.log_levels)."""
 
     words: ClassVar[Words]
 

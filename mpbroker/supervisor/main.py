@@ -189,8 +189,8 @@ class Supervisor:
     def _while_running(self) -> None:
         """Raise StopAsked after a stop signal. Ping systemd if that is due.
 
-        The tree calls this in each wait, so that a stop does not wait for acknowledgements. StopAsked may
-        interrupt a step such as a fence, which the stop then repeats or no longer needs.
+        The process tree calls this during each wait, so that a stop does not wait for acknowledgements.
+        StopAsked may interrupt a step such as a fence. The stop repeats that step or no longer needs it.
         """
         if self.signals:
             raise StopAsked

@@ -1,8 +1,8 @@
 """The entry points of the roles, and their imports, which the supervisor delays until its checks are done.
 
-The supervisor imports everything before it forks its first child. So the children share the memory, and
-the start of a child's successor reads no files, which may belong to another release by then. Importing each
-role while the previous role starts would save a tenth of the start time, but take 14 MB more memory (26 MB
+The supervisor imports everything before it forks its first child. So the children share the memory. A child's
+successor starts without reading files: the files may belong to another release by then. Importing each role
+while the previous role starts would save a tenth of the start time, but take 14 MB more memory (26 MB
 with the exporter).
 """
 

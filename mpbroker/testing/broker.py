@@ -490,7 +490,7 @@ class Broker:
 
 
 def _check_setting(what: str, path: Path) -> None:
-    """Raise BrokerFailed if `log.dirs`, a comma-separated list, cannot name the path."""
+    """Raise BrokerFailed if the path cannot be a value of `log.dirs`, which is a comma-separated list."""
     from mpbroker.config.broker import BROKER_KEYS
 
     try:

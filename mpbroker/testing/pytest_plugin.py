@@ -68,7 +68,7 @@ def mpbroker_own_broker(
 
 @pytest.fixture
 def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> Iterator[Callable[..., str]]:
-    """Return a function that creates topics like `Broker.create_topic`; they are deleted after the test.
+    """Return a function that works like `Broker.create_topic`. Its topics are deleted after the test.
 
     The default name of a topic is unique and begins with the test's name.
     """

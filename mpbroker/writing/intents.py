@@ -96,7 +96,7 @@ class Intent:
 
     @classmethod
     def from_json(cls, text: bytes) -> Intent:
-        """Parse the text of `to_json`. Raises SinkError for other text, also that of a later version."""
+        """Parse the text of `to_json`. Raises SinkError for any other text, including a later version's."""
         try:
             content = json.loads(text)
             version = content["version"]

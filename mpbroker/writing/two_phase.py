@@ -6,7 +6,7 @@ The order is that of Flink's two-phase sink. Tasks leave their transactions open
 3. records the new intent: from here on the batch is decided, and will be committed after any crash;
 4. commits the transactions, and records that the batch is committed.
 A batch that was decided is never written again: its tasks write nothing, or abort what they wrote.
-Sans-I/O: callers pass the log of intents and the ends of transactions.
+Sans-I/O: callers pass the log of intents (`log`) and the object that ends transactions (`ends`).
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class Broker:
 
 @dataclass
 class Mpbroker(Broker):
-    """mpbroker from this tree, or what the command `template` starts, with its {port} and {log_dir}."""
+    """mpbroker, by default from this tree. {port} and {log_dir} in the command `template` are filled in."""
 
     template: str = MPBROKER_COMMAND
     flags: Sequence[str] = ()

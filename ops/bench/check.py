@@ -50,7 +50,7 @@ Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
-    """A measurement of `quantities`, such as rate and CPU. `waits_for_disk` concerns the first one only."""
+    """A measurement of `quantities`, such as rate and CPU. `waits_for_disk` is about the first quantity."""
 
     name: str
     quantities: Sequence[str]
@@ -63,7 +63,7 @@ class Guarded(NamedTuple):
 
 @dataclass
 class Session:
-    """The brokers, Kafka last, and the ratios and times of the bare device that were measured so far."""
+    """The brokers (Kafka last), the ratios measured so far, and the measured times of the bare device."""
 
     brokers: Sequence[Contender]
     directory: Path

@@ -209,7 +209,7 @@ ROWS = (
 
 
 def line_of(row: Row, found: Sequence[Sequence[float]]) -> str:
-    """Return a row of the table: medians, and our ratios to the last broker; a larger ratio is better."""
+    """Return a row of the table: the brokers' medians, with ratios to the last one (above 1: better)."""
     medians = [median(values) for values in found]
     cells = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in medians]
     last = medians[-1]

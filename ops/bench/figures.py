@@ -55,7 +55,7 @@ def in_turns(
 
 
 def loads() -> Figures:
-    """Measure brokers under load, their memory and CPU when idle, and lone rounds of the bare device."""
+    """Measure brokers under load, their memory and CPU when idle, and commit rounds of the bare device."""
     with run.started() as (brokers, directory):
         for scenario in SCENARIOS:
             run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)

@@ -73,7 +73,7 @@ Prepare = Callable[[ExitStack, Path], list[Planned]]
 
 @dataclass(frozen=True)
 class Load:
-    """A load of the generator: produces to `partitions` of a topic in turn, or commits of groups in turn."""
+    """A load of produces to `partitions` partitions in turn, or of commits of that many groups in turn."""
 
     request: frames.Request
     connections: int
@@ -186,7 +186,7 @@ def measuring(broker: Mpbroker, load: Load) -> Callable[[], Point]:
 
 
 def send_until_accepted(broker: Broker, requests: Iterator[frames.Request]) -> None:
-    """Send each until it is accepted: topics and coordinators that were just made are not ready at once."""
+    """Send each request until it is accepted: new topics and coordinators are not ready at once."""
     with frames.connected(broker.address, timeout_s=ACCEPTED_WITHIN_S) as connection:
         for request in requests:
             for _ in scenarios.attempts(ACCEPTED_WITHIN_S):
@@ -235,7 +235,7 @@ def over_connections(*, busy: bool) -> Prepare:
 
 
 def over_groups(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return the curve of offset commits of groups without members, which are durable in any case."""
+    """Return the curve over the number of groups that get offset commits, which are always durable."""
     broker = start_broker(stack, directory, "durable")
     scenarios.create_topic(broker, "groups", 1)
     counts = PLACES["groups"]
@@ -297,7 +297,7 @@ def over_workers(kind: str) -> Prepare:
 
 
 def over_loads(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return the hops of common requests. Extra runs count the system calls, because counting is slow."""
+    """Return a point for each policy and kind of request. Extra runs count system calls: counting is slow."""
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)
@@ -330,7 +330,7 @@ CURVES: dict[str, Prepare] = {
 
 
 def measure(name: str, directory: Path) -> list[Point]:
-    """Return the points of a curve, series by series, each with its place and the load of the machine."""
+    """Measure a curve. Return its points: each has x, series, and the median of each figure over rounds."""
     with ExitStack() as stack:
         run.progress.print(f"[dim]{name}: preparing")
         planned = CURVES[name](stack, directory)

@@ -49,7 +49,7 @@ class Tree:
         return total
 
     def run_seconds(self) -> float:
-        """Return the seconds on a CPU, exact to a ns as the scheduler counts: for a tree that hardly runs."""
+        """Return CPU seconds of the living threads, exact to 1 ns. Use it for nearly idle processes."""
         total_ns = 0
         for member in self.members():
             for path in Path(f"/proc/{member.pid}/task").glob("*/schedstat"):

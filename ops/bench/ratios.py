@@ -1,7 +1,8 @@
 """Records ratios of mpbroker to Apache Kafka, and compares newly measured ratios with the record.
 
-Absolute numbers depend on the machine and on its other work at the time. Ratios do so less, if the brokers
-take turns. A larger ratio is better in every row: where less is better, it is the ratio of Kafka to mpbroker.
+Absolute numbers depend on the machine and on its other work at the time. Ratios depend less on both, if
+the brokers take turns. A larger ratio is better in every row: where a smaller number is better, as for times,
+the ratio is Kafka's number divided by mpbroker's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class RatiosError(Exception):
 class Recorded:
     """A row: the median of its rounds, and their spread as a fraction of the median.
 
-    `device_us`: the time of a commit round on the bare device; 0 for rows that wait for none.
+    `device_us`: the time of a commit round on the bare device; 0 for rows that wait for no commit round.
     """
 
     ratio: float
@@ -37,14 +38,14 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Measured:
-    """The ratios of a row's rounds, and the bare device as in `Recorded`."""
+    """The measured ratios of a row, one for each round. `device_us` is as in `Recorded`."""
 
     ratios: Sequence[float]
     device_us: float = 0.0
 
 
 class Verdict(enum.Enum):
-    """The result of comparing a row; the first two fail."""
+    """The result of comparing a row with its record. MISSED and NOT_RECORDED are failures."""
 
     MISSED = "MISSED"
     NOT_RECORDED = "not recorded"
@@ -54,7 +55,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Compared:
-    """A row of the table. `bound` is the least ratio that holds."""
+    """A measured row compared with its record. A ratio below `bound` is MISSED."""
 
     row: str
     recorded: Recorded | None
@@ -79,13 +80,13 @@ def recorded(measured: Measured) -> Recorded:
 
 
 def bound(kept: Recorded, device_us: float) -> float:
-    """Return the least ratio that holds. A device slower than the recorded one lowers it, to half at most."""
+    """Return the ratio below which a row is MISSED. A device slower than recorded lowers it by up to half."""
     slower = min(max(device_us / kept.device_us, 1.0), SLOWER_MOST) if kept.device_us and device_us else 1.0
     return kept.ratio * (1 - kept.noise) / slower
 
 
 def compare(kept: Mapping[str, Recorded], found: Mapping[str, Measured]) -> list[Compared]:
-    """Compare each measured row, in its order, with its record."""
+    """Compare each row of `found` with its record. Return the results in the order of `found`."""
     rows = []
     for name, measured in found.items():
         now, before = median(measured.ratios), kept.get(name)

@@ -96,7 +96,7 @@ def merged(rounds: Sequence[Result]) -> Result:
 
 
 def build_generator() -> None:
-    """Compile load.c unless that was done since one of its files last changed. Raises LoadError."""
+    """Compile load.c if a source file has changed since the last compilation. Raises LoadError."""
     changed = max(path.stat().st_mtime for path in NATIVE.iterdir())
     if GENERATOR.exists() and GENERATOR.stat().st_mtime > changed:
         return

@@ -178,7 +178,7 @@ class GuardedBroker:
         )
 
     def let_in(self, others: int) -> None:
-        """Create the user, an ACL entry for each principal of the load, and `others` for other users."""
+        """Create the user, an ACL entry for each principal of the load, and `others` unrelated entries."""
         admin = self.admin()
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
         upsertion = UserScramCredentialUpsertion(USER, credential, PASSWORD.encode())
@@ -306,7 +306,7 @@ def fields(
 class Topics:
     """The topic of a load on each broker. A broker's forms share the topic.
 
-    Large produces would fill the disk over all turns, so they get a new topic for each turn.
+    For a load of large produces, each turn makes a new topic and deletes it, or the disk would fill up.
     """
 
     def __init__(self, scenario: Scenario) -> None:

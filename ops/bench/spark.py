@@ -256,7 +256,7 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 
 def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Compare produces during a reading job with those during equal CPU use; return a missed bound."""
+    """Compare produces/s beside a reading job and beside equally busy processes; return missed bounds."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}

@@ -1,4 +1,4 @@
-"""Costs of a reading job: the broker's produces during it, and the memory of its Python workers."""
+"""Measures what a Spark job takes from the host: CPU cores, and the memory of its Python workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Times three queries in one Spark session: `python -m ops.bench.spark_queries SPECIFICATION`.
 
-Imports nothing but PySpark unless the session is ours, so that it also runs where another PySpark is
-installed. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session"};
+If `session` is "spark", the program imports nothing but PySpark, so that it also runs with another version of
+PySpark. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session"};
 `session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count": best seconds, "rows",
 "value_bytes", "plan"}. With "seconds" it also prints "reading" after the warm-up, repeats the value query for
 that time, and prints {"runs"}. With "write_parquet", a path, it writes all columns there and prints {}.

@@ -1,9 +1,10 @@
 """How soon a streaming query returns a new record, and what that costs: `make bench-spark-stream`.
 
-One broker, one topic, and one query after the other: our source on files and over the network, and Spark's
-own Kafka connector. The connector exists for PySpark 4.0.0 only, so our source runs under it, too
-(`ops.bench.connector` fetches it once; `--without-connector` leaves it out). Of each: the median time of a
-micro-batch of one record, the latency from produce() to the row in foreachBatch, and an idle query's CPU.
+One broker, one topic, and one query after the other: mpbroker's source on files and over the network, and
+Spark's own Kafka connector. The connector exists for PySpark 4.0.0 only, so mpbroker's source runs with that
+version, too (`ops.bench.connector` fetches it once; `--without-connector` leaves it out). The results of each
+query: the median time of a micro-batch of one record, the latency from produce() to the row in foreachBatch,
+and the CPU use while idle.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Latencies:
 
 
 def cpu_s() -> tuple[float, float]:
-    """Return the CPU seconds so far of our source's process, and of the JVM with its other processes."""
+    """Return the CPU seconds so far of the process of mpbroker's source, and of all other child processes."""
     ours = others = 0.0
     for process in psutil.Process().children(recursive=True):
         # Spark's workers come and go.

@@ -1,8 +1,9 @@
-"""How soon a broker serves again: `python -m ops.bench.start`; fails where a bound is missed.
+"""Measures how soon a started broker serves: `python -m ops.bench.start`. Fails if a bound is exceeded.
 
-With ten thousand partitions, each with a batch of an idempotent producer, and at most 4096 descriptors:
-starts after a clean stop and after every process was killed, and the memory of an idle partition. Then, with
-some gigabytes in one partition, a start after a kill: it checks only the log since the last recovery point.
+It measures the memory of an idle partition, with ten thousand partitions and at most 4096 descriptors. With a
+batch in each partition, it measures a start after a clean stop and a start after a kill of all processes.
+With some gigabytes in one partition, it measures a start after a kill, which checks only the log since the
+last recovery point.
 
 A broker is started on an empty directory several times, and the best time counts: other work on the machine
 only adds time. The last of these brokers, with two processors and two handlers, then idles for half a minute.

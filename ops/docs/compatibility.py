@@ -102,7 +102,7 @@ def page() -> str:
 
 
 def _apis() -> str:
-    """Return the list of all APIs, and a line for each that behaves differently here."""
+    """Return the list of all APIs, and a line for each API that differs from Kafka's (OWN_WAYS)."""
     named = []
     for api in all_apis().values():
         kafka = valid_versions(api.key)

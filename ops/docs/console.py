@@ -99,7 +99,7 @@ class Picture(NamedTuple):
 
 @contextmanager
 def filled(broker: Broker) -> Iterator[None]:
-    """Write records of each kind; make a group without members, and one with few committed offsets."""
+    """Write records of several formats. Make a group without members, and one with few commits."""
     broker.create_topic("mixed", partitions=2)
     common = {"bootstrap.servers": broker.bootstrap_servers}
     producer = Producer({**common, "transactional.id": "pictures"})

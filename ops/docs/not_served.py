@@ -1,4 +1,4 @@
-"""Kafka's APIs that are not served here: what a user loses, which tool finds that out, what to use instead.
+"""Kafka's APIs that are not served here: what a user loses, which tools fail, what to use instead.
 
 These APIs, the served APIs, and the APIs that only brokers use among each other are all of Kafka's API keys
 (tests/ops/test_docs.py).

@@ -66,7 +66,7 @@ def _ratio(value: float) -> str:
 
 
 def _broker(name: str, rows: Sequence[Measured]) -> list[str]:
-    """Return two tables of a broker, for rates and for CPU: a row for each load, a column for each form."""
+    """Return a broker's tables of rates and of CPU: a row per load, a column per security setup."""
     loads = list(dict.fromkeys(row["load"] for row in rows))
     plain, *forms = dict.fromkeys(row["form"] for row in rows)
     of = {(row["load"], row["form"]): row for row in rows}

@@ -1,4 +1,4 @@
-"""A directory with packages of Debian: for arm64 a compiler's sysroot or the root of emulated programs.
+"""Unpacks Debian packages for arm64 into a directory: a compiler's sysroot, or emulated programs' root.
 
 apt resolves and fetches with a configuration of its own, so that the system's architectures, sources and
 packages stay as they are. Packages are only unpacked: none of their scripts run, and root is not needed.

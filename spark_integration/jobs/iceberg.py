@@ -101,7 +101,7 @@ class IcebergLake:
         (place / UNCOMMITTED).unlink()
 
     def begin(self) -> None:
-        """Remove files of runs that were begun and that no snapshot has."""
+        """Remove the files of each run that did not complete, unless a snapshot has the files."""
         begun = [mark.parent for mark in self._making.glob(f"*/{UNCOMMITTED}")]
         if not begun:
             return
@@ -133,7 +133,7 @@ class IcebergLake:
         return made
 
     def _spans(self, table: Table | None) -> tuple[Span, ...]:
-        """Return the spans in the newest archive snapshot. Raises JobError for a table of other data."""
+        """Return the spans in the newest archive snapshot. Raises JobError if data has no such snapshot."""
         if table is None:
             return ()
         snapshot = table.current_snapshot()

@@ -81,8 +81,8 @@ class Targets:
 
         With `keep_partitions`, an existing topic may have fewer partitions than its source. If the mirror
         `has_begun`, the source has grown, so add the missing partitions. If it has not begun, raise JobError,
-        since the topic is not this mirror's. Raises JobError also for other topics that do not fit, always
-        before a record is written. Raises OptionError, SourceUnavailable.
+        since the topic is not this mirror's. Also raise JobError if a topic would be copied onto itself, or
+        if a request to a cluster fails. Raises OptionError, SourceUnavailable.
         """
         source = parse_options(dict(self.source), streaming=True)
         counts: dict[str, int] = {}
@@ -186,7 +186,7 @@ def _create(cluster: Cluster, sink: WriteOptions, name: str, count: int, setting
 def _settings(
     source: ReadOptions, missing: Mapping[str, str], counts: Mapping[str, int]
 ) -> dict[str, dict[str, str]]:
-    """Return the settings to copy: those that a topic itself has. Raises JobError, ClientError."""
+    """Return the settings to copy: those that a source topic itself sets. Raises JobError, ClientError."""
     topics = list(missing.values())
     if source.bootstrap_servers is not None:
         found = _asked(source, topics, counts)

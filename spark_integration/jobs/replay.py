@@ -51,7 +51,7 @@ class Replayed:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The file with a replay's progress. The sink's id contains `id`; the next step has the number `step`."""
+    """A replay's progress, as in its file. `id` is a part of the sink's id, `step` the next step's number."""
 
     format: int
     id: str

@@ -1,4 +1,4 @@
-"""Parts that jobs with streaming queries share: progress, end, and settlement of the sink."""
+"""Code for jobs with streaming queries: reports progress, waits for the end, settles the sink."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataSt
 
 
 def in_order(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options with which a single task reads all records that a batch has of a partition.
+    """Return `options` with one more: a single task then reads all of a batch's records of a partition.
 
     Raises OptionError.
     """

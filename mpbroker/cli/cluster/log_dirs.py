@@ -171,7 +171,7 @@ def _lag(row: dict[str, Any]) -> str:
 
 
 def _on_the_way(client: Admin, topic: Topic, partitions: list[int], to: str) -> list[dict[str, Any]]:
-    """Return a row with the progress of each move to `to`. Raises CliError if a move has ended elsewhere."""
+    """Return a row with the progress of each move to `to`. Raises CliError if a move has failed."""
     wanted = [m.DescribeLogDirsRequest.DescribableLogDirTopic(topic.name, partitions)]
     found: dict[int, dict[str, Any]] = {
         number: {"partition": number, "is_there": False, "offset_lag": 0, "size": 0, "copied": -1}

@@ -91,7 +91,7 @@ def _ends(
     isolation: int,
     failed: list[ClientError],
 ) -> list[dict[str, Any]]:
-    """Return a row per wanted partition; offsets that cannot be read are None. Add errors to `failed`."""
+    """Return a row per `wanted` partition. Offsets not `asked` for, or in error (see `failed`), are None."""
     starts = client.list_offsets(topic, dict.fromkeys(asked, EARLIEST), failed=failed)
     ends = client.list_offsets(topic, dict.fromkeys(starts, LATEST), isolation, failed)
     return [

@@ -164,7 +164,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
-    """Return a client of MPBROKER_RUNTIME_DIR's broker, or of the first log directory's. Raises CliError."""
+    """Find the broker by MPBROKER_RUNTIME_DIR, or else by its first log directory. Raises CliError."""
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())

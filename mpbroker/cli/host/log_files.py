@@ -94,7 +94,7 @@ def log_verify(
 
 
 def verify(paths: list[Path], *, as_json: bool, damaged: str | None = None) -> None:
-    """Check and report on directories. For damage, print `damaged` and exit with 1. Raises OSError."""
+    """Check and report on directories. On damage, print `damaged` and exit with 1. Raises OSError."""
     try:
         directories = [open_directory(path) for path in paths]
     except NotALogDirectory as error:

@@ -108,7 +108,7 @@ def _lag(facts: Facts) -> dict[str, int]:
 
 
 def _group(client: Admin, name: str) -> tuple[Group | None, ApiFailed | None]:
-    """Return (group or None, the coordinator's retriable error or None). Raises ApiFailed for all others."""
+    """Return (group or None, the coordinator's retriable error or None). Raises other ApiFailed errors."""
     try:
         return groups.describe(client, name, _PATIENCE_MS), None
     except ApiFailed as error:

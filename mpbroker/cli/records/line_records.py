@@ -39,7 +39,7 @@ class LineRecords:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether each line is a value alone, so that `plain` can make records of many at once."""
+        """Return whether each line is only a value, so that `plain` can make the records of many lines."""
         return not self._form.as_json and self._separator is None and self._null is None
 
     def plain(self, lines: list[bytes], now_ms: int) -> list[NewRecord]:

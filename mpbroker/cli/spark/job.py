@@ -184,7 +184,7 @@ def _end_accumulators_in_silence(spark: SparkSession) -> None:
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Drop records of the root logger, to which Py4J logs tracebacks of interrupted calls."""
+    """Drop log records of the root logger, to which Py4J logs tracebacks of interrupted calls."""
     root = logging.getLogger()
 
     def drop(_record: logging.LogRecord) -> bool:

@@ -93,7 +93,7 @@ class GroupCoordinator:
         self.waiters = rebalances.waiters
 
     def topic_loaded(self) -> None:
-        """Delete the offsets of topics that no longer exist: they were deleted while no coordinator ran."""
+        """Delete the offsets of topics that were deleted while no coordinator ran."""
         self.topics_deleted({name for name in self.offsets.topics() if not self._host.id_of(name)})
 
     def topics_deleted(self, names: Iterable[str]) -> None:

@@ -1,8 +1,8 @@
-"""Limits of partitions in topics that are created automatically, by Metadata requests.
+"""Limits how many partitions are created automatically, in topics that Metadata requests name.
 
 A client creates topics by just naming them (auto.create.topics.enable), but must not use up all partitions of
-the broker. CreateTopics and CreatePartitions are bounded only by the broker's partitions and by quotas
-(controller_mutation_rate). (Kafka does not limit automatic creation.)
+the broker. CreateTopics and CreatePartitions are bounded only by the number of partitions that the broker can
+have and by quotas (controller_mutation_rate). (Kafka does not limit automatic creation.)
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class AutomaticTopics:
         return sum(topics[one].partitions for one in self._ids.get(user, ()) if one in topics)
 
     def check(self, user: str, more: int, used: int, partitions: int, share: int) -> None:
-        """Check that `user`, who has `used` of the broker's `partitions`, may create `more`.
+        """Raise Refused if `more` partitions may not be created automatically for `user`.
 
-        `share`: the most partitions that one principal may have. Raises Refused.
+        `used`: the partitions that were created automatically for the user. `partitions`: how many the broker
+        has. `share`: the most that may be created automatically for one principal.
         """
         if used + more > share:
             why = (

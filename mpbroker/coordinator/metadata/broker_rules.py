@@ -33,7 +33,7 @@ BROKERS_BYTES_MAX: Final = 2 * sum(
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
-    """Return the records of an alteration of the current configuration `now`. Raises Refused."""
+    """Return the metadata records of `alteration`. `now`: the configuration before it. Raises Refused."""
     name = alteration.name
     before = brokers.get(name, {})
     wanted = [one.name for one in alteration.changes if one.operation != ConfigOperation.DELETE]

@@ -99,7 +99,7 @@ class AddPartitions:
         then: Then,
         waiter: Waiter | None,
     ) -> PendingStep:
-        """Return the step that adds partitions. It calls `then` with NONE when durable, or with an error."""
+        """Return a step to add partitions. It calls `then` with NONE once they are durable, or an error."""
         wanted = frozenset(partitions)
 
         def attempt() -> Action | None:
@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Serve a CheckTransaction. Call `then` with the outcome; if `then` returns False, end the hold."""
+        """Pass the outcome of a CheckTransaction to `then`. If it returns False, end the outcome's hold."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

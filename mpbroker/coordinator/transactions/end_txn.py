@@ -79,7 +79,7 @@ class EndTxn:
         send_markers: Then,
         waiter: Waiter | None = None,
     ) -> None:
-        """Write the decision. `send_markers` is called with NONE when it is durable, or with an error."""
+        """Write the decision. `send_markers` gets NONE when the decision is durable, or an error code."""
         assert transaction.value is not None
         prepare = partial(steps.prepare, transaction, is_commit, client_version, self._clock.wall_ms())
         if steps.needs_next_id(transaction.value, client_version):

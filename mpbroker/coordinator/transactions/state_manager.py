@@ -130,7 +130,7 @@ class TransactionStateManager:
             self._give_up(step, ErrorCode.NETWORK_EXCEPTION)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Do nothing. (A request that has queued its step does nothing more, so it cannot fail.)"""
+        """Do nothing. A request cannot fail after it has queued its step, which is its last action."""
 
     # --- steps
 

@@ -96,7 +96,7 @@ class _Questions(Generic[Wanted, Result]):
 
 
 def _answered_for(answer: calls.Message) -> int:
-    """Return how many partitions the answer covers. A long answer omits the last partitions asked for."""
+    """Return how many partitions the answer covers. Only a Producers answer may omit the last partitions."""
     return len(answer.partitions) if isinstance(answer, calls.Producers) else AT_ONCE
 
 

@@ -180,9 +180,9 @@ def readable(
 
 
 class Refused:
-    """The groups and topics of a request that the client may not describe, with their results.
+    """The requested groups and topics that the client may not describe, with their results.
 
-    `groups` has the groups and topics that the coordinator is asked for.
+    `groups` has the other requested groups and topics, which the coordinator is asked for.
     """
 
     def __init__(self, context: RequestContext) -> None:

@@ -1,7 +1,7 @@
 """SaslHandshake (key 17), versions 0-1: authentication, which processors do before requests reach a handler.
 
-A handler gets this request only from a connection without SASL, or after its authentication. The response is
-an error then. (Kafka: KafkaApis.handleSaslHandshakeRequest.)
+A handler gets this request only from a connection that does not use SASL or is authenticated already. In both
+cases the response is an error. (Kafka: KafkaApis.handleSaslHandshakeRequest.)
 """
 
 from __future__ import annotations

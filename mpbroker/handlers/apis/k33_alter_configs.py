@@ -1,7 +1,7 @@
-"""AlterConfigs (key 33), versions 0-2: replaces all altered settings of a topic, this broker or all brokers.
+"""AlterConfigs (key 33), versions 0-2: sets the named settings of a resource, and resets all its others.
 
-The response comes when the alteration is durable and is applied by the log process and all handlers; for
-settings of the broker, by all processes. Settings that the request does not name are reset. (Kafka:
+A resource is a topic, this broker or all brokers. The response comes when the alteration is durable and is
+applied by the log process and all handlers; for settings of the broker, by all processes. (Kafka:
 KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
 """
 
@@ -33,5 +33,5 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     elements_max=CHANGES_MAX,
 )
 def handle(context: RequestContext) -> Generator[None, None, Message | None]:
-    """Replaces all altered settings of topics or of the broker."""
+    """Sets the named settings of topics or of the broker, and resets all their others."""
     return alter(context, changes_of, AlterConfigsResponse, replaces=True)

@@ -243,8 +243,8 @@ cdef class FetchPositions:
     ) -> None:
         """Remember the segment that a fetch was served from, in place of the partition's oldest segment.
 
-        When `partitions_max` partitions are remembered, no further partition gets a free place.
-        `generation` is at least 1; 0 marks a free place.
+        A new partition replaces the partition in its place, `slot % READERS`. A free place is used only while
+        fewer than `partitions_max` partitions are remembered. `generation` is at least 1.
         """
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef Segment *segment

@@ -95,7 +95,7 @@ cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_m
 
 
 cdef inline bint is_kept(Topic *topic, const uint8_t *records, int64_t length, int version) noexcept nogil:
-    """Return True if the unchecked batch's codec is the topic's and is allowed in this version."""
+    """Return True if the batch, not validated yet, has the topic's codec and `version` allows this codec."""
     cdef int codec
     if length <= ATTRIBUTES_AT + 1:
         return False
@@ -146,7 +146,7 @@ cdef bint accept_batch(
 
 
 cdef uint8_t *put_partition(uint8_t *p, int32_t partition, int version) noexcept nogil:
-    """Write a partition's response with default values. Its hole, for results, begins at the error code."""
+    """Write a partition's response with default values. Its hole (for results) begins at the error code."""
     store_u32(p, <uint32_t>partition)
     store_u16(p + 4, 0)
     store_u64(p + 6, <uint64_t>-1)

@@ -75,7 +75,10 @@ cdef void shared_end(SharedJobs *jobs, SharedJob *entry) noexcept nogil:
 
 
 cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept nogil:
-    """Return a batch's error or NO_ERROR. Count all codes if that is an error or the client `is_told`."""
+    """Return the error of a batch that failed, or NO_ERROR if all succeeded.
+
+    Count the codes of all batches if one failed, or if the client gets a response (`is_told`).
+    """
     cdef JobBatch *batch
     cdef int worst = NO_ERROR
     cdef uint32_t i

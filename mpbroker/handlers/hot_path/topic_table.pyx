@@ -188,7 +188,7 @@ cdef class TopicTable:
                 raise MemoryError("no memory for what connections may do")
 
     def grant(self, uint64_t connection, bytes topic_id, int operation) -> None:
-        """Allow a connection an operation, by its number in ACLs, on a topic until `revoke_grants`."""
+        """Allow a connection an operation (its number in ACLs) on a topic until `revoke_grants` is called."""
         cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)
         cdef uint64_t at, i
         cdef Grant *grant

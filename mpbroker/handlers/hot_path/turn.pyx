@@ -324,7 +324,7 @@ cdef class HandlerTurn:
             raise MemoryError("no memory for a job that waits for room in the log ring")
 
     def forward(self, Arena arena, uint32_t first_number, apis: Iterable[tuple[int, int, int, int]]) -> None:
-        """Have the turn forward common requests of some APIs while `forwards` is set. Raises MemoryError.
+        """Make the turn forward common requests of some APIs while `forwards` is set. Raises MemoryError.
 
         `arena` is the handler's own, `first_number` the number of its first call to the coordinator. `apis`
         has for each API the key, the oldest and latest version, and the first version with tags in the
@@ -401,9 +401,9 @@ cdef class HandlerTurn:
         self._publish()
 
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
-        """Forget the jobs that wait for room in a log worker's ring; return those that no other worker has.
+        """Forget the jobs that wait for room in a log worker's ring; return those for this worker alone.
 
-        `owner`: forget only jobs in this processor's arena, or in any processor's arena (ANY_PROCESSOR).
+        `owner`: forget only the jobs in the arena of one processor, or of any processor (ANY_PROCESSOR).
         """
         cdef LogPeer *log = &self.logs[worker]
         cdef ProduceSlot job
@@ -451,7 +451,9 @@ cdef class HandlerTurn:
                 self.shared.entries[i].dropped = True
 
     def produce_passed_on(self, int processor, uint32_t channel) -> None:
-        """Note that Python has passed on or answered a produce of this channel: later ones may follow."""
+        """Note that Python has passed on or answered a produce of this channel. After Python's last one, the
+        turn may take later produces of the channel.
+        """
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].slow_produces[channel]:
@@ -495,7 +497,7 @@ cdef class HandlerTurn:
         return left
 
     def run(self, int timeout_ms) -> list[bytes]:
-        """Do one turn; return answers that Python must send, then slots for Python in each ring's order."""
+        """Do one turn. Return the answers that Python must send, followed by the slots left to Python."""
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> list[bytes]:
@@ -771,7 +773,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Forward a short request to the coordinator. Return False to leave it to Python (ACLs, quotas)."""
+        """Forward a short request to the coordinator. Return False to leave it to Python."""
         cdef CallSlot call
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:
@@ -833,7 +835,7 @@ cdef class HandlerTurn:
         return NULL
 
     cdef int _send(self, Peer *peer, ProduceSlot *job) noexcept nogil:
-        """Send the job to each worker that has partitions of it. Return nonzero if memory runs out."""
+        """Send the job to each log worker that has a partition of it. Return nonzero if memory runs out."""
         cdef uint32_t workers = (<JobHeader *>(peer.arena + job.block + job.job)).workers
         cdef Slot slot
         cdef SharedJob *entry
@@ -850,7 +852,7 @@ cdef class HandlerTurn:
         return failed
 
     cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
-        """Return True if the turn has made the job. Python's jobs are in this handler's arena."""
+        """Return True if a returned job is a shared job. If not, it is Python's, in this handler's arena."""
         cdef ProduceSlot job
         memcpy(&job, produced, sizeof(Slot))
         return job.owner != self.index

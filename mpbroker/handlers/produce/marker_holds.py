@@ -1,6 +1,6 @@
 """Holds: until a handler ends its hold, the coordinator does not write the marker of a transaction.
 
-A hold is for checked batches that the log would not refuse after the marker. It is ended exactly once,
+Only checked batches that the log would accept after the marker need a hold. A hold is ended exactly once,
 however the request ends. While a log worker is down, ends of holds are not reported: other workers may still
 have parts of the request. A dead coordinator's holds are void. Its successor writes no such marker before
 each handler has reported that all batches checked by earlier coordinators are appended or lost (HoldsEnded).
@@ -103,7 +103,7 @@ class MarkerHolds:
         self._has_reported = False
 
     def coordinator_died(self) -> None:
-        """Void the holds of a dead coordinator; `flush` reports to its successor when all have ended."""
+        """Note the coordinator's death. When its holds have ended, `flush` reports that to its successor."""
         self._earlier |= self._open
         self._open.clear()
         self._has_reported = False

@@ -1,9 +1,9 @@
-"""The order of a connection's produces that the native turn does not pass on by itself.
+"""Keeps a connection's produces in order if the native code (the turn) leaves some of them to Python.
 
 A connection may have several produces under way. The turn passes produces on in the order in which they came.
-A produce that it leaves to Python takes longer. So later produces go to Python too, and wait here until that
-produce is in the rings to its log workers, or has its response. Rings are FIFO, so no later produce overtakes
-it there. After a produce that closes its connection, no later produce of that connection is begun.
+A produce that the turn leaves to Python takes longer. So later produces go to Python too, and wait here until
+that produce is in the rings to its log workers, or has its response. Rings are FIFO, so no later produce
+overtakes it there. After a produce that closes its connection, no later produce of that connection is begun.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ProduceOrder:
         return True
 
     def end(self, request: Request) -> None:
-        """Make the connection's next produce ready: this one is with the log workers, or answered.
+        """Make the connection's next produce ready, since `request` is with the log workers or answered.
 
         Further calls for the same request do nothing.
         """

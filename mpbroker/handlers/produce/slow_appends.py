@@ -78,10 +78,10 @@ class Jobs:
     ) -> None:
         """Append the batches, now or when there is room.
 
-        `then` gets the batches with their results. It gets None if a log worker died, so that the batches may
-        have been appended or not; or if none was appended, since there was no room for too long or the
-        processor died. Raises shm.arena.ArenaFull, having sent nothing, if there is no room and too many
-        bytes wait already.
+        `then` gets the batches with their results. It gets None if a log worker died: each batch may have
+        been appended or not. It also gets None if no batch was appended, because there was no room for too
+        long or the processor died. Raises shm.arena.ArenaFull, having sent nothing, if there is no room and
+        too many bytes wait already.
 
         Nothing is sent while a log worker is dead: its ring is reset before its successor starts. The death
         of any log worker ends all waiting appends: processors then count all produces as lost, and reuse the

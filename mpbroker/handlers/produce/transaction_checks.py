@@ -95,7 +95,7 @@ class PendingVerification:
 
 
 class TransactionChecks:
-    """Produces that wait for the coordinator's check. `holds` are holds that the coordinator has given."""
+    """Produces that wait for the coordinator's check. `holds`: the handler's holds on transaction markers."""
 
     def __init__(self, coordinator: PatientClient, holds: MarkerHolds) -> None:
         self._coordinator = coordinator
@@ -193,6 +193,6 @@ class TransactionChecks:
         return self._again[0][0] if self._again else None
 
     def close_waiting(self) -> None:
-        """Close all waiting requests after a log worker's death: processors count them as lost already."""
+        """After a log worker's death, close the connections of waiting produces. They count as lost."""
         for context in list(self._waiting):
             context.close()

@@ -60,7 +60,7 @@ class Admission:
         return None
 
     def _begin_act(self, request: ReceivedRequest) -> str:
-        """Note an act of administration in the request; return why its listener forbids that, or ""."""
+        """Set `request.act`, return "". If the listener forbids administration, return the reason instead."""
         key, listener = ApiKey(request.slot.api_key), request.listener_name
         client = Client(request.session.principal, request.session.client_host)
         begun = act_of(client, listener, key, names_in(key, request.body))
@@ -75,7 +75,7 @@ class Admission:
         return why
 
     def end_act(self, request: ReceivedRequest, errors: dict[int, int] | None) -> None:
-        """Write the request's act of administration, if any, to the audit log. A failure is only logged."""
+        """Write the request's act of administration, if any, to the audit log. If that fails, log why."""
         act, request.act = request.act, None
         if act is None:
             return

@@ -80,14 +80,14 @@ class Authorization:
         self._allowed.add(key)
 
     def allows_topic(self, request: ReceivedRequest, need: Need, topic: Topic) -> bool:
-        """Do what `allows` does for an existing topic, and `grant` an allowed operation."""
+        """Return what `allows` returns for an existing topic. If that is True, also call `grant`."""
         if not self.allows(request, need, topic.name):
             return False
         self.grant(request, need, topic)
         return True
 
     def grant(self, request: ReceivedRequest, need: Need, topic: Topic) -> None:
-        """Let the turn do this operation on the topic for the request's connection without asking again."""
+        """Record for the native code that the request's connection may do this operation on the topic."""
         self._grants.grant(request.slot.connection, topic.topic_id, need.operation)
 
     def allows_cluster(self, request: ReceivedRequest, need: Need, *, is_logged: bool = True) -> bool:

@@ -58,10 +58,10 @@ class Faults:
         return self._delayed[0][0] if self._delayed else None
 
     def take_due(self, *, all_of_them: bool = False) -> list[PendingRequest]:
-        """Return the requests whose delay is over, and that are to be served now.
+        """Return the requests to serve now: those whose delay is over, or all if `all_of_them`.
 
-        A request whose fault is an error or a lost connection ends here and is not returned, unless its long
-        response is still being encoded (it has `pieces`).
+        A request whose fault is an error or a lost connection is ended here. It is returned only if a long
+        response must still be encoded for it (it has `pieces`).
         """
         now_ms = self._monotonic_ms()
         served = []

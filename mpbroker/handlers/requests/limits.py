@@ -1,4 +1,4 @@
-"""Limits of one request: how many elements it may have, and how many are done before other work."""
+"""Limits of one request: how many elements it may have, and how many are processed without a pause."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The memory of requests that wait in a handler for records or for other members of a group.
 
 A client may have a request wait for half an hour on each of its connections. The memory of waiting requests
-is bounded by connection, by principal and in all. A handler applies its share of the bounds by principal and
-in all, as clients are spread over the handlers. (Kafka has no such bounds: its purgatories grow with the
-heap.)
+is bounded for each connection, for each principal, and in total. Clients are spread over the handlers, so
+each handler applies only its share of the bounds for a principal and in total. (Kafka has no such bounds: its
+purgatories grow with the heap.)
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class ReceivedRequest:
         return self._body is not None
 
     def raw_body(self) -> bytes:
-        """Return the request as its client sent it, copied out of the processor's memory.
+        """Return the body of the request as its client sent it, copied out of the processor's memory.
 
         Call this before `body`, which decodes the request in place.
         """

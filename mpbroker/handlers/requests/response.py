@@ -144,7 +144,8 @@ class PendingRequest(ReceivedRequest):
     def resume(self, do: Callable[..., object], *values: object) -> None:
         """Call `do` with these values after an event; an error ends this request.
 
-        If pieces of work are left, queue the request, unless it is queued already or the caller queues it.
+        If pieces of work are left, queue the request, unless it is queued already, or this call is made
+        within a `guard` of the same request. (The caller of that `guard` queues the request.)
         """
         is_queued = self.pieces is not None or bool(self._started_ns)
         self.guard(do, *values)

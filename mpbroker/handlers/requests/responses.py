@@ -82,7 +82,7 @@ STAMP_MAX_US = (1 << 32) - 1
 
 
 class ResponseInfo(NamedTuple):
-    """Data about a request that its processor gets with the response.
+    """Data that a processor gets with a response: a pause, two times of the request, and a log entry.
 
     `taken_ns`, `local_ns`: when this process took the request, and when the API was done (CLOCK_MONOTONIC); 0
     means when the response is sent. `log_entry`: JSON for the request log.
@@ -250,7 +250,7 @@ class Responses:
         self._end_without_bytes(request, SlotKind.NOOP, info)
 
     def close(self, request: Request, info: ResponseInfo = NO_INFO) -> None:
-        """Close the connection of a request; also answer the requests that wait for it with CLOSE."""
+        """Close the connection of a request. Requests that wait for it are also answered with CLOSE."""
         self._end_without_bytes(request, SlotKind.CLOSE, info)
         for one in self._following(request):
             self._push(one, SlotKind.CLOSE, NO_INFO)

@@ -69,7 +69,7 @@ def append_batch(
     now_ms: int,
     retire: Callable[[int], object],
 ) -> Appended:
-    """Append the batch, or refuse it. `retire` has the fd of a rolled file synced and closed."""
+    """Append the batch, or refuse it. `retire` gets the fd of each rolled file, to sync and close it."""
     refused = refusal(log, batch)
     if refused or log is None or data is None:
         return Appended(refused or ErrorCode.NOT_LEADER_OR_FOLLOWER)

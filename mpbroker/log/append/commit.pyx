@@ -118,7 +118,7 @@ cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
 
 
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Have the next round sync the partition's segment itself, not the journal.
+    """Make the next round sync the partition's segment, instead of writing its data to the journal.
 
     This is needed if a flush is due, or if a failed write was truncated. Without a sync the bytes cut off
     could reappear after a crash, behind records that were acknowledged later.
@@ -356,7 +356,7 @@ cdef void commit_release(CommitRef *commit) noexcept nogil:
 
 
 cdef void sync_behind(CommitRef *commit) noexcept nogil:
-    """Sync the segments of the oldest records if a journal fills up.
+    """If a journal fills up, begin to sync the segments that contain the journal's oldest records.
 
     Each segment is opened again for the sync, since the partition may roll or be removed meanwhile. Nothing
     is done while `retired` has files: they may be earlier segments, which must be synced first.
@@ -476,7 +476,7 @@ cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """Forget a partition that is being removed.
 
-    The caller retires its files. Their sync makes the journal's copy unnecessary.
+    The caller retires the partition's files. The sync of these files makes the journal's copy unnecessary.
     """
     cdef int64_t i
     cdef int n

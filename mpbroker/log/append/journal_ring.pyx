@@ -124,9 +124,9 @@ cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogi
 
 
 cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil:
-    """Return the sequence of the record before which all segments are to be synced in the background.
+    """Return the sequence before which all records are to be released, by background syncs of segments.
 
-    If the oldest record has this or a larger sequence, there is nothing to sync.
+    If the oldest unreleased record has this or a larger sequence, there is nothing to sync.
     """
     cdef uint64_t target = journal.wanted
     if journal.head - journal.start > journal.ring_bytes // FULL_PART:

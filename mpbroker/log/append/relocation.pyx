@@ -12,7 +12,7 @@ from shm.ring cimport Slot
 
 
 def pause_job(AppendTurn turn) -> None:
-    """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
+    """Pause the job at which the round has stopped with BATCH_FOR_PYTHON. `resume_jobs` makes it run again.
 
     A job is paused if its partition is being moved, if it has used its share of Python's time, or if an
     earlier job of its connection is paused, to keep the jobs' order. Raises MemoryError.

@@ -32,19 +32,18 @@ def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Request a background sync of all segments that the journals name, even if the rings are almost empty.
-    """
+    """Request a background sync of all segments that the journals name, even if those are almost empty."""
     commit_release(&turn.commit)
 
 
 def bypass_journals(AppendTurn turn, bint bypass) -> None:
-    """Have rounds sync the segments themselves, not the journals, if `bypass`; else use the journals again.
-    """
+    """Set whether commit rounds bypass the journals, and sync each partition's segment instead."""
     turn.commit.bypass = bypass
 
 
 def journal_ends(AppendTurn turn, int log_dir) -> tuple[int, int]:
-    """Return (start, head): the part of the journal's endless stream that its ring must keep; zeros if
-    unused.
+    """Return the journal positions (start of the oldest record to keep, start of the next record to write).
+
+    Positions grow without end: the file is a ring. Both are 0 if the journal is not in use.
     """
     return turn.commit.journals[log_dir].start, turn.commit.journals[log_dir].head

@@ -44,7 +44,7 @@ class _Aborted:
 
 
 class CleanedTransactions:
-    """The transactions of a walk, which passes each transactional batch and marker once, in the log's order.
+    """The transactions in a walk over a log. Callers pass each batch and marker once, in the log's order.
 
     `aborted`: the aborted transactions with records in the cleaned part. `kept`: index entries of aborted
     transactions that still have batches, found since the list was last emptied.

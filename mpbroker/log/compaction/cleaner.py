@@ -77,7 +77,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """A callable that calls `do` and returns the result of `do`. The function `do` changes files."""
+    """A function like `at_once`: it calls `do`, which changes files, and returns the result of `do`."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 

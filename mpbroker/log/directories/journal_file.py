@@ -150,10 +150,10 @@ class DirJournal:
     # ---- the journal's file ----
 
     def prepare(self, journal_bytes: int, io_thread: IoThread, partitions: Partitions) -> None:
-        """Keep a journal of that size, or begin to make one, which becomes `file`.
+        """Begin to make a journal of that size, which becomes `file`, unless `file` has that size already.
 
-        If a predecessor's journal names unsynced segments, only have these synced. `partitions` yields the
-        directories of the existing partitions, which have the segments. Raises OSError.
+        If a predecessor's journal names unsynced segments, begin to sync these instead. `partitions` yields
+        the directories of the existing partitions, which have the segments. Raises OSError.
         """
         if self._inherited:
             self._is_syncing = True

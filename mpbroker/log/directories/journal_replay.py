@@ -292,7 +292,7 @@ class _Segments:
         return True
 
     def sync(self, *, is_final: bool = False, synced: FileSystem | None = None) -> None:
-        """Sync all segments opened so far. Even one that lacked nothing may be in the page cache alone.
+        """Sync all segments opened so far, also unchanged ones: their data may be only in the page cache.
 
         `synced`: a file system that is synced already; only segments on other file systems (by a link or a
         mount) are synced then. Raises OSError; with `is_final` always as EIO.

@@ -137,7 +137,7 @@ class LogDirectory:
 
     @property
     def kept_bytes(self) -> int:
-        """Return the bytes of this log worker's journal and reserve."""
+        """Return the size in bytes of this log worker's journal and reserve."""
         return self.journal.size_bytes + self.reserve.held_bytes
 
     def _own(self, offsets: Offsets) -> Offsets:
@@ -235,7 +235,7 @@ class LogDirectory:
         return self._cleaned
 
     def _heed_policy(self) -> None:
-        """Replace high watermarks written without group commit by recovery points, which are durable."""
+        """With group commit, use recovery points in place of high watermarks that may not be durable."""
         mark = self.path / names.DURABLE_MARK
         self._is_marked = is_there(mark)
         if self._group and not self._is_marked:
@@ -247,8 +247,8 @@ class LogDirectory:
     def _settle_checkpoints(self) -> None:
         """Prepare the checkpoints before other workers write their lines.
 
-        Unreadable files are emptied, since a worker reads the others' lines before it writes. The mark that
-        high watermarks are durable applies to the lines of all workers.
+        Unreadable files are emptied, since a worker reads the others' lines before it writes. With group
+        commit, high watermarks that may not be durable are replaced by recovery points, for all workers.
         """
         for name in self._unreadable:
             write_offsets(self.path / name, {})

@@ -70,7 +70,8 @@ class PieceSize:
     A commit may have to wait for a piece. On a disk that begins each request at once, only small
     pieces are fast. A rotating disk, or one across a network, takes hardly longer for half a megabyte than
     for a few kilobytes, and gets large pieces; with small ones a copy would take days.
-    (`queue/rotational` is wrong for virtual devices.) `bytes`: the size of the next piece.
+    The times of pieces show which kind a disk is: the kernel's `queue/rotational` is wrong for virtual
+    devices. `bytes`: the size of the next piece.
     """
 
     def __init__(self, least_bytes: int, most_bytes: int) -> None:

@@ -19,9 +19,9 @@ from mpbroker.storage.checkpoints import Offsets
 class Checkpointing:
     """Offsets of partitions in the checkpoints of their log directories.
 
-    `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_group`: appends are acknowledged
-    when their commit round is on disk. `_say` sets the process's status. The I/O thread writes checkpoints; a
-    method that submits one returns at once.
+    `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_group`: True if appends are not
+    acknowledged before their commit round is on disk. `_say` sets the process's status. The I/O thread writes
+    checkpoints; a method that submits one returns at once.
     """
 
     _dirs: Sequence[LogDirectory]

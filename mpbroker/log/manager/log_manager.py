@@ -56,7 +56,7 @@ class Unusable(Exception):
 
 
 class LogManager:
-    """The partitions of one log worker. `is_first_life`: this is its first process since the broker began."""
+    """The partitions of one log worker. `is_first_life`: the worker has not died since the broker started."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class LogManager:
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
         """Do `ensure` in steps, one per partition, so that the log can append in between.
 
-        New partitions are on disk once `creation` has no more partitions of the topic.
+        New partitions are on disk only when `creation.is_unsynced` returns False for the topic.
         """
         config, problem = self._resolved(topic.configs)
         done = []
@@ -261,8 +261,8 @@ class LogManager:
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
         """Apply new settings to an open log.
 
-        Batches checked under earlier settings are still appended, unless the new ones would check them
-        differently: then their clients must send them again.
+        Batches that were checked under earlier settings are still appended. But if the new settings require
+        different checks, such batches are refused, and clients must send them again.
         """
         if version == log.state.config_version:
             return

@@ -111,7 +111,7 @@ class WaitingPartitions:
             self._no_room = failure.errno
 
     def take_no_room(self) -> int:
-        """Return the errno of the last partition that found no room since the last call, or 0."""
+        """Return the latest errno of a partition that found no room since the previous call, or 0."""
         error, self._no_room = self._no_room, 0
         return error
 

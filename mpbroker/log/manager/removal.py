@@ -77,7 +77,7 @@ class DelayedDeletions:
 class _Topic:
     """An unreachable topic whose files are to be removed.
 
-    `logs`: its open partitions. `earlier`: its partitions that only the predecessor had opened.
+    `logs`: the partitions that this worker has open. `earlier`: those that only its predecessor had opened.
     `before_renames`: steps that end before the first directory is renamed. `number`: the removal's number.
     """
 
@@ -94,7 +94,7 @@ class _Topic:
 
 @dataclass
 class _Listing:
-    """Partition directories by topic name. When they were listed, `removals` removals had begun."""
+    """Partition directories by topic name. `removals`: how many removals had begun before the listing."""
 
     removals: int
     directories: dict[str, list[tuple[LogDirectory, str, int]]] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class Removal:
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal, which may have several callers, to its end. Raises OSError at the end."""
+        """Do a removal's remaining steps, which several callers may share. Raises OSError at the end."""
         while (topic := self._under_way.get(topic_id)) is not None:
             try:
                 next(topic.steps)
@@ -172,7 +172,7 @@ class Removal:
     def _steps(self, topic: _Topic) -> Generator[None, None, None]:
         """Rename the directories, close the files, forget the offsets, free the slots.
 
-        Renames come first: a close has the files synced, and a rename during a sync waits for the disk.
+        Renames come first: files are synced before they are closed, and a rename would wait for the sync.
 
         After a kill the slots still show the topic as deleted. By them a successor recognises the topic's
         directories that were not renamed (`SlotAllocator.deleted`).
@@ -236,7 +236,7 @@ class Removal:
             self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
 
     def _listed(self) -> Generator[None, None, _Listing]:
-        """List the directories of all topics whose removal has begun. No directory is added to them later."""
+        """List this worker's directories of the topics being removed. Such topics get no new directories."""
         listing = _Listing(self._begun)
         wanted = {topic.name for topic in self._under_way.values()}
         for log_dir in self._dirs:

@@ -44,7 +44,7 @@ class SegmentPreparation:
         log.prepared = None
 
     def check(self, logs: Iterable[PartitionLog]) -> None:
-        """Have segments prepared for logs that fill up, and drop unused ones. Called from time to time."""
+        """Ask for next segments of logs that fill up; drop those of idle logs. Called from time to time."""
         for log, seen_end in list(self._wanted.items()):
             if log.state.log_end == seen_end:
                 self.forget(log)

@@ -73,7 +73,7 @@ class TopicWork:
         return had_work
 
     def _answer_opened(self) -> None:
-        """Answer calls whose topics are on disk. Have the other topics synced when no more can be opened."""
+        """Answer calls whose topics are on disk. Begin a sync of the others if no opening can advance now."""
         creation = self._manager.creation
         creation.finish_sync()
         opened, self._opened = self._opened, []
@@ -140,7 +140,7 @@ class TopicWork:
         self._opened.clear()
 
     def _stop_opening(self, left: Iterable[_Work]) -> None:
-        """Keep only the openings `left`. Removals that the dropped openings had begun are finished."""
+        """Drop the openings not in `left`. Queue the removals that the dropped openings had begun."""
         self._opening = deque(left)
         unfinished = self._manager.removal.unfinished()
         self._removing.extend((None, _finished(self._manager, topic_id)) for topic_id in unfinished)

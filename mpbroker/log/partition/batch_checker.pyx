@@ -159,9 +159,9 @@ cdef struct Seen:
 
 
 def recall_batches(int fd, int64_t position, int64_t end, Producers producers) -> None:
-    """Add older batches in [position, end) to producers that do not know their last five batches yet.
+    """Add batches in [position, end) that directly precede the oldest known batch of their producer.
 
-    Raises OSError, MemoryError.
+    A producer remembers at most five batches. Raises OSError, MemoryError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p

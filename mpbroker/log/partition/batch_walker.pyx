@@ -23,10 +23,11 @@ cdef const char *WRONG_EPOCH = "its leader epoch is another one than leader-epoc
 cdef class Walk:
     """A walk over one segment: `position` in the file, and `next_offset` after the last batch.
 
-    `before_position` and `before_base` are position and base offset of the previous batch, and
-    `before_expected` the base offset that it would have without a gap before it; -1: there is no previous
-    batch. `epochs` are the (leader epoch, start offset) pairs that batches have to agree with, since the
-    CRC does not cover the epoch. `need`: bytes wanted from `position` on.
+    `before_position` and `before_base` are position and base offset of the previous batch.
+    `before_expected` is the former `next_offset`, before that batch: if `before_base` is greater, there is
+    a gap. All three are -1 without a previous batch. `epochs` are the (leader epoch, start offset) pairs
+    that batches have to agree with, since the CRC does not cover the epoch. `need`: bytes wanted from
+    `position` on.
     """
 
     cdef readonly int64_t base, position, next_offset, batches
@@ -40,7 +41,7 @@ cdef class Walk:
         self.jump(position, next_offset)
 
     def jump(self, int64_t position, int64_t next_offset) -> None:
-        """Restart the walk at `position`, with `next_offset` as the least offset."""
+        """Restart the walk at `position`. The next batch's base offset may not be below `next_offset`."""
         self.position, self.next_offset = position, next_offset
         self.before_position = self.before_base = self.before_expected = -1
         self.need = BATCH_HEADER_BYTES
@@ -58,7 +59,7 @@ cdef class Walk:
     def feed(self, const uint8_t[::1] data, int64_t size) -> str:
         """Walk over the whole batches in `data`, the bytes at `position` in a file of `size` bytes.
 
-        Returns the fault of the batch at the new `position`, or "". After "" the walk goes on with at least
+        Returns the fault of the batch at the new `position`, or "". After "" call this again with at least
         `need` bytes from `position` on, unless `position` is the end of the file.
         """
         cdef int64_t at = 0, count = data.shape[0], length, offset, last_offset

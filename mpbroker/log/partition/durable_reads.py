@@ -30,7 +30,7 @@ class Syncs:
     """Syncs each file by itself."""
 
     def sync(self, fd: int) -> bool:
-        """Sync a file; return whether the rest of its directory is also synced. Raises SyncFailed."""
+        """Sync a file; return whether its whole file system has been synced. Raises SyncFailed."""
         sync(fd)
         return False
 

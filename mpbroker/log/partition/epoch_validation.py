@@ -124,7 +124,7 @@ def _all_in(directory: str, bases: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _last_in(directory: str, bases: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield (epoch, offset) of the first batch in the last segment that has one. Raises OSError."""
+    """Yield (epoch, offset) of the first batch of the last segment that has batches. Raises OSError."""
     for base in reversed(bases):
         found = _epochs_in(directory, base, first_only=True)
         if found:

@@ -38,7 +38,7 @@ SEGMENT_FILES = (
 
 
 class SyncFailed(OSError):
-    """A final failure of a sync.
+    """Raised when a sync has failed; the sync must not be repeated.
 
     The next sync would report success, and the data of the page cache may exist nowhere else.
     """
@@ -77,8 +77,8 @@ def remove_segment(directory: Path, base: int) -> None:
 def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, int, int]:
     """Open .log, .index and .timeindex, emptied if `fresh`; return their fds.
 
-    Raises OSError. Then no file is open, and the fresh ones are removed: appends may continue in the segment
-    before, and readers would search the empty segment for them.
+    Raises OSError. Then no file is open, and with `fresh` the files are removed: later appends may go to the
+    previous segment, but readers would search the empty files for those records.
     """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
@@ -98,7 +98,7 @@ def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, i
 
 @dataclass
 class Sealed:
-    """A segment that gets no more appends. With a size below 0 it has not been measured since the start."""
+    """A segment that gets no more appends. `size` and timestamps are -1 until it is measured."""
 
     base: int
     size: int = -1
@@ -173,7 +173,7 @@ class PartitionLog:
 
     @property
     def path(self) -> str:
-        """Return `directory` as a string, which is cheaper for thousands of partitions."""
+        """Return `directory` as a string, which takes less time to make than a Path."""
         return self._parent + (self._renamed or self.name)
 
     @property

@@ -19,7 +19,7 @@ _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 
 
 class Begun(NamedTuple):
-    """The fds of a new segment's .log, .index and .timeindex; `to_sync`: those of snapshot and directory."""
+    """The fds of a new segment's .log, .index and .timeindex; `to_sync`: snapshot's and directory's fd."""
 
     segment: tuple[int, int, int]
     to_sync: list[int]

@@ -276,7 +276,7 @@ class _Loader:
             ) from odd
 
     def _drop_later_snapshots(self, end: int) -> None:
-        """Remove an unfinished commit round's snapshots above `end`: appends will reach their offsets."""
+        """Remove an unfinished commit round's snapshots above `end`, which later appends would make wrong."""
         beyond = [offset for offset in self.snapshots if offset > end]
         for offset in beyond:
             Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
@@ -432,9 +432,9 @@ class _Loader:
         return log_end
 
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
-        """Return whether the segment is sound. If it is, the fault `odd` is in the indexes alone.
+        """Return whether all batches of the segment are sound. `odd` describes a wrong entry of its indexes.
 
-        A damaged batch does not keep a cleanly closed partition offline: its other batches are served.
+        A damaged batch is only logged: the other batches of a cleanly closed partition can be served.
         """
         state, known = PartitionState(), len(self.epochs)
         state.open_segment(base, fd, -1, -1, wall_ms())
@@ -496,9 +496,9 @@ class _Loader:
             reread(fd, first.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
-        """Rewrite the segment's `.txnindex`: the entries from before the snapshot, then the entries `found`.
+        """Rewrite the segment's `.txnindex`: its entries below the loaded snapshot, then the entries `found`.
 
-        Do not call it for a trusted segment without an index: its producers may not have been replayed.
+        Do not call it for a trusted segment: if producers were not replayed, `found` lacks transactions.
         """
         if base not in self.aborted and not found:
             return
@@ -512,7 +512,7 @@ class _Loader:
     ) -> tuple[int, int]:
         """Return (position, offset) of the last batch up to which the indexes are trusted.
 
-        Later entries are cut off, except a single later time entry, which is decided on after the check.
+        Cut off later entries, except a single time entry: it is kept or cut off after the check.
         """
         found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
         entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
@@ -594,6 +594,6 @@ def _trim(fd: int, entry_bytes: int) -> None:
 
 
 def _shorten(fd: int, size: int) -> None:
-    """Truncate the file to `size` unless it has that size: a changed file would have to be synced."""
+    """Truncate the file to `size`. Do not touch a file of that size, which then needs no sync."""
     if os.fstat(fd).st_size != size:
         os.ftruncate(fd, size)

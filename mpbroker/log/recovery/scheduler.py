@@ -1,4 +1,4 @@
-"""Open the partitions of a start, with workers if there are many, and publish its progress.
+"""Open the partitions when the broker starts, with workers if there are many, and publish the progress.
 
 The coordinator names the topics. Their partitions are given to the workers of the log directory at once
 (`workers`); results are taken in the topics' order. The partitions are counted by their names in the log
@@ -76,7 +76,7 @@ class RecoveryScheduler:
         self._is_successor = False
 
     def found(self, dirs: Sequence[LogDirectory], *, is_successor: bool) -> None:
-        """Count the partitions of the recovered log directories, so that they may be opened."""
+        """Find and count the partitions in the recovered log directories. Call this before `begin`."""
         self._dirs = dirs
         self._is_successor = is_successor
         twice = set()
@@ -154,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give partitions to workers, up to GIVEN_MOST, or more until `key` is given if its topic is next."""
+        """Give partitions to workers: up to GIVEN_MOST, or up to `key` if the topic of `key` is next."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
@@ -198,7 +198,7 @@ class RecoveryScheduler:
             self.report()
 
     def checked(self, number: int) -> Callable[[int], None]:
-        """Return a callback for the bytes that the log process itself checks in log directory `number`."""
+        """Return a callback that counts the bytes that the log process checks in log directory `number`."""
 
         def add(count: int) -> None:
             self._found[number].checked_bytes += count
@@ -226,7 +226,7 @@ class RecoveryScheduler:
             write_progress(self._words, self._worker.number, progress)
 
     def end(self) -> None:
-        """Stop reporting progress, since every partition that has a topic is open."""
+        """Close the workers and stop reporting progress. Call this when all topics are open, or at a stop."""
         if self._goes_on and not self._is_successor:
             self._say_what_was_unclean()
         self._recovery.close()

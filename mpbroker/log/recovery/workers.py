@@ -266,7 +266,7 @@ class RecoveryPool:
                 os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill the workers when all partitions are open, since a hanging one would not end by itself."""
+        """Kill the workers, some of which may hang. Call this when all partitions are open."""
         for worker in self.workers:
             worker.channel.close()
             os.kill(worker.pid, signal.SIGKILL)
@@ -391,7 +391,7 @@ class Recovery:
         self._given_before: set[Key] = set()
 
     def takes(self, number: int) -> bool:
-        """Return whether workers open the partitions of that log directory."""
+        """Return whether workers open the partitions of log directory `number`."""
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:

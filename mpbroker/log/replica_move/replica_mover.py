@@ -215,7 +215,7 @@ class ReplicaMover:
         self._manager.io_thread.submit(partial(remove_tree, doomed), log_dir.number)
 
     def resume(self, topics: Iterable[str]) -> None:
-        """Resume the moves that an earlier process began; remove future replicas without a move.
+        """Resume the moves that an earlier process began; remove future replicas that belong to no move.
 
         To be called when all partitions that can be opened are open. `topics`: all existing topics.
         """
@@ -418,7 +418,7 @@ class ReplicaMover:
     def _waits_for(self, move: Move, error: OSError) -> bool:
         """Report a temporary error of the target, such as a full disk. Return False: the move must wait.
 
-        Raises _Over after another error, which fails the directory, or if the future replica was removed.
+        Raises _Over if the future replica was removed, or if the error takes the target directory offline.
         """
         if error.errno == errno.ENOENT and not _is_there(move.copy.future):
             _log.error("%s stays where it is: %s was removed", move.log.directory, move.copy.future)

@@ -4,8 +4,9 @@ Reading leaves the page cache unchanged. A batch that seems damaged is read agai
 flipped in memory is not damage. After damage the walk continues with the next whole batch.
 
 A batch's CRC does not cover its offsets. If a batch begins below the end of the previous batch, one of them
-has wrong offsets. The previous batch is the wrong one if it follows a gap, and if both batches would fit with
-it moved to the start of the gap. If that does not decide it, neither batch is served.
+has wrong offsets. The later batch is the wrong one if the previous batch follows no gap, or if the later
+batch begins before that gap. The previous batch is the wrong one if, moved to the start of the gap, it would
+end where the later batch begins. In all other cases neither batch is served.
 
 The CRC does not cover the leader epoch either. (Consumers need it to find out whether the log was truncated.)
 The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it is trusted only

@@ -228,7 +228,7 @@ class Acceptor:
         """Publish whether any connection waits in this process.
 
         While some wait, processors ring this acceptor after they have taken or closed a connection. Look for
-        room after this call, because earlier changes did not ring.
+        room after this call: processors did not ring for room that they made before it.
         """
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
@@ -288,7 +288,7 @@ class Acceptor:
         return True
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close connections above max.connections, besides `owed` that they still close."""
+        """Ask processors to close connections above max.connections, apart from `owed` asked for before."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return

@@ -33,7 +33,7 @@ class ConnectionCounts:
             self._count_again(book)
 
     def handed(self, role: int, ticket: int, listener: int, address: bytes) -> None:
-        """Note that a connection that `quotas` counts already was sent to a processor, with this ticket."""
+        """Note a connection that was sent to a processor with this ticket. `quotas` already counts it."""
         self._books[role].known[ticket] = (listener, address)
 
     def catch_up(self) -> None:
@@ -52,7 +52,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """Count a processor's rows again once it has taken `ticket`, and so all older connections."""
+        """Make `catch_up` count a processor's rows again once the processor has taken this ticket."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

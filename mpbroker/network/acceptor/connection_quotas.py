@@ -1,10 +1,10 @@
 """Limits on the number of connections and on their rate (Kafka: ConnectionQuotas; sans-I/O).
 
-An acceptor calls `delay_ms` when it has accepted a connection. It waits until that time is over and
+An acceptor calls `delay_ms` when it has accepted a connection. It waits until this delay is over and
 `has_slot` returns True, and then calls `admit`. Meanwhile it serves its other listeners. An admitted
 connection counts until `remove` is called.
 
-The listener of the brokers is protected if there is another listener: only its own limits delay its
+The inter-broker listener is protected if there is another listener: only its own limits delay its
 connections, not the limits of all listeners together. `surplus` counts the connections above the limits
 of all listeners together; processors close the least recently active connections of the other listeners.
 """
@@ -158,7 +158,7 @@ class ConnectionQuotas:
         self.add(listener, address)
 
     def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
-        """Return the rate limit (per second) that delays a connection, and whether it is the listener's."""
+        """Return the limit per second that delays a connection, and whether the limit is the listener's."""
         own = self._listeners[listener].rate
         if self.is_protected(listener) or own.throttle_ms(now_ms) >= self._broker_rate.throttle_ms(now_ms):
             return own.bound, True
@@ -189,7 +189,7 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Return the throttle in ms by the address's rate. A throttled connection counts in no rate."""
+        """Count a connection in its address's rate, or in no rate if throttled. Return the throttle in ms."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0

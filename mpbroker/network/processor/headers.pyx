@@ -52,7 +52,7 @@ cdef inline bint is_alphanumeric(uint8_t a) noexcept nogil:
     return 48 <= a <= 57 or 65 <= a <= 90 or 97 <= a <= 122
 
 cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
-    """Return whether a software name or version is valid (KIP-511): alphanumeric, "-" and "." only inside."""
+    """Return whether a software name or version is valid (KIP-511): alphanumeric, with "-" and "." inside."""
     cdef uint64_t i
     if length == 0 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[length - 1]):
         return False

@@ -74,7 +74,7 @@ cdef void keep_told(
     Metering *m, Request *r,
     uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
 ) noexcept nogil:
-    """Copy a handler's text about the request for the request log. Do nothing if memory is exhausted."""
+    """Copy, for the request log, a handler's text about the request. Do nothing if memory is exhausted."""
     cdef ReplySlot *a = &r.answer
     cdef uint8_t *base = m.peers.handlers[a.owner - FIRST_HANDLER].arena
     cdef uint8_t *end = base + a.block + block_capacity(base, a.block)
@@ -115,7 +115,7 @@ cdef list take_told(Metering *m):
     return out
 
 cdef void note_size(Metering *m, Request *r) noexcept nogil:
-    """Raise the metric of the largest response to the size of this answer, if the answer is larger."""
+    """If this answer is the largest response so far, set the metric of the largest response to its size."""
     cdef uint64_t size = r.answer.length
     cdef uint32_t i
     if r.answer.kind == SlotKind.SEND_PARTS:

@@ -25,9 +25,9 @@ assert (
 # ---- requests that handlers have not taken
 
 cdef void count_taken_by(Peers *p, Peer *peer) noexcept nogil:
-    """Subtract the requests that the handler has taken since the last call from the untaken requests.
+    """Count the requests that the handler has taken since the last call, and lower `untaken` by their number.
 
-    If no request is untaken, do not read `is_request`: its places may have been reused since.
+    If `untaken` is 0 already, `is_request` is not read: its places may have been reused since the last call.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
     cdef uint32_t taken = 0

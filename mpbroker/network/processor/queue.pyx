@@ -21,9 +21,9 @@ cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil:
     q.queue_floor = (q.queued_requests_max + busy - 1) // busy
 
 cdef bint await_room(Queue *q, Peers *p) noexcept nogil:
-    """Ask handlers to wake this processor when they take a request. Return whether the queue has room by now.
+    """Ask handlers to wake this processor when they take its requests. Return whether there is room by now.
 
-    Requests of other processors leave the queue without a wake-up: callers check after a short sleep.
+    Handlers do not wake this processor when they take requests of others: callers must check again soon.
     """
     cdef uint64_t before = p.untaken
     cdef uint32_t h

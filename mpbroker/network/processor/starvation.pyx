@@ -107,8 +107,8 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel that is throttled, or whose request is parked, has kept further received bytes
-    for `stall_ns`. It waits for the broker, not for its client: close it only if others need its memory.
+    """Return whether a channel that is throttled, or whose request is parked, has held bytes of later
+    requests for `stall_ns`. It waits for the broker, not for its client: close it only if others need memory.
     """
     if c.last_active_ns + t.memory.stall_ns >= t.now_ns:
         return False

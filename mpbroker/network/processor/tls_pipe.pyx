@@ -106,7 +106,7 @@ cdef bint keep_staged(Wire *wire) noexcept nogil:
     return n == 0 or append(&wire.left, staged, n)
 
 cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
-    """Give OpenSSL encrypted bytes of the client (BIO read). Return their number, 0 at the end, or -1."""
+    """Give OpenSSL encrypted bytes of the client (BIO read). Return their number; 0: end; -1: none now."""
     global received_at
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     cdef size_t n = room
@@ -356,7 +356,7 @@ cdef class TlsPipe:
 
     @property
     def carries_answer(self) -> bool:
-        """Return whether bytes of an answer are encrypted, but perhaps not yet written."""
+        """Return whether an answer has encrypted bytes that are not known to be written yet."""
         return self.in_flight != 0
 
     @property

@@ -202,5 +202,5 @@ class TlsSaslChannels:
                 log.error(text, security.name, error)
 
     def close(self) -> None:
-        """Log the audit events since the last summary. Call it before the process ends."""
+        """Log how many audit events were suppressed so far. Call it before the process ends."""
         self.channels.audit.close()

@@ -3,7 +3,7 @@
 A turn has these phases, in Kafka's order (SocketServer.Processor.run):
 
     sleep      arm the doorbell, check the rings, epoll_wait
-    answers    start to write every answer in the rings; read a connection again when its answer is written
+    answers    begin to send the answers found in the rings; read a connection again after its answer is sent
     sockets    receive from readable ones into arena blocks until a frame is whole; write to writable ones
     dispatch   give the requests of the FIFO in batches to the handlers with the least load
     publish    one store per ring, one doorbell per handler
@@ -161,7 +161,7 @@ cdef int run_turn(
 
 
 class PollFailed(OSError):
-    """Raised if epoll_wait fails, so that no socket is reported as ready any more."""
+    """Raised if epoll_wait fails. After that, no socket is reported as ready."""
 
 
 cdef class ProcessorTurn:
@@ -561,7 +561,7 @@ cdef class ProcessorTurn:
         return None
 
     def close_parked(self) -> None:
-        """Close the connections whose one request is parked (a long poll): a stop does not wait for it."""
+        """Close the connections whose only request is parked (a long poll): a stop does not wait for it."""
         cdef uint32_t i
         for i in range(self.t.channels_used):
             if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].request.parked:

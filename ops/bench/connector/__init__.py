@@ -1,8 +1,9 @@
 """PySpark with Spark's own Kafka connector, in an environment of its own, outside of the repository.
 
-Maven Central has no connector for the Spark version that our source is made for. So both are measured with
-the connector's PySpark, in `~/.cache/mpbroker/pyspark-4.0.0` (XDG_CACHE_HOME moves it). The first call takes
-some minutes and 1 GB; PYSPARK_ARCHIVE names a source distribution that was fetched before.
+Maven Central has no connector for the Spark version that our source is made for. So the connector and our
+source are both measured with the connector's version of PySpark, in `~/.cache/mpbroker/pyspark-4.0.0`
+(XDG_CACHE_HOME moves it). The first call takes some minutes and 1 GB. If PYSPARK_ARCHIVE names a source
+distribution of PySpark, pip installs that file.
 """
 
 import os

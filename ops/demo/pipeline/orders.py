@@ -131,7 +131,7 @@ class Pipeline:
 
 
 def step_of(line: str) -> str | None:
-    """Return the step named in a line of spark-pipelines, which may follow a progress bar."""
+    """Return the step in a line that spark-pipelines printed, or None. A progress bar may precede it."""
     found = _STEP.search(line)
     return found[1].rstrip(".").replace(_CATALOG, "") if found else None
 
@@ -144,7 +144,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def produce(servers: str, count: int) -> int:
-    """Add events to topic orders, every tenth of which is not an order; return how many the topic has."""
+    """Add `count` events to the topic `orders`, each tenth invalid. Return how many events the topic has."""
     admin = AdminClient({"bootstrap.servers": servers})
     for topic, partitions in (("orders", PARTITIONS), ("large-orders", 1)):
         try:

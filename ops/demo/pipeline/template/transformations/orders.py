@@ -11,7 +11,7 @@ LARGE = 500
 
 @dp.table(comment="Each order once; other events are left out.")
 def cleaned() -> DataFrame:
-    """Each run appends the orders among the events that came since the last one."""
+    """Each run appends the orders among the events that have come since the previous run."""
     events = (
         spark.readStream.format("mpbroker")
         .option("kafka.bootstrap.servers", SERVERS)
