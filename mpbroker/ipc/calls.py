@@ -431,9 +431,9 @@ class RemovedTokens(Struct, tag="removed_tokens"):
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions. Idempotent; answered when they take appends.
 
-    Partitions from number `new_from` on are new and cannot have records yet (Kafka: isNew). Any other missing
-    partition that may have had records is an error: no empty partition replaces it. A partition with
-    generation 0 in the answer has no slot at the moment: send the call again.
+    Partitions from number `new_from` on are new and cannot have records yet (Kafka: isNew). If an older
+    partition that may have had records is missing on disk, that is an error: no empty partition replaces it.
+    A partition with generation 0 in the answer has no slot at the moment: send the call again.
     """
 
     name: str

@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage. Clear no word while a partition's directory cannot be read."""
+        """Write the words of damage. While a damaged partition's directory cannot be read, clear no word."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -423,7 +423,7 @@ class ScrubProcess:
             )
 
     def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """Drop the segment's old findings. Save and publish if there were any, or new ones (`is_news`)."""
+        """Drop the segment's old findings. Save and publish if it had any, or has new ones (`is_news`)."""
         known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:
