@@ -66,7 +66,7 @@ UNKNOWN_MAKER = Maker(-1, -1)
 
 
 class FetchSessionCache:
-    """The sessions of handler number `handler`. `places` has those that the handler's turn can find."""
+    """The sessions of handler number `handler`. `places` is the table by which its turn finds sessions."""
 
     def __init__(
         self,

@@ -174,7 +174,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Begin requested passes. Publish whether a directory is to be scrubbed now; return it, or None."""
+        """Begin requested passes. Return a directory to scrub now, or None; publish whether there is one."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
