@@ -53,7 +53,7 @@ cdef bint idle(RatesRef *rates, Sample *samples, int64_t now_ms) noexcept nogil:
 
 
 cdef Sample *own_row(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nogil:
-    """Return this writer's row for a key, made if needed; NULL if other busy keys have all its 16 rows."""
+    """Return this writer's row for a key, made if needed; NULL if busy keys occupy its 16 possible rows."""
     cdef uint64_t *keys = keys_of(rates, rates.own)
     cdef int64_t found = find(rates, rates.own, key)
     cdef uint32_t choice, i
@@ -103,7 +103,7 @@ cdef void begin(Sample *sample, int64_t start_ms) noexcept nogil:
 
 
 cdef bint rates_record(RatesRef *rates, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
-    """Add an event; a negative value cancels one. Return False and add nothing if no row is free."""
+    """Add `value` (below 0: cancel an event) to a key. Return False and add nothing if no row is free."""
     cdef Sample *samples = own_row(rates, key, now_ms)
     cdef Sample *newest
     cdef Sample *oldest
@@ -252,7 +252,7 @@ cdef class SharedRates:
         return self.ref.window_ms
 
     def record(self, uint64_t key, int64_t value, int64_t now_ms) -> bool:
-        """Add `value` to a key. Return False and add nothing if 16 other busy keys have all its rows."""
+        """Add `value` to a key. Return False and add nothing if busy keys occupy its 16 possible rows."""
         self._check(key, now_ms)
         return rates_record(&self.ref, key, value, now_ms)
 

@@ -124,7 +124,7 @@ def section(text: str, anchor: str, name: str) -> str:
 
 
 class _Place(NamedTuple):
-    """A target of links: a heading, or a paragraph with an anchor, one level below the deepest heading."""
+    """A target of links: a heading of level 1 to 6, or a paragraph with an anchor, which has level 7."""
 
     line: int
     level: int

@@ -70,8 +70,8 @@ def listener_of(config: BrokerConfig) -> BrokerListener:
 def needs_token(config: BrokerConfig) -> bool:
     """Return whether a request must have the console's token to read through the broker.
 
-    No token is needed if every visitor has the console's rights anyway: the page is on loopback, and the
-    console connects to a port without a login. In any other case, a visitor without the
+    No token is needed if every visitor has the console's rights anyway: the console serves its page only on
+    loopback, and connects to a port of the broker without a login. In any other case, a visitor without the
     token would get rights that only the console has.
     """
     address = parse_http_listener(config.http_listener)

@@ -1,4 +1,4 @@
-"""Callers whose decision is durable, and who are answered when its effect is visible."""
+"""Answers callers when their changes, which are durable already, have taken effect in other processes."""
 
 from __future__ import annotations
 

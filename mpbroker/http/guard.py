@@ -3,8 +3,8 @@
 A page of another site may make a browser on this host send requests to the broker. Such a request has the
 other site's Host if that name was pointed at the broker's address (DNS rebinding), otherwise the other site's
 Origin. Both are refused. A Host that is an address is allowed, since DNS rebinding needs a name. Ports in
-Host are not compared, since tunnels and containers map them. User-Agent proves nothing. Browsers send
-Sec-Fetch-Site over plain HTTP only to loopback addresses.
+Host are not compared, since tunnels and containers map them. User-Agent is not checked, since it
+proves nothing. Sec-Fetch-Site may be missing: over plain HTTP, browsers send it only to loopback addresses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages between handlers, coordinator and log process: msgpack in the block of a CALL or ANSWER.
 
-Every call is answered exactly once: with the answer that belongs to it, or with `Failed`. The fields `error`
-are Kafka error codes.
+Every call is answered exactly once: with the answer that belongs to it, or with `Failed`. Fields named
+`error` have Kafka error codes.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Account(Struct):
 class CreateTopics(Struct, tag="create_topics"):
     """handler -> coordinator: create topics.
 
-    `automatic`: a Metadata request caused the call, so an existing topic is not an error. `beside` is the
-    number of partitions that the same CreateTopics request asks for in other calls.
+    `automatic`: a Metadata request caused the call, so an existing topic is not an error. A long
+    request is sent as several calls. `beside` is the number of partitions in the other calls.
     """
 
     topics: list[CreateTopic]
@@ -431,9 +431,9 @@ class RemovedTokens(Struct, tag="removed_tokens"):
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions. Idempotent; answered when they take appends.
 
-    Partitions from number `new_from` on are new and cannot have records yet (Kafka: isNew). Any other missing
-    partition that may have had records is an error: no empty partition replaces it. A partition with
-    generation 0 in the answer has no slot at the moment: send the call again.
+    Partitions from number `new_from` on are new and cannot have records yet (Kafka: isNew). If an older
+    partition that may have had records is missing on disk, that is an error: no empty partition replaces it.
+    A partition with generation 0 in the answer has no slot at the moment: send the call again.
     """
 
     name: str

@@ -127,7 +127,7 @@ def _check_stopped_in_order(found: LogDirs) -> None:
 
 
 def replicas_in(found: LogDirs, image: ClusterImage) -> Replicas:
-    """Return each partition's directory. Raises CannotMove if a directory is missing or wrong, OSError."""
+    """Return each partition's directory. Raises OSError, and CannotMove if one is missing or wrong."""
     there: dict[tuple[str, int], Path] = {}
     for home in found.paths:
         for name in directories_in(home):

@@ -60,7 +60,7 @@ class OffsetFollower:
         return True
 
     async def _read_on(self) -> None:
-        """Read for a while after the last call, which may not have had time to read all commits."""
+        """Continue reading for a while after the last `follow`, which may have left commits unread."""
         try:
             while time.monotonic() < self._asked_at + READ_ON_FOR_S:
                 async with self.reading:

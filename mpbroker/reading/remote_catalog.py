@@ -36,8 +36,8 @@ def servers_of(text: str) -> list[tuple[str, int]]:
 class Brokers:
     """Sends requests to the brokers of a cluster.
 
-    Methods raise ClientError; those that use `retried` raise SourceUnavailable. Connections and known leaders
-    may have been used by an earlier reader of the process, see `connections`.
+    Methods raise ClientError; those that use `retried` raise SourceUnavailable. Connections and leaders
+    may come from an earlier reader in this process (see `connections`).
     """
 
     def __init__(self, options: ReadOptions) -> None:

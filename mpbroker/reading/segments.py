@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 
 def _is_in_place(directory: Path, base: int, fd: int) -> bool:
-    """Return whether the open log file still has its name. If not, the index belongs to another log file."""
+    """Return whether `fd` is still the segment's log file, which may have been deleted or replaced."""
     try:
         return os.path.samestat(os.fstat(fd), (directory / segment_name(base)).stat())
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def cut_at(piece: Piece, directory: Path, position: int) -> int:
 
 
 def _indexed(directory: Path, base: int, fd: int, find: Callable[[int], int]) -> int:
-    """Return the result of `find` for the segment's index; 0 if the index may belong to another log file."""
+    """Return `find(index_fd)` for the segment's index; 0 if the index may belong to another log file."""
     try:
         with opened(directory, base, INDEX_SUFFIX) as index_fd:
             found = find(index_fd)
@@ -125,9 +125,9 @@ def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, lis
 
 
 def pieces(directory: Path, bound: Bound, start: int, end: int) -> Iterator[Piece]:
-    """Yield the batches of [start, end), a piece for each segment. Its file is open until the next piece.
+    """Yield a piece of each segment, with the batches that have the offsets [start, end).
 
-    Raises SegmentGone, CorruptLog, OSError.
+    The file of a piece is closed when the next piece is requested. Raises SegmentGone, CorruptLog, OSError.
     """
     for left in reversed(range(_LISTINGS)):
         try:
@@ -148,8 +148,8 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> Iterator[Piec
 def opened_piece(directory: Path, span: Span) -> Iterator[Piece]:
     """Open the segment, and yield the batches that have the offsets of the span.
 
-    The end is looked up by offset. The position in a published bound may be that of a file that the cleaner
-    has replaced meanwhile. Raises SegmentGone, CorruptLog, OSError.
+    The end position is looked up by offset. A published bound has a position, too, but that position is wrong
+    if the cleaner has replaced the file meanwhile. Raises SegmentGone, CorruptLog, OSError.
     """
     with opened(directory, span.base) as fd:
         yield _piece(directory, span, fd)

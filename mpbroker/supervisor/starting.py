@@ -32,7 +32,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class Starting:
-    """The start of a broker that has its Claim. `stops` returns whether a stop was requested meanwhile."""
+    """Starts the processes of a broker. `claim` has its resources; `stops` returns whether to stop."""
 
     def __init__(
         self, claim: Claim, tree: Tree, changing: Changing, notifier: Notifier, stops: Callable[[], bool]

@@ -1,8 +1,8 @@
 """Raw Kafka requests for the load generator, written with nothing but `struct`.
 
-It measures any server, so it must not depend on the broker's own codec: a mistake there
-would then be made twice and cancel out. Only old, non-flexible versions are used, which Kafka 4.3 still
-serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and 7, Fetch 4, Metadata 4,
+The load generator must not depend on the broker's codec: it measures any server, and a mistake in the codec
+would be made on both sides and stay unnoticed. Only old, non-flexible versions are used, which Kafka 4.3
+still serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and 7, Fetch 4, Metadata 4,
 OffsetCommit 2, AlterClientQuotas 0 (Kafka's message definitions of those names).
 """
 
@@ -52,7 +52,7 @@ class Request:
     digits_at: int = 0
 
     def for_partition(self, partition: int) -> Request:
-        """Return the same produce to another partition."""
+        """Return the same Produce request for another partition."""
         at = self.partition_at
         return replace(self, frame=self.frame[:at] + struct.pack(">i", partition) + self.frame[at + 4 :])
 
@@ -77,7 +77,7 @@ def _varint(value: int) -> bytes:
 
 
 def record_batch(records: int, value_bytes: int, value: bytes = b"", *, zstd: bool = False) -> bytes:
-    """Return one batch, magic 2, of records without key and headers. Without `value`, values are all x."""
+    """Return one batch, magic 2, of records without key and headers. Default value: "x" * value_bytes."""
     body = b""
     value = value or b"x" * value_bytes
     for offset_delta in range(records):
@@ -120,7 +120,7 @@ def _produce(
 def fetch(
     topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
-    """Return a Fetch from partition 0, version 4. A response with less than 31/32 of `bytes_max` is wrong."""
+    """Return a Fetch from partition 0, version 4. The response must have at least 31/32 of `bytes_max`."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4

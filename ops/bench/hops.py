@@ -30,7 +30,8 @@ class Work:
     """Counts of one kind of process.
 
     `sleeps` counts the voluntary context switches of all threads: each is one wake-up. `turns` counts the
-    turns of the process's loop. `rounds` counts commit rounds, which took `sync_ns`; `bytes` were appended.
+    turns of the process's loop. `rounds` counts commit rounds. `sync_ns` is the time that these rounds took.
+    `bytes` counts appended bytes.
     """
 
     cpu_ns: int = 0

@@ -175,7 +175,7 @@ def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]
 
 
 class Reader(threading.Thread):
-    """A thread that reads a few groups of lines ahead, so that memory is bounded and sending never waits."""
+    """A thread that reads ahead, so that sending need not wait for input; at most a few groups of lines."""
 
     def __init__(self, descriptor: int, wakeup: Callable[[], None]) -> None:
         # The command must be able to end while this thread waits for a terminal.

@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Accept an alteration. If `why` is given or it is the second, refuse all alterations of the user."""
+        """Accept an alteration. If `why` is given or the user already has one, refuse all of the user's."""
         if user in accepted:
             accepted.remove(user)
             why = (

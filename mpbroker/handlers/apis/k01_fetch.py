@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: True if waiting cannot add records to the answer."""
+    """The answer for one partition. `more`: True to respond at once, as waiting cannot add records."""
 
     answer: Answer
     length: int = 0
@@ -186,7 +186,7 @@ class Fetch:
                 broker.readers.forget(read_partition(broker.table, slot))
 
     def wait_for_bytes(self) -> None:
-        """Mark the slots, so that later bytes wake the handler. The caller polls again for earlier bytes."""
+        """Have later appends wake the handler. The caller then polls, since records may be there already."""
         self._is_polling = self.is_long  # the caller polls next, even if `charge_wait` expires the fetch
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 
@@ -506,7 +506,7 @@ class Fetch:
 def each_once(
     context: RequestContext, topics: list[FetchRequest.FetchTopic]
 ) -> Generator[None, None, list[FetchRequest.FetchTopic]]:
-    """Return the topics with the last entry for each partition only. (Kafka puts the entries into a map.)"""
+    """Return the topics with only the last entry of each partition. (Kafka puts the entries into a map.)"""
     found: dict[tuple[str, bytes], dict[int, Wanted]] = {}
     for done, topic in enumerate(topics, start=1):
         partitions = found.setdefault((topic.topic, topic.topic_id), {})

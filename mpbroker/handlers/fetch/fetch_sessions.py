@@ -56,7 +56,7 @@ class Interest(NamedTuple):
 
 
 class Maker(NamedTuple):
-    """The request that created a session. If its response cannot be sent, the same request comes again."""
+    """The request that created a session. A processor repeats this request if its response cannot be sent."""
 
     connection: int
     correlation: int
@@ -66,7 +66,7 @@ UNKNOWN_MAKER = Maker(-1, -1)
 
 
 class FetchSessionCache:
-    """The sessions of handler number `handler`. `places` has those that the handler's turn can find."""
+    """The sessions of handler number `handler`. `places` is the table by which its turn finds sessions."""
 
     def __init__(
         self,
@@ -186,7 +186,11 @@ class FetchSessionCache:
 
 
 def _is_evictable(session: FetchSession, *, by_privileged: bool) -> bool:
-    """Return True if a session was in use for MIN_EVICTION_MS, or may be evicted for a follower's session."""
+    """Return True if a session may be evicted although it was used recently.
+
+    Its last use must be more than MIN_EVICTION_MS after its creation, or it must be a consumer's session and
+    the new session a follower's (`by_privileged`).
+    """
     grown_up = session.used_ms - session.created_ms > MIN_EVICTION_MS
     return grown_up or (by_privileged and not session.privileged)
 

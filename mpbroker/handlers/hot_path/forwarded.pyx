@@ -106,9 +106,9 @@ cdef bint forward_begin(
     ForwardedRef *forwarded, const RequestSlot *request, const uint8_t *arena, const SessionEntry *session,
     ArenaRef *own, uint64_t taken_ns, uint64_t now_ns, uint16_t coordinator, CallSlot *call,
 ) noexcept nogil:
-    """Lend the coordinator a call and fill its descriptor. Return False if Python has to serve the request.
+    """Write a call for the coordinator, and its descriptor. Return False if Python must serve the request.
 
-    `arena` has the request, `own` is the handler's arena for the call.
+    `arena` has the request. The call is written to a block of `own`, the handler's arena.
     """
     cdef const ForwardedApi *api = &forwarded.apis[request.api_key]
     cdef const uint8_t *frame = arena + request.block

@@ -35,5 +35,5 @@ def with_result(begun: Event, errors: dict[int, int] | None) -> Event:
 
 
 def as_refusal(begun: Event, why: str) -> Event:
-    """Return the event of the refusal of an act; `why` says why its listener forbids the act."""
+    """Return the event of a refused act. `why` says why the listener forbids the act."""
     return begun._replace(kind=Kind.REFUSAL, why=why)

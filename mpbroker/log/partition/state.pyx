@@ -114,9 +114,9 @@ cdef class PartitionState:
     def end_times(self, last_time: tuple[int, int, int], bint is_final) -> int:
         """Return the number of entries of `.timeindex` to keep after a replay.
 
-        `last_time` is the file's last entry as (entries, timestamp, offset). A single entry after those that
-        the replay made is kept if `finish_segment` would write the same entry, and if `is_final`: a snapshot
-        at the log end shows that the indexes were synced. So a start saves many truncations.
+        `last_time` is the file's last entry as (entries, timestamp, offset). The entries that the replay made
+        are kept. One more entry is kept if `finish_segment` would write the same entry, and if `is_final`: a
+        snapshot at the log end shows that the indexes were synced. This saves many truncations at a start.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
@@ -213,7 +213,7 @@ cdef class PartitionState:
     def all_is_durable(self, int64_t synced) -> None:
         """Move high watermark and last stable offset as far as possible, because all of the log is durable.
 
-        Records below `synced` are in synced segments.
+        Records below `synced` are in synced segments; later records may be durable in the journal only.
         """
         cdef PartitionCore *core = &self.core
         core.slot.high_watermark = core.covered = end_bound(core)
@@ -230,9 +230,9 @@ cdef class PartitionState:
     # ---- transactions ----
 
     def hold_back(self, int64_t offset, int64_t segment_base, int64_t position) -> None:
-        """Hold back the last stable offset, from the next commit round on, at the first open transaction.
+        """Keep the last stable offset at the start of an open transaction, from the next commit round on.
 
-        The transaction's first batch is at `offset` and `position` of a segment.
+        The transaction's first batch has the offset `offset`, at `position` of the segment `segment_base`.
         """
         cdef PartitionCore *core = &self.core
         core.first_unstable.offset = offset
@@ -244,9 +244,9 @@ cdef class PartitionState:
         self.core.first_unstable.offset = -1
 
     def raise_stable(self, int64_t offset) -> None:
-        """Raise the held back offset and the last stable offset to the log start `offset`.
+        """Raise the last stable offset to the log start `offset`, if an open transaction holds it back.
 
-        Segment and position may stay those of a deleted batch: nothing is read below the log start.
+        The segment and position of this offset may then be those of a deleted batch, which is never read.
         """
         cdef PartitionCore *core = &self.core
         if core.first_unstable.offset >= 0:
@@ -376,11 +376,11 @@ cdef class PartitionState:
 
     @property
     def can_rest(self) -> bool:
-        """Return whether the files can be closed until the next append, because no bytes wait for a sync."""
+        """Return whether no bytes wait for a sync, so that the files can be closed until the next append."""
         return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
-        """Cut off the rest of a failed write; the next commit round syncs the segment. Raises OSError."""
+        """Remove a failed write's bytes, and have the next commit round sync the segment. Raises OSError."""
         cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)

@@ -174,7 +174,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Begin requested passes. Publish whether a directory is to be scrubbed now; return it, or None."""
+        """Begin requested passes. Return a directory to scrub now, or None; publish whether there is one."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage. Clear no word while a partition's directory cannot be read."""
+        """Write the words of damage. While a damaged partition's directory cannot be read, clear no word."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -423,7 +423,7 @@ class ScrubProcess:
             )
 
     def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """Drop the segment's old findings. Save and publish if there were any, or new ones (`is_news`)."""
+        """Drop the segment's old findings. Save and publish if it had any, or has new ones (`is_news`)."""
         known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:

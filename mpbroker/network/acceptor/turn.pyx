@@ -1,8 +1,8 @@
 """An acceptor's native turn: wait, accept, and hand connections to processors round robin, without the GIL.
 
 Python decides which connections are admitted. It allows the turn a number of connections for each listener
-(`ConnectionQuotas.unasked`). At most TOLD_MS after such a connection the turn reports it, and Python allows
-more. Python handles all other connections, and every error.
+(`ConnectionQuotas.unasked`). The turn reports a connection to Python at most TOLD_MS after accepting it, and
+Python then allows more. Python accepts the connections above that number, and handles every error.
 """
 from libc.errno cimport (
     EAGAIN, ECONNREFUSED, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOTCONN, EPIPE, errno,
@@ -43,8 +43,8 @@ cdef extern from *:
     #include <string.h>
     #include <sys/socket.h>
 
-    /* Accept a connection that does not block, and get its client's address as handover.packed_address
-       has it. Return the descriptor, or -1 with errno. */
+    /* Accept a connection and make it non-blocking. Store its client's address in the form of
+       handover.packed_address. Return the descriptor, or -1 with errno. */
     static int accept_connection(int listening, unsigned char *address, int *length)
     {
         struct sockaddr_storage at;
@@ -65,7 +65,7 @@ cdef extern from *:
         return fd;
     }
 
-    /* Return 0, or -1 with errno: the connection has ended already. */
+    /* Set a connection's socket options. Return 0, or -1 with errno if the connection has ended already. */
     static int configure_connection(int fd, int send_buffer_bytes)
     {
         int on = 1;
