@@ -150,7 +150,7 @@ def _condition_of(found: spark.Filter) -> Condition | None:
     return Condition(attribute[0], operator, tuple(value) if operator == "in" else value)
 
 
-class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):
+class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # type: ignore[misc]
     """Answers Spark's calls while a streaming query runs, by the rules of `mpbroker.reading.stream`.
 
     It lives in a child process of the driver. Tasks get a copy that has the options only.
