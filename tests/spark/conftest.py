@@ -12,6 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
+from spark_integration.jvm.jar import SWITCH, with_jar
 from tests.support.spark_here import ROOT, Here
 from tests.support.spark_logs import fake_broker, log_dir
 
@@ -56,8 +57,11 @@ class SharedSession:
             .config("spark.executor.pyspark.memory", "900m")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.python.unix.domain.socket.enabled", "true")
+            .config(map=with_jar({}, accelerated=True))
             .getOrCreate()
         )
+        # The JVM reader has tests of its own, which compare it with the Python reader.
+        session.conf.set(SWITCH, "false")
         session.sparkContext.setLogLevel("ERROR")
         with open(os.devnull) as probe:
             assert probe.fileno() < HIGHEST_FD, "py4j's callbacks would hang: see what keeps descriptors open"

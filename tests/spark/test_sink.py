@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from mpbroker.client.topics import partition_for
@@ -107,12 +107,17 @@ def test_errors(
 
 
 def test_modes_other_than_append(spark: SparkSession, broker: Broker) -> None:
-    writer = spark.range(1).selectExpr("'v' value").write.format("mpbroker")
-    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap).option("topic", "t")
-    with pytest.raises(PySparkException, match=r"a topic is only ever appended to. Write with .mode"):
-        writer.mode("overwrite").save()
-    with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
-        writer.mode("error").save()
+    def save(mode: str | None) -> None:
+        writer = spark.range(1).selectExpr("'v' value").write.format("mpbroker").mode(mode)
+        writer.option("kafka.bootstrap.servers", broker.bootstrap).option("topic", "modes").save()
+
+    for mode in ("overwrite", "ignore"):
+        with pytest.raises(PySparkException, match=r"a topic is only ever appended to. Write with .mode"):
+            save(mode)
+    for allowed in (None, "error", "append"):
+        save(allowed)
+    reader = spark.read.format("mpbroker").option("log.dir", str(broker.log_dir))
+    assert reader.option("subscribe", "modes").load().count() == 2 + 1
 
 
 def exactly_once(broker: Broker, topic: str) -> dict[str, str]:
