@@ -1,4 +1,4 @@
-"""Asks brokers for their log directories, and which of them are full (DescribeLogDirs)."""
+"""Asks brokers for their log directories (DescribeLogDirs), and finds those that are full."""
 
 from __future__ import annotations
 

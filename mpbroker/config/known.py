@@ -115,7 +115,7 @@ def no_effect(key: str) -> str:
 
 
 def nearest(key: str) -> str | None:
-    """Return the supported key, or else Kafka's key, closest to a misspelt key; None if none is close."""
+    """Return a key that is close to a misspelt key: a supported key, or else a key of Kafka, or else None."""
     supported = [*BROKER_KEYS, *ALIASES]
     for candidates in (supported, list(kafka_defaults())):
         if found := closest(key.lower().replace("_", "."), candidates):

@@ -1,4 +1,4 @@
-"""`mpbroker log recover`: recovers log directories as a start of the broker does, and stops cleanly.
+"""`mpbroker log recover`: recovers log directories as a broker's start does, then closes them cleanly.
 
 The code is that of a start and a stop: it writes journals into segments (`log.directories`), opens partitions
 (`log.recovery.log_loader`) with their topics' settings from the metadata, and closes them. (Kafka has no such

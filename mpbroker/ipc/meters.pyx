@@ -514,7 +514,7 @@ class Reader:
         return alls, clients
 
     def _texts(self, name: str, at: int, size: int) -> list:
-        """Return two adjacent texts, each padded with zeros."""
+        """Decode the two adjacent texts at `at`. Each has `size` bytes, zeros at the end included."""
         block = self._blocks[name]
         texts = [bytes(block[at + k * size : at + (k + 1) * size]) for k in (0, 1)]
         return [text.split(b"\0")[0].decode("utf-8", "replace") for text in texts]

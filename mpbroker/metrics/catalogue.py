@@ -32,7 +32,7 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Return a function that tests if a name contains or matches (*, ?) any pattern, or there are none."""
+    """Return a test of names: a name must contain or match (*, ?) one of `patterns`, if there are any."""
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 

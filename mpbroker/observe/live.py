@@ -35,7 +35,7 @@ class LiveBroker:
         self._broker = BrokerSeen(Health.UNKNOWN)
 
     def sample(self) -> Sample:
-        """Take a sample. Raises ControlError if the supervisor does not answer and may be dead."""
+        """Take a sample. Raises ControlError if the supervisor neither answers nor is known to be alive."""
         taken_ns = time.monotonic_ns()
         try:
             status = self.control.call("status")

@@ -75,7 +75,7 @@ def status(
 def up_s() -> float:
     """Return the age of this process, the supervisor, in seconds, with a precision of 10 ms.
 
-    The age includes the time before the first line of Python, and the time of a shell that called exec(2).
+    The age includes the start of Python, and a shell that ran in this process before it called exec(2).
     """
     started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)

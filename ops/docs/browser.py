@@ -65,7 +65,7 @@ class Browser:
         self._page.set_viewport_size({"width": width, "height": height})
 
     def prefer(self, scheme: str) -> None:
-        """Set the colour scheme that the system prefers: light or dark."""
+        """Emulate a system that prefers the colour scheme `scheme`: light or dark."""
         self._page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
 
     def open(self, url: str) -> None:

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def interpreters() -> dict[tuple[int, int], str]:
-    """Find one CPython for each minor version from LEAST on: the newest patch, or the one that runs this."""
+    """Return {minor version: path}: the running CPython, and the newest patch of others from LEAST on."""
     places = [Path(one) for one in os.environ.get("PATH", "").split(os.pathsep) if one]
     candidates = [str(python) for place in places for python in place.glob("python3.*[0-9]")]
     candidates += [str(python) for pattern in KEPT for python in Path.home().glob(pattern)]
@@ -84,7 +84,7 @@ def unpack(sdist: Path, into: Path) -> Path:
 
 
 def add_jar(sources: Path) -> None:
-    """Add the jar of the JVM reader, which make has built, the same for each Python. Raises SystemExit."""
+    """Copy the JVM reader's jar, which make has built, into `sources`. Raises SystemExit if it is missing."""
     if not (jar := ROOT / JAR / jvm_reader.NAME).is_file():
         raise SystemExit("dist: a wheel has the JVM reader of Spark: install openjdk-17-jdk-headless")
     shutil.copy(jar, sources / JAR)

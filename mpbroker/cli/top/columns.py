@@ -11,7 +11,7 @@ from mpbroker.observe.model import Model, Row
 
 
 class Kind(Enum):
-    """The kinds of values, each with its form in the module `text`."""
+    """The kinds of values. The module `text` formats a value by its kind."""
 
     TEXT = "text"
     STATE = "state"
@@ -141,7 +141,7 @@ DRAWN: Final = (Kind.TREND,)
 def arranged(
     rows: Iterable[Row], view: View, wanted: str, key: str | None, *, is_reversed: bool
 ) -> list[Row]:
-    """Return the rows that match `wanted`, sorted by the column `key`; None keeps the model's order.
+    """Return the rows that match `wanted`, sorted by the column `key`; None keeps the order of `rows`.
 
     `wanted` is a part of a text in the row, or a pattern with * and ?. Numbers begin with the largest, texts
     and offsets with the smallest, unless `is_reversed`. Unknown values come last in either direction.

@@ -1,4 +1,4 @@
-"""`mpbroker top`: chooses between the terminal and plain text; an error names a missing package."""
+"""`mpbroker top`: starts the display on a terminal, which needs Textual, or prints tables or JSON once."""
 
 from __future__ import annotations
 

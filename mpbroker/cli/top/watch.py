@@ -1,4 +1,4 @@
-"""Takes samples of a broker, or of its directories while it does not run, and asks it for its groups.
+"""Takes samples of a running broker or a stopped broker's directories; asks a running broker for groups.
 
 If the broker was killed, stopped or started since the last sample, the next sample is of its new state.
 """

@@ -390,7 +390,7 @@ class Group:
 
 
 def size_of(protocols: Protocols) -> int:
-    """Estimate the bytes that a member's protocols take, with the decoded topic names of one protocol."""
+    """Estimate the bytes of a member's protocols, and of topic names decoded from the selected protocol."""
     names = max((names_in(metadata) for _, metadata in protocols), default=0)
     return NAME_BYTES * names + sum(NAME_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 

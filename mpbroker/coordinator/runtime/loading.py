@@ -29,7 +29,7 @@ class Contents(Protocol):
     """Receives the records that a loader reads: one partition after the other, batch by batch."""
 
     def begin(self) -> None:
-        """Begin a partition. Drop the records of an earlier partition that was neither ended nor failed."""
+        """Begin a partition. Drop records of a former one for which neither `end` nor `fail` was called."""
 
     def read(self, partition: int, batch: Batch) -> None:
         """Take the next batch. Raises UnreadableRecord or CorruptBatch."""

@@ -188,7 +188,7 @@ class Copy:
             raise SourceChanged(str(error)) from error
 
     def _bytes_there(self, base: int) -> int:
-        """Return the bytes of the segment in the future replica, whether or not they equal the source's."""
+        """Return the size of the segment in the future replica, whatever its content; 0 if it is missing."""
         with _writing():
             try:
                 return (self.future / names.segment_name(base)).stat().st_size

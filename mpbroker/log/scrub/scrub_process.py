@@ -330,7 +330,7 @@ class ScrubProcess:
         counters.set_status("waiting")
 
     def _scrub_partition(self, log_dir: ScrubbedDir, name: str) -> None:
-        """Scrub the sealed segments of a partition, from the position of the pass on. Raises Abandoned."""
+        """Scrub a partition's sealed segments that the pass has not scrubbed yet. Raises Abandoned."""
         directory = log_dir.path / name
         self.context.counters.set_status(f"scrubbing {directory}")
         try:

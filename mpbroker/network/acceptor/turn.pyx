@@ -159,8 +159,8 @@ cdef inline void pass_turn(AcceptTurn *t, const Processor *p) noexcept nogil:
     t.next_processor = <uint32_t>((p - t.processors + 1) % t.processor_count)
 
 cdef bint is_no_room(int error) noexcept nogil:
-    """Return whether a failed hand-over may succeed later: the processor's queue is full, or too many sockets
-    are in flight, or supervisor and processor have died, which this process notices soon.
+    """Return whether a hand-over failed for an expected reason, which is not raised: the processor's queue is
+    full, memory or sockets in flight are at a limit, or supervisor and processor are dead.
     """
     return error in (
         EAGAIN, ETOOMANYREFS, ENOBUFS, ENOMEM, EPIPE, ECONNRESET, ECONNREFUSED, ENOTCONN)
