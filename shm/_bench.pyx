@@ -194,7 +194,8 @@ def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
 def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
     """Write `writes` payloads, each of one number repeated; return the last number. Writer only.
 
-    The numbers grow from the slot's version. The payload must be a multiple of 8 bytes, up to 4096.
+    Each number is one above the last; the first is one above the slot's version. The payload must be a
+    multiple of 8 bytes, up to 4096.
     """
     cdef uint64_t payload[512]
     cdef uint64_t i, _, number, words = table.ref.payload_bytes // 8

@@ -115,7 +115,7 @@ class Cluster:
         return place.node_id
 
     def start(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Asked:
-        """Wait until the node accepts a request and send it. Do not wait for the response."""
+        """Send a request as soon as the node accepts one. Do not wait for the response."""
         node = self.metadata.node(node_id)
         if node is None:
             # Forgotten, if it could not be reached.
@@ -176,7 +176,7 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Wait until a node is ready. If it failed with a final AdvertisedUnreachable, raise that at once."""
+        """Wait until a node is ready. Raise at once a known AdvertisedUnreachable that is not retriable."""
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:

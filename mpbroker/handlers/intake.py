@@ -158,7 +158,8 @@ class Intake:
     def close_produces(self) -> None:
         """Close the connections of produces that no log worker has got yet, after the death of a log worker.
 
-        Processors then treat as lost all produces that a handler has taken and has not answered.
+        After such a death, processors count every produce that a handler has taken and not answered as lost:
+        these produces must not be appended later.
         """
         for slot in self._produces.take_waiting():
             self._broker.responses.close(slot)

@@ -55,7 +55,7 @@ class View:
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return a counter's ns as a share of the time between the snapshots or since the process started."""
+        """Return (ns that a counter counted) / (ns that passed), since the earlier snapshot or the start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)

@@ -105,7 +105,7 @@ class Event(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """How many events of one principal, or address, the limits kept out of the log in one minute."""
+    """The number of events of a principal or address that the limits kept out of the log in one minute."""
 
     kind: Kind
     whose: str

@@ -129,7 +129,7 @@ class Changes:
 
 
 class ConfigDiff:
-    """Compares new configurations with the last one that was read, in which a port 0 is still 0."""
+    """Compares new configurations with the last one as read: it has port 0 where the system chose a port."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked
@@ -218,7 +218,7 @@ class ConfigDiff:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise a ValueError from this context as ReloadError."""
+    """Turn a ValueError that is raised in this context into a ReloadError."""
     try:
         yield
     except ValueError as error:
@@ -255,7 +255,7 @@ def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> 
 
 
 def _advertised(read: BrokerConfig, asked: BrokerConfig, now: BrokerConfig) -> Any:
-    """Return the file's advertised listeners, plus those in `now` of listeners added since the start."""
+    """Return the file's advertised listeners, and from `now` those of listeners added since the start."""
     from_file = {one.name for one in (*asked.listeners, *(read.advertised_listeners or ()))}
     added = tuple(one for one in now.advertised_listeners or () if one.name not in from_file)
     return (*(read.advertised_listeners or ()), *added) or None

@@ -125,7 +125,7 @@ class Listeners:
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 
     def listen(self) -> None:
-        """Listen on all sockets, when the processes that serve clients are ready. Raises FatalError."""
+        """Listen on all sockets. The processes that serve clients must be ready. Raises FatalError."""
         for number, fd in self.fds.items():
             sockets.listen(fd, self.config.listeners[number], self.config)
 

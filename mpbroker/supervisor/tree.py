@@ -338,8 +338,8 @@ class Tree:
     def _fence(self, role: int) -> None:
         """Order every peer to release the state of a dead role; then reset the role's shared memory.
 
-        No role is introduced to its peers between two stages. So a handler that paused in an early stage of a
-        log worker's fence still pauses in a later stage.
+        A handler pauses from an early stage of a log worker's fence to a later one. It would resume early if
+        a log worker were introduced to it; so no role is introduced to its peers between two stages.
         """
         for stage, members in enumerate(plans.stages_of(role), start=1):
             self.order_all(members, stage, role)

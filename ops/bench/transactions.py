@@ -63,7 +63,7 @@ def turn(producers: Sequence[Producer], records: int, seconds: float) -> list[fl
 
 
 def take(broker: Broker, count: int, records: int, seconds: float) -> list[float]:
-    """Return how many seconds each transaction took, after some that warm up."""
+    """Warm up with some transactions; then return how many seconds each further transaction took."""
     producers = made(broker, count)
     turn(producers, records, seconds / 4)
     return turn(producers, records, seconds)

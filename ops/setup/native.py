@@ -77,7 +77,7 @@ def translate(extension: Any, force: bool) -> None:
 
 
 def write_shared() -> bool:
-    """Have Cython write its module of utility code, unless this version did. Return whether it wrote it."""
+    """Have Cython write its module of utility code; return False if this Cython version already wrote it."""
     if SHARED_SOURCE.exists():
         with SHARED_SOURCE.open(encoding="utf-8") as text:
             if f"Cython {cython_version} " in text.readline():

@@ -59,7 +59,7 @@ def platform() -> Check:
 
 
 def packages() -> Check:
-    """Check that no package of another project is installed in the same place as this package's files."""
+    """Check that the package `mpbroker`, another project's, is not installed. (Ours is mpbroker-server.)"""
     try:
         foreign = version(FOREIGN_PACKAGE)
     except PackageNotFoundError:

@@ -270,7 +270,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_sort(self, by: int) -> None:
-        """Sort by the column `by` places right of the current sort column. Unsorted counts as a column."""
+        """Move the sort by `by` columns to the right. Unsorted counts as the first column."""
         room = self.query_one(Table).size.width
         keys: list[str | None] = [None]
         keys += [

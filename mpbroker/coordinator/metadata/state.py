@@ -467,7 +467,7 @@ class Decider:
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
-        """Return a new random topic id: not reserved, and its text without a leading dash, as in Kafka."""
+        """Return a new random topic id that is not reserved. As in Kafka, its text has no leading dash."""
         while True:
             topic_id = self._new_id()
             reserved = int.from_bytes(topic_id) < RESERVED_IDS
@@ -574,7 +574,7 @@ class Decider:
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
     def _most_partitions(self, account: calls.Account | None) -> int:
-        """Return the most partitions for this client. With an authorizer, some are kept for super users."""
+        """Return the partition limit for this client. With an authorizer, super users have a higher limit."""
         if account is None or not self._config.authorizer_class_name:
             return self._partition_limit
         if f"User:{account.user}" in super_users_in(self._config.super_users):

@@ -47,7 +47,7 @@ def ask_workers(
     question_of: Callable[[list[Wanted]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
 ) -> Generator[None]:
-    """Ask the workers that `worker_of` returns, as `ask_owners` does. The partitions need no slots."""
+    """Do as `ask_owners`, also for partitions without a slot: `worker_of` returns the worker to ask."""
     by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
     for one, result in wanted:
         by_worker.setdefault(worker_of(one), []).append((one, result))

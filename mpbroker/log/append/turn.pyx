@@ -656,10 +656,10 @@ cdef class AppendTurn:
         return self.commit.started != self.commit.finished
 
     def coming_commit_round(self) -> int:
-        """Return the number of the commit round that covers all files that no round under way covers.
+        """Return the number of the next commit round, which covers all files that no round under way covers.
 
-        An offered round that the flusher has not taken is taken back, so that files retired after the offer
-        become part of the round.
+        If the next round was offered to the flusher, which has not taken it, the offer is withdrawn: then the
+        round also covers files that are retired after the offer.
         """
         return coming_round(&self.commit)
 

@@ -32,7 +32,7 @@ def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Request a background sync of all segments that the journals name, even if those are almost empty."""
+    """Request a background sync of all segments that the journals name, however empty a journal is."""
     commit_release(&turn.commit)
 
 

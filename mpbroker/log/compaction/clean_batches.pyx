@@ -123,7 +123,7 @@ def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
 def map_one(BatchWalk walk, OffsetMap offsets, int64_t start, const uint8_t[::1] stream) -> int:
     """Put the keys of the batch at which the walk stopped into the map. Return a Stop.
 
-    `stream`: the batch's uncompressed records; empty to add no keys. Raises CorruptBatch if one is malformed.
+    `stream`: the uncompressed records, empty to add no keys. Raises CorruptBatch if a record is malformed.
     """
     cdef bint full = False
     if stream.shape[0]:

@@ -30,7 +30,7 @@ class Limits(NamedTuple):
 class Dirty(NamedTuple):
     """The part [first_dirty, end) to be cleaned, of `bytes_dirty` bytes.
 
-    `must`: some of its records are older than max.compaction.lag.ms, by `delay_ms` at most.
+    `must`: the oldest of these records have exceeded max.compaction.lag.ms (by `delay_ms`).
     """
 
     first_dirty: int

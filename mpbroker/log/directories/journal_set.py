@@ -50,7 +50,7 @@ class Journals:
     def take_over(self, say: Callable[[str], None], *, is_successor: bool) -> None:
         """Take over or prepare every journal, before any partition is opened.
 
-        `is_successor`: only the log process has died. Raises FatalError.
+        `is_successor`: this worker's earlier process has died while the broker ran. Raises FatalError.
         """
         for log_dir in self._dirs:
             if log_dir.failed:

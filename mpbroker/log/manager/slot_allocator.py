@@ -93,8 +93,8 @@ class SlotAllocator:
     def give_back(self, slot: int, generation: int) -> None:
         """Take back a slot whose partition the table already shows as deleted.
 
-        The partition's directory must have been renamed: until the slot gets a new partition, a successor
-        recognises by the slot which directories are to be deleted.
+        Rename the partition's directory before this call. From the slot a successor learns that the directory
+        is to be deleted, but not any more when the slot has a new partition.
         """
         self._free.append((slot, generation))
 

@@ -246,7 +246,8 @@ cdef class PartitionState:
     def raise_stable(self, int64_t offset) -> None:
         """Raise the last stable offset to the log start `offset`, if an open transaction holds it back.
 
-        The segment and position of this offset may then be those of a deleted batch, which is never read.
+        The segment and position that are stored with that offset do not change. They may be those of a
+        deleted batch, which no consumer reads.
         """
         cdef PartitionCore *core = &self.core
         if core.first_unstable.offset >= 0:

@@ -34,7 +34,7 @@ def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
 
 
 def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
-    """Return a listener's limits, and whether it is the brokers' own listener.
+    """Return a listener's limits, and whether it is the inter-broker listener.
 
     A limit that is not set for this listener is the broker's, as in Kafka's lookup of prefixed keys.
     """

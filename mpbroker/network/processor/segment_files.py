@@ -57,7 +57,7 @@ class SegmentFiles:
         self.is_short = False
 
     def open(self) -> None:
-        """Open the files that answers wait for. If one was deleted or replaced, a handler fetches again."""
+        """Open the files that answers wait for. If one is gone or replaced, a handler repeats the fetch."""
         for channel in self.files.opening():
             try:
                 self._open_for(channel)
