@@ -83,7 +83,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 
 def _workers_here() -> Check:
-    """Check that workers of `session()` work: they run this Python, outside the user's directory."""
+    """Check that this Python can run workers of `session()`, which do not see the current directory."""
     unfit = why_unfit(sys.executable, with_package(None))
     if unfit:
         return Check("workers", PROBLEM, f"with {sys.executable} {unfit}", _INSTALL)

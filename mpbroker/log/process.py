@@ -346,7 +346,7 @@ class LogProcess:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
     def _publish_refusals(self, error: int) -> None:
-        """Publish an errno, or 0, for each log directory without room; for all of them if all have room."""
+        """Publish `error` for log directories without room, or for all if all have room; 0 for others."""
         paths = self._log_dirs() if error else []
         paths = without_room(paths) or paths
         for log_dir in self.manager.dirs:
@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish when the current commit round was first seen (ns); 0 if that is now, or without a round."""
+        """Publish the time (ns) when the current commit round was first seen; 0 if it is new or none runs."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0
@@ -560,7 +560,7 @@ class LogProcess:
             self._finish_fence(order)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the task's call and steps as they go on after the death of `role`; None if the task ends.
+        """Return the call and steps with which a task continues after `role` died; None if the task ends.
 
         A task ends if `role` was its caller, but a task of the cleaner continues without a caller.
         """

@@ -41,7 +41,7 @@ def _signed(word: int) -> int:
 
 
 def _per_second(view: View, words: list[int], before: list[int] | None, word: QuotaWord) -> float:
-    """Return the rate per second between the snapshots; without an earlier one, since the broker's start."""
+    """Return a word's growth per second since `before`, or since the broker's start if `before` is None."""
     rates = view.rates(words[word], before[word] if before is not None else None)
     return rates.get("IntervalRate", rates["MeanRate"])
 

@@ -152,8 +152,8 @@ class _Watch:
 class LocalFollower:
     """Follows topics in log directories.
 
-    While no broker runs, the bounds that the last broker published stay valid: after a crash the checkpoint
-    may have lower ones.
+    While no broker runs, the bounds that the last broker published stay valid. The high watermark that the
+    broker has checkpointed may be lower after a crash.
     """
 
     def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:

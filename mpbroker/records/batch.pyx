@@ -195,12 +195,12 @@ def assign_offset_and_epoch(uint8_t[::1] batch, int64_t base_offset, int32_t lea
 
 
 def stamp_append_time(uint8_t[::1] batch, int64_t now_ms) -> None:
-    """Set the timestamp type LogAppendTime and the largest timestamp of a whole batch; update its CRC."""
+    """Set a batch's timestamp type to LogAppendTime, its largest timestamp to `now_ms`; update its CRC."""
     stamp_log_append_time(_whole_batch(batch), batch.shape[0], now_ms)
 
 
 def correct_max_timestamp(uint8_t[::1] batch, int64_t max_timestamp_ms) -> None:
-    """Set the timestamp type CreateTime and the largest timestamp of a whole batch; update its CRC."""
+    """Set a batch's timestamp type to CreateTime, and its largest timestamp; update its CRC."""
     set_max_timestamp(_whole_batch(batch), batch.shape[0], max_timestamp_ms)
 
 

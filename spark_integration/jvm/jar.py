@@ -26,9 +26,9 @@ def jar_path() -> Path | None:
 
 
 def with_jar(wanted: Mapping[str, str], *, accelerated: bool) -> dict[str, str]:
-    """Return the settings of a JVM that is to be started, with the jar if it is wanted.
+    """Return the settings of a JVM that is to be started: `wanted`, and the jar if `accelerated`.
 
-    Logs a warning if there is none: Python reads.
+    Logs a warning if the jar is missing: then Python reads, not the JVM.
     """
     jar = jar_path() if accelerated else None
     if accelerated and jar is None:

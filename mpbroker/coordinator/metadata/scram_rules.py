@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Accept an alteration. If `why` is given or the user already has one, refuse all of the user's."""
+        """Accept a user's alteration. If it is a second one or has a `why`, refuse all of this user's."""
         if user in accepted:
             accepted.remove(user)
             why = (

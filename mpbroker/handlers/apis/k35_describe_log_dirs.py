@@ -127,7 +127,7 @@ def current_replica(
 
 
 def futures_in(context: RequestContext, results: list[Result]) -> Iterator[calls.MovingPartition]:
-    """Yield the future replicas on disk: a log worker that has just started may not know its moves yet."""
+    """Yield the future replicas that are on disk. A log worker that has just started may not know them."""
     for number, result in enumerate(results):
         directory = Path(context.broker.config.log_dirs[number])
         with contextlib.suppress(OSError):

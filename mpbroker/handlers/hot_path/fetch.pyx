@@ -267,7 +267,7 @@ cdef bint answer_topics(
 
 
 cdef bint take_changes(Cursor *c, int version, Session *session, Changes *changes) noexcept nogil:
-    """List the session's partitions with the request's changes. Return False if it adds a partition."""
+    """Fill `changes` with the session's partitions as the request alters them; return False for a new one."""
     cdef int64_t topics = take_length(c, True, True), _, partitions
     cdef uint32_t place = session.cached[0].after, k
     cdef const uint8_t *topic_id
@@ -307,7 +307,7 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
 
 
 cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows) noexcept nogil:
-    """Begin a topic's entry, after ending the previous one if `follows`; return where its count is."""
+    """End the previous topic's entry if `follows`. Begin a new one; return where its partition count is."""
     if follows:
         p[0] = 0
         p += 1
@@ -416,7 +416,7 @@ cdef bint take_rest(Cursor *c, int version) noexcept nogil:
 
 
 cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept nogil:
-    """Write the segments' paths after the response's bytes, then the parts. Return False if room is short."""
+    """Write segment paths and Part structs after the response's bytes. Return False if room is short."""
     cdef uint8_t *path = answer.at
     cdef uint64_t paths = 0, at
     cdef uint32_t i, sent = 0

@@ -10,14 +10,14 @@
 
 HandlerTurn is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
 A job for several workers is sent to each of them and answered here when all have returned it
-(shared_jobs.pxd). The turn and Python's outboxes, in one process, produce into the same rings to the
-processors: the turn publishes the slots that it has staged.
+(shared_jobs.pxd). Between turns, Python's outboxes produce into the turn's rings to the processors, so
+a turn publishes all slots that it has staged before it ends.
 
 This handler's word of `heavy` is set before a ring's head moves past a heavy request, so a processor that
 sees the request taken also sees the handler busy. The word is cleared when no heavy request is left.
 
-A commit that is left to Python is forwarded before later commits: the turn forwards no more requests until
-Python has got its slots (`left_to_forward`).
+A commit that is left to Python must be forwarded before later commits. So the turn forwards nothing after
+it until Python has taken the slots that are left to Python (`left_to_forward`).
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -401,7 +401,7 @@ cdef class HandlerTurn:
         self._publish()
 
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
-        """Forget the jobs that wait for room in a log worker's ring; return those for this worker alone.
+        """Forget the jobs that wait for room in a log worker's ring; return those that go to no other worker.
 
         `owner`: forget only the jobs in the arena of one processor, or of any processor (ANY_PROCESSOR).
         """
@@ -451,8 +451,8 @@ cdef class HandlerTurn:
                 self.shared.entries[i].dropped = True
 
     def produce_passed_on(self, int processor, uint32_t channel) -> None:
-        """Note that Python has passed on or answered a produce of this channel. After Python's last one, the
-        turn may take later produces of the channel.
+        """Note that Python has passed on or answered a produce of this channel. When no produce
+        is left to Python, the turn may take the channel's later ones.
         """
         cdef int i
         for i in range(self.peer_count):
@@ -745,7 +745,7 @@ cdef class HandlerTurn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer a hot fetch. Return False to leave a fetch to Python, always if its flag AGAIN is set."""
+        """Answer a hot fetch. Return False to leave it to Python, as every fetch with the flag AGAIN."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot

@@ -193,6 +193,6 @@ class TransactionChecks:
         return self._again[0][0] if self._again else None
 
     def close_waiting(self) -> None:
-        """After a log worker's death, close the connections of waiting produces. They count as lost."""
+        """Close the connections of waiting requests (a log worker died). Processors count these as lost."""
         for context in list(self._waiting):
             context.close()

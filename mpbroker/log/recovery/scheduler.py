@@ -154,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give partitions to workers: up to GIVEN_MOST, or up to `key` if the topic of `key` is next."""
+        """Give workers up to GIVEN_MOST partitions, or more to reach `key` if it is in the next topic."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
