@@ -1,4 +1,4 @@
-"""Shared 64-bit words with acquire and release order, for state of one number: epochs, acks, dirty bits."""
+"""Shared 64-bit words with acquire and release order, for state that is one number, such as an epoch."""
 from libc.stdint cimport uint64_t
 
 from shm.atomics cimport fence_full, load_acquire, store_release

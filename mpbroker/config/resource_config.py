@@ -115,7 +115,7 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
 
 
 def _inherited(broker: BrokerConfig, key: Key) -> str:
-    """Return the value that groups inherit: set by clients, else by file or flags, else the default."""
+    """Return the value that groups inherit: the clients', else that of file or flags, else the default."""
     for name in (*key.synonyms, key.name):
         if (text := broker.altered.text(name) or static_text(broker, name)) is not None:
             return text
@@ -142,7 +142,7 @@ def _check_client_metrics(configs: Mapping[str, str]) -> None:
 def describe(
     kind: int, configs: Mapping[str, str], broker: BrokerConfig, names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Return those settings of a resource that are in `names` (None: all). `configs`: set by clients."""
+    """Return a resource's settings in `names` (None: all). `configs`: values that clients have set."""
     keys = KEYS[kind]
     own = ConfigSource.GROUP_CONFIG if kind == GROUP else ConfigSource.CLIENT_METRICS_CONFIG
     entries = []

@@ -63,7 +63,7 @@ def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[s
     """Return descriptions of the processes that do not respond; an empty list if the broker is alive.
 
     A process that starts or recovers is left out: the supervisor watches it. A process that waits for its
-    disk is left out too: a restarted broker would find the log directory still locked.
+    disk is left out too: it cannot be killed then, so a restarted broker could not lock the log directory.
     """
     limit_s = HANG_TIMEOUTS * config.handler_hang_timeout_ms / 1000
     found = []

@@ -71,7 +71,7 @@ def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
 
 
 def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
-    """Return the encoder of a message. The encoder appends to a first segment, which its caller passes.
+    """Return a message's encoder. It takes the message and the first segment, which may hold a header.
 
     Raises UnsupportedVersion.
     """

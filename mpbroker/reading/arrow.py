@@ -130,7 +130,7 @@ def _milliseconds(time: Time | None, name: str) -> str | None:
 
 
 def _offsets(offsets: Offsets | None, topics: Sequence[str], name: str) -> str | None:
-    """Return offsets as Kafka's JSON, `{"topic":{"0":23}}`. `offsets` need not name the only topic."""
+    """Return offsets as Kafka's JSON, `{"topic":{"0":23}}`. A mapping for one topic may omit its name."""
     if offsets is None or isinstance(offsets, str):
         return offsets
     if not isinstance(offsets, Mapping):

@@ -117,7 +117,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def _comparable(condition: Condition, wanted: type) -> bool:
-    """Return whether each value of the condition has the type `wanted`, the column's type, or is null."""
+    """Return whether each value of the condition is null or has the column's type, which is `wanted`."""
     if condition.operator == "null":
         return True
     if condition.operator in ("starts", "ends", "contains") and wanted is not str:

@@ -57,7 +57,7 @@ def head(*columns: str) -> list[str]:
 
 
 def _beside(found: Mapping[str, float], *, more_is_better: bool = True) -> list[str]:
-    """Return cells with the figures of three brokers, and our ratios to Kafka; a larger ratio is better."""
+    """Return cells: mpbroker's figures for two policies, Kafka's figure, two ratios (larger is better)."""
     kafka = found["kafka"]
     ratios = (found[one] / kafka if more_is_better else kafka / found[one] for one in OURS)
     return [*(number(found[one]) for one in (*OURS, "kafka")), *map(number, ratios)]
@@ -173,7 +173,7 @@ def idle(figures: Figures) -> list[str]:
 
 
 def spark(figures: Figures) -> list[str]:
-    """Return the seconds of each reader of Spark."""
+    """Return the table of the seconds that Spark takes with each reader, the slowest reader first."""
     found = {name: value for name, value in figures["spark"].items() if name != "circumstances"}
     slowest = sorted(found.items(), key=lambda one: -one[1])
     return [*head("reader", "seconds"), *(row(name, f"{value:.2f}") for name, value in slowest)]

@@ -106,7 +106,7 @@ class GroupCoordinator:
         self.timers.run(self._clock.monotonic_ms(), "group", self.refuse_waiters)
 
     def refuse_waiters(self, group_id: str, waiter: Waiter | None = None) -> None:
-        """Answer `waiter` after an internal error; if `waiter` is None, all waiting requests of the group."""
+        """Fail `waiter` after an internal error. If it is None, fail all waiting requests of the group."""
         group = self.manager.find(group_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -192,7 +192,7 @@ class InternalTopic:
             self._begin_loading(list(images.values()))
 
     def _load_changed(self, images: PartitionSlots) -> None:
-        """Begin to read partitions that were offline and that the log workers have opened since then."""
+        """Begin to read offline partitions that log workers have opened by now, according to `images`."""
         changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images
         offline = [image for image in changed if self._shard.partitions.reopen(image.partition)]

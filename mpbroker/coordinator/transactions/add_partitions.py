@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Pass the outcome of a CheckTransaction to `then`. If it returns False, end the outcome's hold."""
+        """Call `then` with the outcome of a check. If `then` returns False, end the hold on the markers."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
@@ -186,8 +186,8 @@ class AddPartitions:
     ) -> None:
         """Call `then` with NONE as soon as offsets may be appended to `__consumer_offsets`, or with an error.
 
-        Records that `then` appends precede the marker. No hold is needed: this process appends the marker to
-        the same queue. `adds`: first add the partition to the transaction if it is missing.
+        Offsets that `then` appends come before the transaction's marker, since this process appends both to
+        one queue: no hold is needed. `adds`: first add the partition to the transaction if it is missing.
         """
         wanted = [(GROUP_TOPIC, partition)]
         if adds:

@@ -60,7 +60,7 @@ class Admission:
         return None
 
     def _begin_act(self, request: ReceivedRequest) -> str:
-        """Set `request.act`, return "". If the listener forbids administration, return the reason instead."""
+        """Set `request.act` and return "", or return the reason if the listener forbids administration."""
         key, listener = ApiKey(request.slot.api_key), request.listener_name
         client = Client(request.session.principal, request.session.client_host)
         begun = act_of(client, listener, key, names_in(key, request.body))

@@ -1,7 +1,7 @@
 """What clients of this handler may do, by the access control entries that the coordinator has published.
 
-Without an authorizer all clients may do everything. A granted permission is remembered until an entry
-changes: here, and for a connection's produces and fetches in the turn's native table. Refusals are not
+Without an authorizer all clients may do everything. Granted permissions are remembered until an entry
+changes. Those to produce and to fetch are also in the turn's native table, by connection. Refusals are not
 remembered. (Kafka: AuthHelper.)
 """
 

@@ -7,8 +7,8 @@ An extent (a record's bytes for one segment) is skipped if its segment does not 
 deleted, or created again with another id, or the segment was deleted. A power cut cannot be the reason:
 no batch in a segment is acknowledged before the segment's name is on disk.
 
-If only the log process died, the segments lack nothing: its successor continues the journal, and has the
-segments synced meanwhile.
+If only the log process died, the segments lack nothing: its successor continues the journal, and syncs
+the segments in the background.
 """
 
 from __future__ import annotations

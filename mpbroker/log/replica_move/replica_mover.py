@@ -266,7 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the renames under way have ended. The topic must already be unreachable."""
+        """Yield until the current renames of replicas have ended. Begin when the topic is unreachable."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
@@ -353,7 +353,7 @@ class ReplicaMover:
                     return False
 
     def _left_bytes(self, move: Move) -> int:
-        """Return the bytes appended since the last pass began; LITTLE_BYTES + 1 if the log has rolled."""
+        """Return the bytes appended since the last pass began; above LITTLE_BYTES if the log has rolled."""
         state, wanted = move.log.state, move.wanted
         assert wanted is not None
         if state.segment_base != wanted.active:

@@ -219,7 +219,7 @@ cdef class TlsSaslTurn:
     def received(self, uint32_t channel, uint32_t n) -> bool:
         """Process `n` bytes that were written into the memory of `room`. Return whether more may be read.
 
-        The request of a whole frame enters the window, or mutes the channel.
+        When a frame is complete, its request enters the window or mutes the channel.
         """
         cdef Channel *c = self._channel(channel)
         cdef int framed
