@@ -370,7 +370,10 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
 
 
 def _is_lagging(bounds: Bounds, offsets: StreamOffsets) -> bool:
-    """Return whether `bounds` lack a partition or, unless its topic was recreated, end below its offset."""
+    """Return whether a partition of `offsets` is missing in `bounds`, or ends there below its offset.
+
+    Such an end does not count if the topic was recreated.
+    """
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)
         if found is None or (found.end < offset and not offsets.of_another(one[0], found.topic_id)):

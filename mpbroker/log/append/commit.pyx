@@ -96,9 +96,10 @@ cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexce
 
     With group commit, consumers see the records after the next commit round; without it, at once.
 
-    The log end itself is published at once: a batch may be acknowledged before it is durable, and its
-    producer must not get OFFSET_OUT_OF_RANGE. If a flush is due by flush.messages, consumers
-    see the records after the flush (Kafka: UnifiedLog.append, which flushes before it returns).
+    The log end itself is published at once: a batch may be acknowledged before it is durable, and a fetch
+    at the offset after that batch must not fail with OFFSET_OUT_OF_RANGE. If a flush is due by
+    flush.messages, consumers see the records after the flush (Kafka: UnifiedLog.append, which flushes
+    before it returns).
     """
     if not commit.group and flush_is_due(core):
         core.awaits_flush = 1

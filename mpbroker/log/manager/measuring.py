@@ -66,7 +66,7 @@ class Measuring:
         return [*sealed, active]
 
     def cannot_reach(self, log: PartitionLog, error: OSError) -> None:
-        """Log the error of an online log. If it is not temporary, take the log directory offline."""
+        """Report an online log's I/O error. Unless it is temporary, take the log directory offline."""
         if log.state.is_offline:
             return
         _log.error("%s: its segments cannot be reached: %s", log.directory, error)
