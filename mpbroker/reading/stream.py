@@ -229,7 +229,7 @@ class Stream:
         return bounds[one].log_start if one in bounds else 0
 
     def _report_new(self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, begin: int) -> None:
-        """Report a new partition or recreated topic, if records before offset `begin` may have been lost."""
+        """Report a new partition that begins above offset 0, or a partition whose topic was recreated."""
         name = f"{one[0]}-{one[1]}"
         if one not in first.offsets:
             if begin > 0:

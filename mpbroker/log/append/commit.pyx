@@ -239,9 +239,9 @@ cdef void add_entry(
 
 
 cdef void submit_round(CommitRef *commit) noexcept nogil:
-    """Note that the gathered round is the flusher's from now on.
+    """Note that the gathered round belongs to the flusher from now on.
 
-    The round is up to date: before any change, `reopen` takes an offered round back.
+    The round has not changed since it was gathered, because `reopen` is called before each change.
     """
     cdef int64_t i
     cdef CommitRound *round
