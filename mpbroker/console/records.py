@@ -68,7 +68,7 @@ class RecordQuery:
 
 @dataclass
 class Scan:
-    """The rest of a read: the time until `deadline`, and the bytes that it may fetch, decompress and keep."""
+    """A read's remaining budget: time until `deadline`, and bytes to fetch, decompress and keep."""
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)

@@ -92,7 +92,8 @@ class RpcClient:
     def answered(self, answer: Call) -> None:
         """Give this ANSWER to the callback of its call, and give the answer's block back to the server.
 
-        An answer to a call of a predecessor should not come, because of fences. It is logged and ignored.
+        An answer to an unknown call is logged and ignored. (A process that had this role before may have made
+        the call, but fences should stop the answer.)
         """
         message = self._read(answer)
         pending = self._pending.pop(answer.request, None)

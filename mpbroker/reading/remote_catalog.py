@@ -199,7 +199,7 @@ class RemoteCatalog:
         return self._topic_ids[topic]
 
     def _list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offset for each timestamp, which may be EARLIEST or LATEST; -1 if there is none."""
+        """Return each partition's offset for its timestamp (or EARLIEST, LATEST) in `wanted`, or -1."""
         topics = sorted({topic for topic, _ in wanted})
         return self._brokers.retried(lambda: self._list_offsets_once(wanted), topics)
 

@@ -229,7 +229,7 @@ class Stream:
         return bounds[one].log_start if one in bounds else 0
 
     def _report_new(self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, begin: int) -> None:
-        """Report a new partition or recreated topic, if records before offset `begin` may have been lost."""
+        """Report a new partition that begins above offset 0, or a partition whose topic was recreated."""
         name = f"{one[0]}-{one[1]}"
         if one not in first.offsets:
             if begin > 0:
@@ -370,7 +370,10 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
 
 
 def _is_lagging(bounds: Bounds, offsets: StreamOffsets) -> bool:
-    """Return whether `bounds` lack a partition or, unless its topic was recreated, end below its offset."""
+    """Return whether a partition of `offsets` is missing in `bounds`, or ends there below its offset.
+
+    Such an end does not count if the topic was recreated.
+    """
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)
         if found is None or (found.end < offset and not offsets.of_another(one[0], found.topic_id)):

@@ -111,8 +111,8 @@ def _steps(
 def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
     """Read from `.txnindex` files the aborted transactions that can have records in [start, end).
 
-    Call this before opening the segments: a segment that replaces others later has fewer records of aborted
-    transactions, never more. Raises CorruptLog, SegmentGone, OSError.
+    Call this before opening the segments. A compaction in between can only remove records of aborted
+    transactions, so the result stays complete. Raises CorruptLog, SegmentGone, OSError.
     """
     for left in reversed(range(_LISTINGS)):
         try:
@@ -148,11 +148,11 @@ def _index(path: Path) -> list[AbortedTransaction]:
 def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
     """Check that no later marker aborts the records below `offset` that were read as committed.
 
-    `unmarked` are the producers of such records without a later marker below `offset`. For each producer the
+    `unmarked` has the producers of those records that precede no marker below `offset`. For each producer the
     function reads the first marker in [offset, bound). An abort marker whose index entry begins at or above
     `offset` ends a later transaction (compaction removed the marker of the records that were read). An abort
     marker without such an entry aborts the records that were read, and its index entry was lost: the function
-    raises CorruptLog. Raises SegmentGone, OSError, too.
+    raises CorruptLog. It also raises SegmentGone and OSError.
     """
     left = set(unmarked)
     for piece in pieces(directory, bound, offset, bound.offset) if offset < bound.offset else ():

@@ -182,7 +182,7 @@ cdef class _Decoder:
             self.header_value = _Binary(rows, 16 * rows)
 
     cdef int make_room(self, const c.BatchInfo *info, const uint8_t *p, int64_t size) except -1:
-        """Make room in every column for all records of a stream of `size` bytes at `p`."""
+        """Make room in every column for a batch's decompressed records, `size` bytes at `p`."""
         cdef int64_t rows = self.into.rows + info.count
         cdef int64_t headers
         if self.key is not None:

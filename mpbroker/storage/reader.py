@@ -334,7 +334,7 @@ class PartitionReader:
         return [piece.segment_base, *sorted(base for base in later if base > piece.segment_base)]
 
     def _has_marker(self, offset: int) -> bool:
-        """Return whether the last listed segment has an abort marker at or after the offset."""
+        """Return whether the last segment in `_bases` has an abort marker at or after the offset."""
         if not self._bases or self._bases[-1] in self._damaged_indexes:
             return False
         try:
@@ -431,7 +431,7 @@ class PartitionReader:
     def search(
         self, batch: TimedBatch, timestamp_ms: int, from_offset: int
     ) -> Pieces[tuple[int, int] | None]:
-        """Find the (timestamp, offset) of a record in a batch, by the rules of `RecordSearch`.
+        """Return (timestamp, offset) of the record in a batch that `RecordSearch` finds, None without one.
 
         Calls with equal arguments share one `RecordSearch`. The batch is read before the first pause. Raises
         CorruptBatch, SegmentGone, OSError.

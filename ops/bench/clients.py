@@ -220,7 +220,7 @@ def line_of(row: Row, found: Sequence[Sequence[float]]) -> str:
 
 
 def measure(rows: Sequence[Row], turns: int, scale: float, *, kafka: bool) -> None:
-    """Print the table, and below it the commit rounds of the durable column."""
+    """Print the table, and below it the times of the commit rounds during the durable runs."""
     with run.started(kafka=kafka, topic=TOPIC) as (brokers, place):
         durable, on_disk = brokers[0].broker, []
         assert isinstance(durable, Mpbroker)

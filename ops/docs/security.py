@@ -28,7 +28,7 @@ Measured = Mapping[str, Any]
 
 
 def _size(size: float) -> str:
-    """Return bytes as a table shows them."""
+    """Return a size in bytes as text for a table, such as `1.5 KB`."""
     if size < 1e3:
         return f"{size} B"
     if size < 1e5:

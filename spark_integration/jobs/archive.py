@@ -227,7 +227,7 @@ class _Archiving:
 def where_to_begin(reached: Mapping[Log, int], log: Log, log_start: int) -> tuple[int, bool]:
     """Return the first offset to archive, and whether the topic was archived under another id before.
 
-    An unknown id is taken to be the same as any other.
+    If one of the two ids is unknown, the topic is taken to be the same topic as before.
     """
     topic, topic_id, number = log
     if log in reached:

@@ -83,7 +83,7 @@ def _rewrite(
 
 
 def _check(spark: SparkSession, chosen: Sequence[Run], place: Path) -> None:
-    """Check that the new files have the records that the runs list. Raises JobError if not."""
+    """Raise JobError unless the new files have as many records of each partition as the chosen runs."""
     wanted: dict[tuple[str, int], int] = {}
     for span in joined([span for run in chosen for span in run.state.spans]):
         if span.records:

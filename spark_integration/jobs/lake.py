@@ -99,7 +99,7 @@ class Lake:
         return sorted(found, key=lambda run: run.state.run)
 
     def ends(self) -> dict[Log, int]:
-        """Return for each log the first offset that no run has."""
+        """Return, for each log in the runs, the offset at which the next run continues."""
         ends: dict[Log, int] = {}
         for run in self.runs():
             for span in run.state.spans:
@@ -128,7 +128,7 @@ class Lake:
     def replace(self, old: Sequence[Run], place: Path) -> Run:
         """Replace the `old` runs by one run, made of the files in `place`; durable on return.
 
-        The other runs keep their files, by hard links.
+        All other runs stay: the new generation gets hard links to their files.
         """
         number = self._next_number()
         spans = joined([span for run in old for span in run.state.spans])
@@ -169,7 +169,7 @@ class Lake:
                 shutil.rmtree(other)
 
     def _check_link(self, generations: Path) -> None:
-        """Raise JobError if there are runs, but no link `data`: without it `begin` could delete them."""
+        """Raise JobError if there are runs but no link `data`, since `begin` could then delete the runs."""
         if self.data.is_symlink() or not generations.exists():
             return
         found = sorted(one.name for one in generations.iterdir() if any(one.iterdir()))
@@ -233,7 +233,7 @@ def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def visible_files(path: Path) -> list[Path]:
-    """Return the files below `path` that Spark would read: no name on the way begins with _ or a dot."""
+    """Return the files below `path` that Spark reads. It ignores files and directories named `_*` or `.*`."""
     found = []
     for parent, directories, names in os.walk(path):
         directories[:] = [name for name in directories if not name.startswith(_HIDDEN)]

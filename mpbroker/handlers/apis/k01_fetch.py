@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: True to respond at once, as waiting cannot add records."""
+    """The answer for one partition. `more`: the log diverges from the client's, so do not wait."""
 
     answer: Answer
     length: int = 0

@@ -96,9 +96,10 @@ cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexce
 
     With group commit, consumers see the records after the next commit round; without it, at once.
 
-    The log end itself is published at once: a batch may be acknowledged before it is durable, and its
-    producer must not get OFFSET_OUT_OF_RANGE. If a flush is due by flush.messages, consumers
-    see the records after the flush (Kafka: UnifiedLog.append, which flushes before it returns).
+    The log end itself is published at once: a batch may be acknowledged before it is durable, and a fetch
+    at the offset after that batch must not fail with OFFSET_OUT_OF_RANGE. If a flush is due by
+    flush.messages, consumers see the records after the flush (Kafka: UnifiedLog.append, which flushes
+    before it returns).
     """
     if not commit.group and flush_is_due(core):
         core.awaits_flush = 1
@@ -238,9 +239,9 @@ cdef void add_entry(
 
 
 cdef void submit_round(CommitRef *commit) noexcept nogil:
-    """Note that the gathered round is the flusher's from now on.
+    """Note that the gathered round belongs to the flusher from now on.
 
-    The round is up to date: before any change, `reopen` takes an offered round back.
+    The round has not changed since it was gathered, because `reopen` is called before each change.
     """
     cdef int64_t i
     cdef CommitRound *round

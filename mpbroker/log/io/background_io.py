@@ -57,7 +57,7 @@ def drop(fd: int, position: int, count: int) -> None:
 
 
 def write(fd: int, piece: memoryview, position: int) -> float:
-    """Write a piece and have the kernel write it back, without a sync; return the seconds. Raises OSError."""
+    """Write a piece and wait for its write-back, not for a sync. Return the seconds. Raises OSError."""
     began = time.monotonic()
     write_all_at(fd, piece, position)
     write_back(fd, position, len(piece))
@@ -65,7 +65,7 @@ def write(fd: int, piece: memoryview, position: int) -> float:
 
 
 def leave_cache(fd: int) -> None:
-    """Drop the clean pages of a whole file from the page cache, with rests for the CPU. Raises OSError."""
+    """Drop a file's clean pages from the page cache, in small steps with pauses. Raises OSError."""
     stints = Stints()
     for position in range(0, os.fstat(fd).st_size, STEP_BYTES):
         drop(fd, position, STEP_BYTES)

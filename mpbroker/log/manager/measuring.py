@@ -1,7 +1,7 @@
 """Sizes and times of segments, for retention, compaction and the metrics.
 
-A start reads no sealed segment. The I/O thread measures segments sealed before the start when necessary. The
-sizes and times of segments sealed later are known.
+The log process reads no sealed segment when it starts. The I/O thread measures such a segment when its size
+or time is first needed. The sizes and times of segments sealed later are known.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Measuring:
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Yield until the I/O thread has measured `logs`. Skip logs whose files are just being renamed."""
+        """Yield until the I/O thread has measured `logs`. Skip logs whose files compaction is swapping."""
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:
@@ -66,7 +66,7 @@ class Measuring:
         return [*sealed, active]
 
     def cannot_reach(self, log: PartitionLog, error: OSError) -> None:
-        """Log the error of an online log. If it is not temporary, take the log directory offline."""
+        """Report an online log's I/O error. Unless it is temporary, take the log directory offline."""
         if log.state.is_offline:
             return
         _log.error("%s: its segments cannot be reached: %s", log.directory, error)

@@ -80,7 +80,7 @@ class RecoveredPartition(NamedTuple):
 
     @classmethod
     def of(cls, log: PartitionLog) -> RecoveredPartition:
-        """Close the log's files and take its state; files are opened when they are needed."""
+        """Close the log's files and return its state. (The log worker opens files when it needs them.)"""
         log.close_files()
         return cls(
             log.state.carried(),

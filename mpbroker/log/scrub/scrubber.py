@@ -4,9 +4,9 @@ Reading leaves the page cache unchanged. A batch that seems damaged is read agai
 flipped in memory is not damage. After damage the walk continues with the next whole batch.
 
 A batch's CRC does not cover its offsets. If a batch begins below the end of the previous batch, one of them
-has wrong offsets. The later batch is the wrong one if the previous batch follows no gap, or if the later
-batch begins before that gap. The previous batch is the wrong one if, moved to the start of the gap, it would
-end where the later batch begins. In all other cases neither batch is served.
+has wrong offsets. If there is no gap of offsets before the previous batch, or if the later batch begins below
+that gap, the later batch is wrong. If the previous batch, moved to the start of the gap, would end where the
+later batch begins, the previous batch is wrong. In all other cases neither batch is served.
 
 The CRC does not cover the leader epoch either. (Consumers need it to find out whether the log was truncated.)
 The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it is trusted only

@@ -15,9 +15,9 @@ from mpbroker.network.processor.window_entries cimport window_is_full
 
 
 cdef bint start_throttle(ChannelTurn *t, Channel *c, ReplySlot *a) noexcept nogil:
-    """Throttle the channel before its answer is written (KIP-219). The time counts from the handler's answer.
+    """Throttle the channel before its answer is written (KIP-219).
 
-    Return False if the mute state does not allow a throttle.
+    The throttle time begins with the handler's answer. Return False if the mute state allows no throttle.
     """
     cdef uint64_t since = a.done_ns if 0 < a.done_ns < t.now_ns else t.now_ns
     if not mute_event(&t.mutes, c, THROTTLE_STARTED):

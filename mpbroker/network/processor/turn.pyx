@@ -379,9 +379,9 @@ cdef class ProcessorTurn:
         self.t.reports.log_level_at_start = level_at_start
 
     def answer_api_versions(self, bodies: list[bytes]) -> None:
-        """Answer common ApiVersions requests of version N with `bodies[N]`, an encoded response.
+        """From now on answer an ApiVersions request of version N with `bodies[N]`, an encoded response.
 
-        Requests of other versions go to handlers.
+        Some requests still go to handlers, for instance those of other versions or with tagged fields.
         """
         cdef bytes body
         for version in range(API_VERSIONS_MOST):

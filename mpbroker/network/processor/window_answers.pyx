@@ -114,7 +114,7 @@ cdef void window_written(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
         i += 1
 
 cdef bint end_written(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Remove the oldest requests with written or empty answers. Return False if the channel is closed."""
+    """Remove all requests before the first unfinished one. Return False if an answer closed the channel."""
     cdef WindowEntry *e
     cdef Request *r
     while c.window_count:
