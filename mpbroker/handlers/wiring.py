@@ -115,7 +115,7 @@ def make_broker(
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """Remove and return the waiting produces of the connection that `request` closes, if it is a produce."""
+    """If `request` is a produce, remove and return the waiting produces of the connection that it closes."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 
