@@ -1,8 +1,8 @@
-"""Makes Spark sessions in which `format("mpbroker")` works: Java is there, workers have the package.
+"""Makes Spark sessions in which `format("mpbroker")` works: checks Java, gives workers this package.
 
-Spark starts workers with the Python that PYSPARK_PYTHON names, by default `python3` of PATH. If that one is
-missing, or lacks this package, a query fails with DATA_SOURCE_NOT_FOUND without the reason, and our code does
-not run, so it cannot report one. (Spark: PythonUtils.defaultPythonExec, DataSourceManager.)
+Spark starts workers with the Python that PYSPARK_PYTHON names, by default `python3` of PATH. If that Python
+is missing, or lacks this package, a query fails with DATA_SOURCE_NOT_FOUND. Spark gives no reason, and our
+code does not run, so it cannot report one. (Spark: PythonUtils.defaultPythonExec, DataSourceManager.)
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ def session(
     """Return a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
 
     `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
-    `config` has any settings of Spark; they override those that are set here. Queries are read in the JVM;
-    without `accelerated` by Python, which is slower. `quiet` switches off Spark's web pages, its progress bar
-    and log lines below errors; under spark-submit those that come before this call stay.
+    `config` has any settings of Spark; they override the settings that this function makes. Batch queries
+    read in the JVM, or without `accelerated` in Python, which is slower. `quiet` switches off Spark's web
+    pages, its progress bar and log lines below errors (under spark-submit, only lines after this call).
 
-    A session that runs keeps its settings; a warning names those that should be others. On this host its
-    Python is replaced if that cannot run the source. Raises SparkSetupError.
+    A session that runs already keeps its settings; a warning names the settings that differ from the wanted
+    ones. If its workers run on this host with a Python that cannot run the source, new queries use the Python
+    of this process. Raises SparkSetupError.
     """
     # Before PySpark is imported, which may be missing.
     check_packages()
@@ -98,8 +99,8 @@ def session(
 def configure(builder: SparkSession.Builder, *, accelerated: bool = True) -> SparkSession.Builder:
     """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
 
-    If Spark's JVM was started already, without the jar, Python reads. Raises SparkSetupError, also if the JVM
-    was started with a Python that cannot run the source.
+    If Spark's JVM was started already without the jar, Python reads the data instead of the JVM. Raises
+    SparkSetupError, also if the JVM was started with a Python that cannot run the source.
     """
     check_packages()
     # PySpark has no public way to read the settings of a builder.
@@ -111,7 +112,7 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = True) -> Spa
 
 
 def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> dict[str, str]:
-    """Return all settings of the session, the given ones first; prepare environment and running context.
+    """Return the session's settings: ours, overridden by `given`. Prepare environment and running context.
 
     Raises SparkSetupError.
     """
@@ -144,10 +145,11 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
 
 
 def _python_for_workers(wanted: Mapping[str, str]) -> str:
-    """Return the Python that the user chose. On this host, return the running one if that does not work.
+    """Return the path of the Python that the user chose, by default of this process's Python.
 
-    Spark plans on the driver with the same path that executors run, so it has to work here too. Raises
-    SparkSetupError.
+    If all workers are on this host and PYSPARK_PYTHON cannot run the source, return this process's Python.
+    Spark uses the same path on the driver and on executors, so the chosen Python has to work here, too.
+    Raises SparkSetupError.
     """
     in_config = wanted.get(_WORKER_PYTHON)
     chosen = in_config or os.environ.get("PYSPARK_PYTHON")
@@ -168,7 +170,7 @@ def _python_for_workers(wanted: Mapping[str, str]) -> str:
 
 
 def _adopt(context: SparkContext) -> None:
-    """Let workers of a running context import the package. On this host, replace a Python that cannot."""
+    """Let workers of a running context import the package. On this host, replace a Python that is unfit."""
     path = with_package(context.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))
     if path:
         context.environment["PYTHONPATH"] = path

@@ -56,7 +56,7 @@ def nonzero(time: int) -> str:
 
 
 def fit_the_memory(most: int, count: int) -> str:
-    """Return the problem if there would be more than `most` worker processes, or ""."""
+    """Return the problem if `count` worker processes are more than `most`, or ""."""
     if count <= most:
         return ""
     return (

@@ -115,7 +115,7 @@ def make_broker(
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """Remove and return the waiting produces of the connection that `request` closes, if it is a produce."""
+    """If `request` is a produce, remove and return the waiting produces of the connection that it closes."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 
@@ -165,7 +165,7 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: Ha
 
 
 def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: HandlerTurn) -> PatientClient:
-    """Build the client for calls to a log worker. A call comes after all jobs that were sent before it."""
+    """Build the client for calls to a log worker, which gets a call after all jobs sent before the call."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
 

@@ -1,8 +1,8 @@
 """Settings of brokers that clients have altered, as the coordinator publishes them for the supervisor.
 
-The supervisor writes the version into the word `brokers_done`, for which clients wait. It does so when all
-processes use these settings, or when it has logged why they cannot. If another change of settings is under
-way, it does so at once, and applies these settings afterwards.
+The supervisor writes the version of these settings into the word `brokers_done` when all processes use them,
+or when it has logged why they cannot. Clients that altered the settings wait for this. If another change is
+under way, the supervisor writes the version at once, and applies the settings after that change.
 """
 
 from __future__ import annotations

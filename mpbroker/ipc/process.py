@@ -97,10 +97,10 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order about another process: `alive` says to welcome the role. If no flag is set, fence the role.
+    """An order about another process: to fence it if none of the four flags is set.
 
-    `stage` is the number of a fence's step. Obey a welcome even if the process has died meanwhile: then an
-    order to fence it follows.
+    `alive` is the order to welcome the process. Obey it even if that process has died meanwhile: then an
+    order to fence it follows. `stage` is the number of a fence's step.
     """
 
     role: int

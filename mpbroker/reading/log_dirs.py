@@ -97,7 +97,7 @@ def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
 
 
 def _listed_in(log_dir: Path) -> dict[str, Path]:
-    """Read the list of the broker's log directories: by directory id, the path as the broker sees it."""
+    """Return {directory id: path as the broker sees it} of all its log directories; {} without a list."""
     path = log_dir / ALL_DIRS
     try:
         with permission_needed(path):

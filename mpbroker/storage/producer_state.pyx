@@ -92,11 +92,11 @@ cdef int compare_offsets(const void *one, const void *other) noexcept nogil:
 
 
 cdef bint forget_oldest(ProducersRef *producers) noexcept nogil:
-    """Forget the eighth of the producers whose last writes are oldest; return False if memory is exhausted.
+    """Forget the producers whose last writes are oldest; return False if memory is exhausted.
 
-    Forgetting many at once makes a new producer cheap on average. Producers with open transactions or unknown
-    offsets are never forgotten: the eighth is of the others. If the others are at most an eighth of all
-    producers, none is forgotten.
+    Producers with open transactions or unknown offsets are never forgotten. An eighth of the other producers
+    is forgotten in one call, so that a new producer is cheap on average. If the other producers are at most
+    an eighth of all producers, none is forgotten.
     """
     cdef int64_t *offsets = <int64_t *>malloc(producers.used * sizeof(int64_t))
     cdef uint64_t i, count = 0
@@ -228,10 +228,11 @@ cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nog
 
 
 cdef bint producer_wants(const Producer *producer) noexcept nogil:
-    """Return whether the log must be searched for earlier batches, until five of the producer are known.
+    """Return whether the log must be searched for earlier batches of the producer.
 
-    Fewer than five are enough if the oldest known batch begins with sequence 0, since it is the first of its
-    epoch, or if it has no sequence, since duplicates are recognized by their sequences.
+    Five known batches are enough. Fewer are enough if the oldest of them begins with sequence 0, because it
+    is the first of its epoch, or has no sequence, because duplicates are recognized by their sequences. A
+    producer without a known batch needs no search.
     """
     cdef const ProducerBatch *oldest = &producer.batches[0]
     if producer.count == 0 or producer.count == REMEMBERED_BATCHES or oldest.last_sequence == NO_SEQUENCE:

@@ -1,7 +1,6 @@
 """Kafka's APIs that are not served here: what a user loses, which tools fail, what to use instead.
 
-These APIs, the served APIs, and the APIs that only brokers use among each other are all of Kafka's API keys
-(tests/ops/test_docs.py).
+Each of Kafka's API keys is listed here, is served, or is used only between brokers (tests/ops/test_docs.py).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class CopiedFile(msgspec.Struct):
 class Manifest(msgspec.Struct):
     """The list of a whole copy's files. `log_dirs`: the original paths of the directories 0, 1 …
 
-    `keep`: the number of copies that backups keep, until a call gives another number.
+    `keep`: how many copies the backup kept. Later backups keep as many, unless the user names another number.
     """
 
     log_dirs: list[str]

@@ -1,7 +1,7 @@
 """Creations and deletions of access control entries.
 
-An entry has an id, by which a record removes it. Creating an entry that exists succeeds without a record.
-(Kafka: AclControlManager; KIP-801.)
+Each entry has an id, which the record of its removal names. Creating an entry that exists succeeds and writes
+no record. (Kafka: AclControlManager; KIP-801.)
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def check_lengths(configs: Mapping[str, str], error: ErrorCode) -> None:
 
 
 def too_many_text(asked: int) -> str:
-    """Return the error text for a request with too many partitions. Its beginning is Kafka's text."""
+    """Return the error text for a request with too many partitions. The text begins like Kafka's."""
     most = PARTITIONS_PER_REQUEST_MAX
     return f"Excessively large number of partitions per request: {asked}, and {most} at most."
 

@@ -61,9 +61,9 @@ class DiskPrefetch:
     def read(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
         """Read a part of a file into the page cache in a thread; `reap` calls `then` afterwards.
 
-        `then` must check again whether the part is resident and, if not, call `read` again: the read may have
-        failed or not begun. Raises OSError if the file cannot be examined. After a failed read, the call in
-        `then` raises the error of that read.
+        `then` must check again whether the part is resident and, if not, call `read` again. The first read
+        may have failed: then the second call raises its error. Or it has not begun, because too many reads
+        were under way. Raises OSError also if the file cannot be examined.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length
@@ -96,7 +96,7 @@ class DiskPrefetch:
         self._threads.append(thread)
 
     def _do_without_thread(self, why: Exception) -> None:
-        """Log that no thread could be started. If none runs, read in the main thread: all requests wait."""
+        """Log that a thread could not be started. Without any thread, do the reads now: all requests wait."""
         log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
         if not self._threads:
             self._jobs.put(None)

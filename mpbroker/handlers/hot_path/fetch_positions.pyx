@@ -222,7 +222,7 @@ cdef class FetchPositions:
             raise MemoryError("no memory for the places of fetches")
 
     def __init__(self, const unsigned char[::1] damaged):
-        """Start with all places free. `damaged`: the words of damage, one per slot of the partition table."""
+        """Start with all places free. `damaged`: a word per slot of the partition table (ipc/table.pxd)."""
         self.words = damaged
         self.partitions_max = READERS
         self.ref.damaged = <const uint64_t *>&damaged[0]
@@ -241,10 +241,11 @@ cdef class FetchPositions:
         self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path,
         uint32_t log_dir=0,
     ) -> None:
-        """Remember the segment that a fetch was served from, in place of the partition's oldest segment.
+        """Remember the segment that a fetch was served from. Each partition keeps at most SEGMENTS segments.
 
-        A new partition replaces the partition in its place, `slot % READERS`. A free place is used only while
-        fewer than `partitions_max` partitions are remembered. `generation` is at least 1.
+        Partitions with the same `slot % READERS` share a place, in which a new partition replaces the former
+        one. A free place is used only while fewer than `partitions_max` partitions are remembered.
+        `generation` is at least 1.
         """
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef Segment *segment

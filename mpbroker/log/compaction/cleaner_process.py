@@ -202,7 +202,7 @@ class CleanerProcess:
         return answers[0]
 
     def _task(self) -> calls.ToClean | None:
-        """Ask the log workers in turn, from the one after `giver` on. Return the first task; None if none."""
+        """Ask the log workers in turn until one has a task. Return the task; None if no worker has one."""
         for _ in self.logs:
             self.giver = (self.giver + 1) % len(self.logs)
             if self.logs[self.giver].is_up:

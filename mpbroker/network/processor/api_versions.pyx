@@ -20,7 +20,7 @@ assert LOGS_REQUESTS == LEVELS["DEBUG"]
 
 
 cdef bint is_common_api_versions(PreparedAnswers *prepared, ChannelTurn *t, const Request *r) noexcept nogil:
-    """Return whether the version has a prepared answer, and the request no tagged fields or extra bytes."""
+    """Return whether the version's answer is prepared and the request has no tagged fields or extra bytes."""
     cdef Software software
     if not 0 <= r.api_version < API_VERSIONS_MOST or prepared.api_versions[r.api_version] == NULL:
         return False

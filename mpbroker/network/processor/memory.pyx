@@ -45,8 +45,10 @@ cdef void leave_arena(Memory *m, Channel *c) noexcept nogil:
     c.request.block = 0
 
 cdef bint enter_arena(Memory *m, Channel *c) noexcept nogil:
-    """Copy a parked request back into the arena, for a handler. The limit does not apply, since the request
-    was admitted before. Return False if there is no copy of its frame, or no memory: close the channel then.
+    """Copy a parked request back into the arena, for a handler. Return whether the request is there now.
+
+    The limit does not apply, since the request was admitted before. If False is returned, because there is no
+    copy or no free memory, the caller closes the channel.
     """
     cdef uint64_t asked = c.request.needed + answer_room(c.request.needed), block
     if c.request.kept == NULL:
