@@ -115,7 +115,7 @@ class MpbrokerReader(spark.DataSourceReader):
 
 
 class FilteringReader(MpbrokerReader):
-    """Takes the query's filters into its plan, with the option filterPushdown."""
+    """Plans a batch query so that its filters limit what is read. Used if the option filterPushdown is on."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
@@ -153,7 +153,7 @@ def _condition_of(found: spark.Filter) -> Condition | None:
 class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # type: ignore[misc]
     """Answers Spark's calls while a streaming query runs, by the rules of `mpbroker.reading.stream`.
 
-    It lives in a child process of the driver. Tasks get a copy that has the options only.
+    It lives in a child process of the driver. Tasks get a copy without the open stream.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -170,10 +170,10 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         return self._stream().initial()
 
     def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
-        """Return one of the limits. Spark cannot combine limits, so the stream itself applies all of them.
+        """Return one of the limits that the options set, or ReadAllAvailable if they set none.
 
-        Return ReadAllAvailable if there are none, which Spark also hands to `latestOffset` for triggers that
-        take everything.
+        Spark cannot combine limits, so the stream itself applies all of them. For triggers that take
+        everything, Spark passes ReadAllAvailable to `latestOffset`, whatever this returns.
         """
         options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -262,7 +262,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task.
 
-    Yields none for a partition that is not ours: Spark makes one for the single task of an empty plan.
+    For an empty plan Spark runs a single task whose `partition` is no SparkTask. It yields no records.
     """
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""Parses `valueFormat` and the options that go with it, with which the source itself decodes values.
+"""Parses `valueFormat` and its related options, which tell the source how to decode values itself.
 
 The options mean the same as the arguments of `from_msgpack` and `from_avro`. The type of the column is
 decided when a query is loaded, in a process that has no JVM, so DDL is passed on for Spark to parse.

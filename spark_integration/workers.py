@@ -35,7 +35,7 @@ def in_silence(worker: Worker) -> Worker:
 
 
 def end_in_silence() -> None:
-    """If PySpark's daemon has forked this process, have it end in silence when Spark needs it no more.
+    """Make this process end in silence once Spark needs it no more, if PySpark's daemon has forked it.
 
     Planners need this: Spark starts them by PySpark's daemon, whatever spark.python.daemon.module is.
     (Spark: SparkEnv.createPythonWorker, PythonPlannerRunner.)

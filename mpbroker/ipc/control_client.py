@@ -49,7 +49,7 @@ class ControlClient:
     def checked(self, name: str) -> Path:
         """Return the path of a file in the runtime directory, after checking who could have made the file.
 
-        Raises ControlError if that could be another user than the broker's.
+        Raises ControlError if a user other than the broker's (or root) could have made it.
         """
         path = self.path.with_name(name)
         try:

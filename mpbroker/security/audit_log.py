@@ -55,7 +55,7 @@ class AppendedFile:
     def _ends_within_a_line(self) -> bool:
         """Return whether the file's last line is incomplete, as after a full disk, and needs a line break.
 
-        True is possible also while another process writes a line. The line break is then an empty line.
+        True is possible also while another process writes a line. Then the line break adds a blank line.
         """
         size = -1
         while size != (now := os.fstat(self._fd).st_size):
@@ -201,7 +201,7 @@ class AuditLog:
 
 
 def audit_of(config: BrokerConfig) -> Audit:
-    """Return the audit of a process whose configuration is this object until the process ends."""
+    """Return a process's audit. It reads its settings from `config`, which the process updates in place."""
     return Audit(lambda: config, AuditLog(lambda: config).write)
 
 

@@ -64,7 +64,7 @@ _decoder = msgspec.msgpack.Decoder(BrokerSettings)
 def publish(config: bytes, tree: Tree) -> None:
     """Publish a configuration, encoded by settings.encode; return when all running processes use it.
 
-    Do not wait for the exporter, which reads the present configuration whenever it needs it.
+    The exporter is not waited for: it reads the present configuration whenever it needs it.
     """
     settings.write(tree.memory.private.block("settings"), config)
     tree.order(topology.EXPORTER, SETTINGS_CHANGED, topology.SUPERVISOR)
@@ -156,7 +156,7 @@ class Resize:
         self.error = ""
 
     def check(self) -> Resize:
-        """Raise FatalError if the new numbers break Kafka's rule for resizes. The text names the rule."""
+        """Return this resize. Raises FatalError, naming Kafka's rule for resizes, if it breaks the rule."""
         for kind in (self.handlers, self.processors):
             if problem := resize_problem(kind.name, kind.before, kind.after, kind.most):
                 raise FatalError(problem, WRONG_CALL)
@@ -336,8 +336,8 @@ class Changing:
     def advance(self) -> None:
         """Continue the present change, or begin a requested change.
 
-        Altered settings are published and acknowledged also during a change, because clients wait for it, and
-        a leaving handler may be waiting with their request.
+        Altered settings are published and acknowledged even during a change. Clients wait for the
+        acknowledgement, and a leaving handler that has such a client's request cannot end before it.
         """
         differs = self._altered.poll()
         if self.under_way:

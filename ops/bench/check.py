@@ -50,7 +50,7 @@ Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
-    """A measurement of `quantities`, such as rate and CPU. `waits_for_disk` is about the first quantity."""
+    """A measurement of `quantities`, such as rate and CPU. `waits_for_disk`: a slow disk lowers the first."""
 
     name: str
     quantities: Sequence[str]
@@ -174,7 +174,7 @@ def table(rows: Sequence[Compared]) -> Table:
 
 
 def check(chosen: argparse.Namespace) -> list[Compared]:
-    """Measure the rows, and measure those that miss their bound again; return the comparisons."""
+    """Measure the rows, and measure once more those below their bounds; return the comparisons."""
     wanted, recorded = re.compile(chosen.only), ratios.load(RATIOS)
     chosen_rows = [guarded for guarded in all_guarded() if any(map(wanted.search, guarded.rows()))]
     with started(chosen.directory) as session:

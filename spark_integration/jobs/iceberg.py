@@ -133,7 +133,7 @@ class IcebergLake:
         return made
 
     def _spans(self, table: Table | None) -> tuple[Span, ...]:
-        """Return the spans in the newest archive snapshot. Raises JobError if data has no such snapshot."""
+        """Return the newest archive snapshot's spans. Raises JobError if a table with data has none."""
         if table is None:
             return ()
         snapshot = table.current_snapshot()

@@ -136,7 +136,7 @@ def sync_time(path: Path, there: Path) -> Check:
 
 
 def _syncs(directory: Path) -> Iterator[float]:
-    """Write and sync a temporary file several times; yield the duration of each time in ms."""
+    """Write and sync a temporary file several times; yield the duration of each write and sync in ms."""
     with tempfile.TemporaryFile(dir=directory) as file:
         block = os.urandom(SYNC_BYTES)
         for _ in range(SYNCS):

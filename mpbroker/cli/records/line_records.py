@@ -11,7 +11,7 @@ from mpbroker.records.record import Header, NewRecord
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The format of lines. `null`: the text that means null. `headers`: are added to every record.
+    """The format of lines. `null`: the text that means null. `headers`: headers added to every record.
 
     `ignores_partition`: the partition in a line of JSON is ignored.
     """

@@ -68,7 +68,7 @@ def failed(context: RequestContext, code: ErrorCode) -> ListOffsetsResponse:
 
 
 def visible(context: RequestContext, now: Partition) -> Bound:
-    """Return the end of the records that the client may see. Only a consumer has an isolation level."""
+    """Return the end of the records that the client may see. A replica's isolation level is ignored."""
     request = context.body
     return bound_of(now, request.isolation_level if request.replica_id == CONSUMER else READ_UNCOMMITTED)
 

@@ -393,7 +393,7 @@ class LogManager:
         self.note_roll(log)
 
     def note_roll(self, log: PartitionLog) -> None:
-        """Note that the log has just rolled, and have its next segment prepared."""
+        """Note that the log has just rolled, and ask for the preparation of its next segment."""
         self.checkpoints.rolled(log)
         self.open_partitions.segment_preparation.rolled(log)
 

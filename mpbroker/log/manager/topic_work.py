@@ -73,7 +73,7 @@ class TopicWork:
         return had_work
 
     def _answer_opened(self) -> None:
-        """Answer calls whose topics are on disk. Begin a sync of the others if no opening can advance now."""
+        """Answer calls for topics on disk. If no opening can advance now, begin to sync the other topics."""
         creation = self._manager.creation
         creation.finish_sync()
         opened, self._opened = self._opened, []
@@ -94,7 +94,7 @@ class TopicWork:
     def _advance(self, waiting: deque[_Work], done: str) -> None:
         """Take steps of the first topic for `stay_s` at most, or until a step waits for the I/O thread.
 
-        Producers wait meanwhile: the next round begins after these steps.
+        Producers wait meanwhile: the log worker appends nothing until this returns.
         """
         if not waiting:
             return
@@ -140,7 +140,7 @@ class TopicWork:
         self._opened.clear()
 
     def _stop_opening(self, left: Iterable[_Work]) -> None:
-        """Drop the openings not in `left`. Queue the removals that the dropped openings had begun."""
+        """Drop the openings not in `left`, and queue the removals that they had begun and not finished."""
         self._opening = deque(left)
         unfinished = self._manager.removal.unfinished()
         self._removing.extend((None, _finished(self._manager, topic_id)) for topic_id in unfinished)

@@ -82,7 +82,7 @@ def settled(directory: str, bases: Sequence[int], stored: Epochs | None, seen: S
 
 
 def are_refuted(directory: Path, stored: Epochs) -> bool:
-    """Return whether a batch after the start of the last `stored` epoch has a lower one. Raises OSError."""
+    """Return whether a batch after the start of the last `stored` epoch has a lower epoch. Raises OSError."""
     if not stored:
         return False
     latest, start = stored[-1]

@@ -30,8 +30,8 @@ def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Gener
     """Return the entries that the `.txnindex` has to have; yield the bytes read in each step.
 
     Returns None if they are unknown: without a snapshot, with damaged batches, and after compaction, which
-    removes records but not entries. `leaves_cache` drops pages that were not in the page cache before, and
-    turns off read-ahead. Raises OSError.
+    removes records but not entries. `leaves_cache` drops the pages that this call reads into the page
+    cache, and turns off read-ahead. Raises OSError.
     """
     producers = _producers_before(directory, base)
     if producers is None:

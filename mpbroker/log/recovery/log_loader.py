@@ -97,7 +97,7 @@ def load(
 ) -> PartitionLog:
     """Open the partition for appending; all of it is durable on return.
 
-    `count` is called with numbers of bytes checked. `syncs` brings records that were not durable to the disk.
+    `count` is called with numbers of bytes checked. `syncs` syncs the records that were not durable.
 
     Raises PartitionDamaged, CheckpointCorrupt, OSError.
     """
@@ -165,7 +165,7 @@ def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> No
 
 
 def _create_segment(log: PartitionLog, known: Known) -> None:
-    """Begin the log again at its log start, which is above its end: records in between were deleted."""
+    """Replace all segments by an empty one at the log start: all records are below it and deleted."""
     _log.warning(
         "%s ends at offset %d, below its log start offset %d: it restarts there",
         log.directory,
@@ -287,8 +287,8 @@ class _Loader:
     def _make_durable(self) -> None:
         """Make the whole log durable before it is served: sync the last segment and write a snapshot.
 
-        A full disk does not keep the partition from being read: without a snapshot the next recovery replays
-        from an older one.
+        If the disk is too full for a snapshot, the partition is served without it: the next recovery then
+        replays from an older snapshot.
         """
         self.log.state.finish_segment()
         for fd in (self.log.state.fd, *self.log.state.index_fds):
@@ -594,6 +594,6 @@ def _trim(fd: int, entry_bytes: int) -> None:
 
 
 def _shorten(fd: int, size: int) -> None:
-    """Truncate the file to `size`. Do not touch a file of that size, which then needs no sync."""
+    """Truncate the file to `size`. A file that has this size stays untouched, so that it needs no sync."""
     if os.fstat(fd).st_size != size:
         os.ftruncate(fd, size)

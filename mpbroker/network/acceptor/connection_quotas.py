@@ -189,7 +189,10 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Count a connection in its address's rate, or in no rate if throttled. Return the throttle in ms."""
+        """Count a connection in its address's rate; return its throttle in ms, 0 for none.
+
+        A throttled connection is removed from all rates again.
+        """
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0

@@ -103,7 +103,7 @@ class StructType(msgspec.Struct, frozen=True, eq=False):
         return plain, sorted((f for f in live if version in f.tagged), key=lambda f: f.tag)
 
     def minimal_size(self, version: int, flexible: bool) -> int:
-        """Return the minimal size of the struct in bytes, with which the counts of arrays are checked."""
+        """Return the minimal size of the struct in bytes; decoders check the lengths of arrays by it."""
         plain, _ = self.at(version)
         return sum(minimal_size(f, version, flexible) for f in plain) + flexible
 
