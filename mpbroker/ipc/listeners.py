@@ -90,8 +90,8 @@ class AddedListener(msgspec.Struct, frozen=True):
 class ListenerTable:
     """The table of the listeners that were added while the broker runs.
 
-    A record is JSON after its length, which is stored last. The supervisor writes the record of a listener
-    before any other process knows the listener's number.
+    A record has the length of a JSON text, then the text. `put` writes the length last. The supervisor writes
+    the record of a listener before any other process knows the listener's number.
     """
 
     def __init__(self, block: memoryview) -> None:

@@ -27,8 +27,8 @@ NOT_ENDED = (1 << 63) - 1
 class AbortedRange(NamedTuple):
     """A range [first_offset, last_offset] in which the producer's transactional records were aborted.
 
-    `last_offset` is the offset of the abort marker, or NOT_ENDED. Where ranges of a producer overlap, it may
-    be that of a later marker.
+    `last_offset` is the offset of the abort marker, or NOT_ENDED. Where ranges of a producer
+    overlap, `last_offset` may be the offset of a later abort marker.
     """
 
     producer_id: int
@@ -37,7 +37,7 @@ class AbortedRange(NamedTuple):
 
 
 cdef class AbortedRanges:
-    """A set of aborted transactions, made from tuples (producer id, first offset, last offset).
+    """A set of aborted transactions. `found` has tuples (producer id, first offset, last offset).
 
     The tuples are sorted once, so that the look-up for a batch takes logarithmic time. `complete` means that
     `found` has all aborted transactions of the range that is read. Then `note_batch` raises
@@ -111,9 +111,9 @@ cdef class AbortedRanges:
     ) except -1:
         """Record that a transactional batch was read; do nothing without `complete`.
 
-        Raises CorruptBatch for an abort marker of a transaction that this set lacks, if records of the
-        producer were returned. (If this set has the transaction, the returned records are of an earlier one,
-        whose marker compaction has removed.)
+        Raises CorruptBatch for an abort marker if records of its producer were returned and this set lacks
+        the marker's transaction. (If this set has the transaction, the returned records belong to an earlier
+        transaction, whose marker compaction has removed.)
         """
         cdef Marker marker
         cdef bint ends_none

@@ -124,9 +124,9 @@ cdef object found(const uint8_t *p, int64_t position, int64_t length):
 cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint strict):
     """Find the first batch from `position` that reaches both `offset` and `timestamp`; None if there is none.
 
-    "Reaches" means that the last offset and the maximum timestamp are at least these. A batch whose
-    header extends beyond `end` is not found. With `strict`, any other batch that is invalid or extends beyond
-    `end` raises CorruptBatch. Raises OSError.
+    "Reaches" means that the last offset and the maximum timestamp are at least these. A batch whose header
+    extends beyond `end` is not found. With `strict`, CorruptBatch is raised for an invalid batch, and for a
+    batch whose header ends within `end` but whose records extend beyond. Raises OSError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = NULL

@@ -1,7 +1,7 @@
-"""Benchmarks of parts without a broker: `python -m ops.bench.micro shm handler log records`.
+"""Benchmarks that run without a broker: `python -m ops.bench.micro shm handler log records`.
 
-Every figure is the best of some rounds, because other work on the machine can only add time. Figures of two
-processes are only valid with two free cores. `log` writes below `--directory`.
+Every figure is the best of some rounds, because other work on the machine can only add time. A figure that
+needs two processes is only valid with two free cores. `log` writes below `--directory`.
 """
 
 from __future__ import annotations

@@ -43,9 +43,10 @@ APART_MAX = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """A load. `throttle_at`: position of throttle_time_ms in the response, from its end if negative.
+    """The request that a client sends again and again, its rate, and the client's quota.
 
-    A Fetch response below `served_bytes_min` has no records. `per_s`: requests a second; None: no limit.
+    `throttle_at`: position of throttle_time_ms in the response, from its end if negative. A Fetch response
+    below `served_bytes_min` has no records. `per_s`: requests a second; None: no limit.
     """
 
     quota: str
@@ -78,7 +79,7 @@ class Measured:
 
 
 def loads() -> Sequence[Load]:
-    """Return the loads. The client id of each load has the name of its quota."""
+    """Return the loads. The client id of each load is the name of its quota."""
     write = frames.produce("written", 1, PIECE_BYTES, acks=1, client_id="producer_byte_rate")
     read = frames.fetch("read", READ_FROM, PIECE_BYTES, client_id="consumer_byte_rate")
     ask = frames.metadata("request_percentage")

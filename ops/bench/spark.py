@@ -1,11 +1,11 @@
-"""Spark's readers of one topic, compared with Spark's own connector: `python -m ops.bench.spark`.
+"""Compares mpbroker's readers for Spark with Spark's own Kafka connector: `python -m ops.bench.spark`.
 
-The same records are in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]:
-all columns into nothing, the values alone, and a count. The table also has PySpark's own time for batches
-that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
-of its own; it needs Maven and the network once. Fails where a bound is missed. There are bounds for the
-readers' speed against the connector's, for the JVM reader's against Parquet's, for the broker's produces
-during a job, and for the memory of Python workers. `--short` takes little data, without bounds.
+The same records are in a log directory, in Apache Kafka and in plain Parquet. Three queries read each of
+them on local[2]: all columns, the values alone, and a count. The table also has PySpark's own time for
+batches that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an
+environment of its own; it needs Maven and the network once. Fails where a bound is missed. There are bounds
+for the readers' speed against the connector's, for the JVM reader's against Parquet's, for the broker's
+produces during a job, and for the memory of Python workers. `--short` takes little data, without bounds.
 """
 
 from __future__ import annotations

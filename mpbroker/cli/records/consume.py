@@ -255,7 +255,7 @@ class Reader:
     def _out_of_range(self, partition: int) -> CliError:
         """Return an error that names the existing offsets.
 
-        The user asked for another offset, or retention deleted the next record to read.
+        The user asked for an offset that does not exist, or retention deleted the next record to read.
         """
         (ends,) = self._ends([partition], None).values()
         was_asked_for = self._settings.start == Start("offset", self._positions[partition])

@@ -98,8 +98,8 @@ class WriteQueue(Generic[EntryT]):
     """Appends that wait or are under way. `_noun`: the word before a name in log messages, such as "group".
 
     `_encode(entry)` returns key and value of a record, `_partition_for(name)` the number of a partition.
-    `_most_bytes()` returns the size of the largest batch. `_on_fault(name, waiter)` is called if `then` of an
-    append raised.
+    `_most_bytes()` returns the largest allowed size of a batch. `_on_fault(name, waiter)` is called if `then`
+    of an append raised.
     """
 
     _noun: str

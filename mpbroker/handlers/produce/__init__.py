@@ -1,1 +1,1 @@
-"""Produces that the hot path leaves to Python: their order, appends, and checks of transactions."""
+"""Produce requests that the hot path leaves to Python: their order, appends, and checks of transactions."""

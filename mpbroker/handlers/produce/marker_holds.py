@@ -1,10 +1,10 @@
 """Holds: until a handler ends its hold, the coordinator does not write the marker of a transaction.
 
 Only checked batches that the log would accept after the marker need a hold. A hold is ended exactly once,
-however the request ends. While a log worker is down, ends of holds are not reported: other workers may still
-have parts of the request. A dead coordinator's holds are void. Its successor writes no such marker before
-each handler has reported that all batches checked by earlier coordinators are appended or lost (HoldsEnded).
-The coordinator's side: `coordinator/transactions/marker_holds.py`.
+however the request ends. While a log worker is down, ended holds are not reported: another log worker may
+still append batches of the same request. A dead coordinator's holds are void. Its successor writes no marker
+that holds can delay before each handler has reported that all batches checked by earlier coordinators are
+appended or lost (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations

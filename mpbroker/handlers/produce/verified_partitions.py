@@ -1,9 +1,9 @@
-"""A handler's memory of the partitions that a producer may write to in its transaction without asking again.
+"""Remembers which partitions the coordinator has added to a transaction, so that a handler asks only once.
 
 Only transactions whose end gives their producer another epoch are remembered (transaction.version 2). The
-partition's log refuses a batch that comes after the end, since the marker has the newer epoch. The
-coordinator makes a grant durable, so the grant is valid after the coordinator's death. (Kafka asks the
-partition itself whether it has an open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
+partition's log refuses a batch that comes after the end, since the marker has the newer epoch. The added
+partitions are durable, so they are still valid after the coordinator's death. (Kafka asks the partition
+whether it has an open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class VerifiedPartitions:
         return known is not None and known[0] == epoch and place in known[1]
 
     def add(self, producer_id: int, epoch: int, place: Place) -> None:
-        """Remember a granted partition. A new epoch drops the partitions of the producer's earlier epoch."""
+        """Remember an added partition. A new epoch drops the partitions of the producer's earlier epoch."""
         known = self._producers.get(producer_id)
         if known is None or known[0] != epoch:
             self._forget(producer_id)

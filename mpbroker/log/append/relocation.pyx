@@ -14,8 +14,8 @@ from shm.ring cimport Slot
 def pause_job(AppendTurn turn) -> None:
     """Pause the job at which the round has stopped with BATCH_FOR_PYTHON. `resume_jobs` makes it run again.
 
-    A job is paused if its partition is being moved, if it has used its share of Python's time, or if an
-    earlier job of its connection is paused, to keep the jobs' order. Raises MemoryError.
+    A job is paused if its partition is being moved, if the job has used its share of Python's time, or if
+    an earlier job of its connection is paused, to keep the jobs' order. Raises MemoryError.
     """
     cdef PausedJob *grown
     if turn.paused.count == turn.paused.room:

@@ -1,7 +1,7 @@
-"""The partitions that a turn appends to, attached and detached.
+"""Attaches partitions to the turn, which then appends to them, and detaches them.
 
-The turn appends to a partition by itself while the partition's files are open. Those of a dormant partition
-are closed, and all its records are durable: its next batch goes through Python, which opens the files first.
+The turn appends to a partition by itself while the partition's files are open. A dormant partition has no
+open files, and all its records are durable. Its next batch goes through Python, which opens the files first.
 """
 import gc
 

@@ -32,8 +32,8 @@ class Opened(NamedTuple):
 class PartitionOpening:
     """Opening of partitions that have no slot yet.
 
-    `_slots` has the state of partitions that a predecessor published. `_group`: appends are acknowledged when
-    their commit round is on disk. `_say` sets the process's status.
+    `_slots` has the state of partitions that a predecessor published. `_group`: True if appends are
+    acknowledged only when their commit round is on disk. `_say` sets the process's status.
     """
 
     _config: BrokerConfig

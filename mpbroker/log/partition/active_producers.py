@@ -27,7 +27,7 @@ def describe_producers(logs: Mapping[int, PartitionLog], question: calls.TellPro
 
 
 def producers_of(log: PartitionLog | None, wanted: calls.PartitionProducers) -> calls.ProducersOfPartition:
-    """Return the producers of one partition. `log`: the partition that has the slot now."""
+    """Return the producers of partition `wanted`. `log`: the partition that now has the slot in `wanted`."""
     if log is None or log.state.generation != wanted.slot_generation:
         return calls.ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if log.state.is_offline:

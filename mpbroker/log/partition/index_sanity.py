@@ -21,7 +21,7 @@ def odd_entry(
     entry: tuple[int, int, int],
     time: tuple[int, int, int],
 ) -> str | None:
-    """Return the fault of the last entry of either index, or None. Raises OSError.
+    """Return what is wrong with the last entry of `.index` or `.timeindex`, or None. Raises OSError.
 
     `at`: the batch to which the last entry of `.index` points, and batches after it. If Kafka appended
     several batches at once, an entry has the position of the first batch and the last offset of the last one.
@@ -69,7 +69,7 @@ def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Bel
 def is_time_of(
     fds: tuple[int, int, int], base: int, at: list[scan.BatchAt], timestamp: int, offset: int
 ) -> bool:
-    """Return whether `timestamp` is the largest in the batch with `offset`, which is in `at` or before it."""
+    """Return whether `timestamp` is the largest in the batch with `offset`, one of `at` or an earlier one."""
     if at and offset < at[0].base_offset:
         start = offset_floor(fds[1], base, offset)[1]
         found = scan.find_offset(fds[0], start, at[0].position, offset)

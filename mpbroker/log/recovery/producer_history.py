@@ -24,7 +24,7 @@ RECALL_BYTES_MAX = 32 << 20
 
 
 def recall(directory: Path | str, bases: Sequence[int], producers: Producers) -> None:
-    """Add all producers' earlier batches, from segments at `bases`. Raises OSError."""
+    """Add each producer's earlier batches to `producers`, from the segments at `bases`. Raises OSError."""
     left = RECALL_BYTES_MAX
     for base in reversed(bases):
         wanting = producers.wanting()

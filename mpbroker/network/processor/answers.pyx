@@ -7,7 +7,7 @@ from mpbroker.network.processor.peers cimport Peers, give_back
 
 
 cdef bint files_are_open(Peers *p, FileTable *files, Channel *c) noexcept nogil:
-    """Return whether all segment files of the channel's answer are open, before any of it is written."""
+    """Return whether all segment files that the channel's answer needs are open."""
     cdef Part *part
     cdef uint32_t i
     for i in range(c.request.answer.length):

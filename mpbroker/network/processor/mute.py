@@ -17,8 +17,8 @@ mutes the channel, which may be muted already for lack of memory. A second throt
                         -THROTTLE_ENDED-> MUTED
 
 MUTE and UNMUTE may come at any time. MUTE is ignored if the channel is muted already, UNMUTE if a response or
-the end of a throttle is still awaited. Another event without an entry in the table is impossible, and the
-processor closes the channel. The native turn follows this table (`native_table`).
+the end of a throttle is still awaited. An event without an entry in the table is impossible; if one comes,
+the processor closes the channel. The native turn follows this table (`native_table`).
 """
 
 from __future__ import annotations
