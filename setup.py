@@ -150,7 +150,7 @@ class BuildPython(build_py):
         try:
             print(f"setup.py: built {jvm_reader.build(into)}", file=sys.stderr)
         except (jvm_reader.NoCompiler, PackageNotFoundError) as reason:
-            if not list(into.glob("*.jar")):
+            if not (into / jvm_reader.NAME).exists():
                 print(
                     f"setup.py: going on without the JVM reader of Spark sessions: {reason}", file=sys.stderr
                 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mpbroker.protocol.printable import spelt
 from spark_integration.environment import SparkSetupError, check_java, check_packages, why_unfit, with_package
-from spark_integration.jvm.jar import SWITCH, add_to_running, with_jar
+from spark_integration.jvm.jar import SWITCH, add_to
 from spark_integration.quiet import started_quietly
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def session(
     wanted = {name: spelt(value) for name, value in (config or {}).items()}
     if master is not None:
         wanted["spark.master"] = master
-    wanted = _prepared(wanted, accelerated=accelerated, quiet=quiet)
+    wanted = _prepared(wanted, quiet=quiet)
     ran_before = _running_context() is not None
     builder = SparkSession.builder.appName(app_name)
     for name, value in wanted.items():
@@ -87,8 +87,8 @@ def session(
                 found.sparkContext.setLogLevel("ERROR")
             _end_workers_in_silence(found.sparkContext)
             if accelerated:
-                add_to_running(found)
-            found.conf.set(SWITCH, spelt(accelerated))
+                add_to(found)
+            found.conf.set(SWITCH, wanted.get(SWITCH, spelt(accelerated)))
     from spark_integration.source import MpbrokerDataSource
 
     # PySpark would find the source itself, but by the JVM's default Python, which a running JVM keeps.
@@ -96,22 +96,22 @@ def session(
     return found
 
 
-def configure(builder: SparkSession.Builder, *, accelerated: bool = True) -> SparkSession.Builder:
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
 
-    If Spark's JVM was started already without the jar, Python reads the data instead of the JVM. Raises
-    SparkSetupError, also if the JVM was started with a Python that cannot run the source.
+    Python reads unless spark.jars names the jar of the JVM reader. Raises SparkSetupError, also if a JVM of
+    Spark runs already with a Python that cannot run the source.
     """
     check_packages()
     # PySpark has no public way to read the settings of a builder.
     given = {str(name): spelt(value) for name, value in vars(builder).get("_options", {}).items()}
     _check_running_jvm()
-    for name, value in _prepared(given, accelerated=accelerated, quiet=False).items():
+    for name, value in _prepared(given, quiet=False).items():
         builder = builder.config(name, value)
     return builder
 
 
-def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> dict[str, str]:
+def _prepared(given: Mapping[str, str], *, quiet: bool) -> dict[str, str]:
     """Return the session's settings: ours, overridden by `given`. Prepare environment and running context.
 
     Raises SparkSetupError.
@@ -128,8 +128,6 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
     if path := with_package(wanted.get(_WORKER_PATH)):
         wanted[_WORKER_PATH] = path
     context = _running_context()
-    if not _jvm_runs():
-        wanted = with_jar(wanted, accelerated=accelerated)
     if context is not None:
         _adopt(context)
         return wanted

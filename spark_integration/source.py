@@ -163,6 +163,8 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         self._run: Stream | None = None
         if AdmissionControl is object and self._options.is_limited:
             raise OptionError("this Spark cannot limit a batch: leave …PerTrigger away, or use Spark 4.2")
+        if AdmissionControl is object and self._options.commit_group_id is not None:
+            raise OptionError("commitGroupId needs Spark 4.2: this Spark does not say where a batch begins")
 
     # Names and arguments of these methods are Spark's.
 

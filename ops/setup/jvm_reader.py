@@ -76,6 +76,9 @@ def build(into: Path) -> Path:
         ]
         subprocess.run(command, check=True)
         shutil.copytree(SOURCES / SERVICES, classes / SERVICES)
+        for old in into.glob("mpbroker-spark-*.jar"):
+            # Of a checkout before the name had no version.
+            old.unlink()
         # Whole or not at all: a session may be loading the old one.
         written = Path(name) / "whole.jar"
         write_jar(written, classes)

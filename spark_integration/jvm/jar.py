@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from mpbroker.protocol.printable import spelt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
 SWITCH: Final = "spark.mpbroker.accelerated"
 """The session's setting that is false to leave all reads to Python. (Java: SourceTable.)"""
 
-_JARS: Final = "spark.jars"
+_SOURCE: Final = "io.mpbroker.spark.Source"
 _PATH: Final = Path(__file__).with_name("mpbroker-spark.jar")
 _LOG = logging.getLogger("mpbroker.spark")
 
@@ -25,29 +22,38 @@ def jar_path() -> Path | None:
     return _PATH if _PATH.is_file() else None
 
 
-def with_jar(wanted: Mapping[str, str], *, accelerated: bool) -> dict[str, str]:
-    """Return the settings of a JVM that is to be started: `wanted`, and the jar if `accelerated`.
+def add_to(session: SparkSession) -> None:
+    """Add the jar to the class path of the driver and of the executors. Logs a warning if it is missing.
 
-    Logs a warning if the jar is missing: then Python reads, not the JVM.
+    The setting spark.jars would replace the jars that Spark's configuration names, and ADD JAR reaches only
+    the thread that runs it. So the jar goes into the class loader of spark-submit, which all threads inherit.
     """
-    jar = jar_path() if accelerated else None
-    if accelerated and jar is None:
+    jar = jar_path()
+    if jar is None:
         _LOG.warning(
             "Python reads format('mpbroker'), not the JVM: %s is missing. A wheel has it; in a clone install "
             "a JDK (openjdk-17-jdk-headless) and run make setup-spark",
             _PATH,
         )
-    settings = {**wanted, SWITCH: spelt(accelerated)}
-    if jar is not None:
-        others = [one for one in wanted.get(_JARS, "").split(",") if one and one != str(jar)]
-        settings[_JARS] = ",".join([*others, str(jar)])
-    return settings
+        return
+    jvm: Any = session._jvm
+    inner = session._jsparkSession.sharedState().jarClassLoader()
+    if not _has_source(jvm, inner):
+        outer = inner.getParent()
+        # In a JVM that spark-submit did not start, only the loader of this session has the method.
+        target = outer if hasattr(outer, "addURL") else inner
+        target.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
+    context = session.sparkContext._jsc.sc()
+    # Its name there may begin with that of a Maven group.
+    if jar.stem not in context.listJars().mkString(","):
+        context.addJar(str(jar))
 
 
-def add_to_running(session: SparkSession) -> None:
-    """Add the jar to a session whose JVM was started without it, as by notebooks and spark-submit."""
-    jar = jar_path()
-    context: Any = session.sparkContext._jsc.sc()
-    # Maven's name of the jar begins with that of its group.
-    if jar is not None and jar.stem not in context.listJars().mkString(","):
-        session.sql(f'ADD JAR "{jar}"')
+def _has_source(jvm: Any, loader: Any) -> bool:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        jvm.java.lang.Class.forName(_SOURCE, False, loader)
+    except Py4JJavaError:
+        return False
+    return True

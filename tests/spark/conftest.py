@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
-from spark_integration.jvm.jar import SWITCH, with_jar
+from spark_integration.jvm.jar import SWITCH, add_to
 from tests.support.spark_here import ROOT, Here
 from tests.support.spark_logs import fake_broker, log_dir
 
@@ -57,10 +57,10 @@ class SharedSession:
             .config("spark.executor.pyspark.memory", "900m")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.python.unix.domain.socket.enabled", "true")
-            .config(map=with_jar({}, accelerated=True))
             .getOrCreate()
         )
-        # The JVM reader has tests of its own, which compare it with the Python reader.
+        # As session() does. The JVM reader has tests of its own, which compare it with the Python reader.
+        add_to(session)
         session.conf.set(SWITCH, "false")
         session.sparkContext.setLogLevel("ERROR")
         with open(os.devnull) as probe:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, free_port
-from spark_integration.jvm.jar import jar_path
+from spark_integration.jvm.jar import add_to
 from tests.support.polling import PATIENCE_S
 from tests.support.programs import ran
 from tests.support.spark_cluster import ROOT
@@ -34,9 +34,9 @@ def server(no_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.driver.host": HOST,
         "spark.driver.bindAddress": HOST,
-        "spark.jars": str(jar_path()),
     }
     session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    add_to(session)
     yield f"sc://{HOST}:{port}"
     session.stop()
 

@@ -153,7 +153,7 @@ def test_where_a_class_is_missing_python_reads_with_a_warning(run: Run) -> None:
     found = run([python], *settings, f"spark.jars={JAR}", "mode=append", python=python)
     assert (found["count"], found["copies"]) == (RECORDS, RECORDS + 5)
     assert "(Python)" in found["plan"]
-    assert found["stderr"].count("PythonPlannerRunner.runnerConf, which the JVM reader needs") == 1
+    assert found["stderr"].count("PythonPlannerRunner.runnerConf, which it needs") == 1
 
 
 @long_only("a client of a Connect server that has the jar")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -279,25 +280,15 @@ def test_the_path_of_workers_leads_to_a_clone_once(monkeypatch: pytest.MonkeyPat
 
 def test_a_connect_server_keeps_its_own_settings() -> None:
     given = {"spark.remote": "sc://host:15002"}
-    for accelerated in (False, True):
-        assert session._prepared(given, accelerated=accelerated, quiet=False) == given
+    assert session._prepared(given, quiet=False) == given
 
 
 def test_without_a_jar_python_reads_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(jar, "_PATH", tmp_path / "none.jar")
-    assert jar.with_jar({"a": "b"}, accelerated=True) == {"a": "b", jar.SWITCH: "true"}
+    jar.add_to(Mock(spec=()))
     assert "none.jar is missing. A wheel has it" in caplog.text
-
-
-def test_the_jar_comes_beside_others_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ours = tmp_path / "ours.jar"
-    ours.touch()
-    monkeypatch.setattr(jar, "_PATH", ours)
-    given = {"spark.jars": f"{ours},/theirs.jar"}
-    assert jar.with_jar(given, accelerated=True)["spark.jars"] == f"/theirs.jar,{ours}"
-    assert jar.with_jar(given, accelerated=False) == {**given, jar.SWITCH: "false"}
 
 
 def test_the_face_for_users_imports_nothing_heavy() -> None:

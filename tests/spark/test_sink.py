@@ -120,6 +120,17 @@ def test_modes_other_than_append(spark: SparkSession, broker: Broker) -> None:
     assert reader.option("subscribe", "modes").load().count() == 2 + 1
 
 
+def test_insert_into_a_view(spark: SparkSession, broker: Broker) -> None:
+    places = f"`log.dir` '{broker.log_dir}', `kafka.bootstrap.servers` '{broker.bootstrap}'"
+    view = "CREATE OR REPLACE TEMPORARY VIEW target (key BINARY, value BINARY) USING mpbroker"
+    spark.sql(f"{view} OPTIONS ({places}, topic 'inserted', subscribe 'inserted')")
+    spark.sql("INSERT INTO target SELECT binary('k'), binary('v')")
+    spark.range(2).selectExpr("cast(null as binary)", "binary('w')").write.insertInto("target")
+    with pytest.raises(PySparkException, match=r"not allowed|overwrite|truncate"):
+        spark.sql("INSERT OVERWRITE target SELECT binary('k'), binary('v')")
+    assert sorted(row.value for row in spark.table("target").collect()) == [b"v", b"w", b"w"]
+
+
 def exactly_once(broker: Broker, topic: str) -> dict[str, str]:
     return {
         "kafka.bootstrap.servers": broker.bootstrap,

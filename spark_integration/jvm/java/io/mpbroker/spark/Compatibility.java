@@ -87,7 +87,7 @@ final class Compatibility {
     String missing = uses.stream().map(Use::missing).filter(Objects::nonNull).findFirst().orElse(null);
     if (missing != null) {
       LOG.warn(
-          "Python reads format(\"mpbroker\"): this Spark ({}) has no {}, which the JVM reader needs. "
+          "mpbroker's JVM reader is off, Python reads instead: this Spark ({}) has no {}, which it needs. "
               + "The jar is for Spark 4.2 and 4.3",
           org.apache.spark.package$.MODULE$.SPARK_VERSION(),
           missing);

@@ -1,10 +1,8 @@
 package io.mpbroker.spark;
 
 import io.mpbroker.spark.Manifest.Rules;
-import java.util.HashSet;
-import java.util.Map;
 import java.util.Set;
-import java.util.WeakHashMap;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.QueryContext;
 import org.apache.spark.SparkRuntimeException;
 import org.apache.spark.sql.SaveMode;
@@ -17,7 +15,7 @@ import scala.collection.immutable.Map.Map1;
 final class Failures {
   private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
 
-  private static final Map<SparkSession, Set<String>> REPORTED = new WeakHashMap<>();
+  private static final Set<String> REPORTED = ConcurrentHashMap.newKeySet();
 
   private Failures() {}
 
@@ -29,14 +27,11 @@ final class Failures {
     LOG.warn("{} Continuing without them.", text);
   }
 
-  /** Logs why Python reads in place of the JVM, once per reason and session. */
+  /** Logs why Python reads in place of the JVM, once per reason and application: each stream clones its session. */
   static void reportPython(String reason) {
-    synchronized (REPORTED) {
-      if (!REPORTED.computeIfAbsent(SparkSession.active(), one -> new HashSet<>()).add(reason)) {
-        return;
-      }
+    if (REPORTED.add(SparkSession.active().sparkContext().applicationId() + reason)) {
+      LOG.warn("Python reads, not the faster JVM reader: {}", reason);
     }
-    LOG.warn("Python reads, not the faster JVM reader: {}", reason);
   }
 
   /** Extends a class that PySpark knows, with an error condition whose message is the text alone. */

@@ -64,11 +64,19 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
     return python.columns();
   }
 
-  /** Returns what the table can do. Without BATCH_WRITE, Spark calls {@link Source#createRelation}. */
+  /**
+   * Returns what the table can do.
+   *
+   * <p>Without BATCH_WRITE, a {@code save()} of any mode calls {@link Source#createRelation}. With V1_BATCH_WRITE,
+   * INSERT INTO calls {@link TopicWrite#toInsertableRelation}.
+   */
   @Override
   public Set<TableCapability> capabilities() {
     return EnumSet.of(
-        TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE);
+        TableCapability.BATCH_READ,
+        TableCapability.MICRO_BATCH_READ,
+        TableCapability.STREAMING_WRITE,
+        TableCapability.V1_BATCH_WRITE);
   }
 
   @Override
@@ -82,6 +90,6 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    return python.newWriteBuilder(info);
+    return new TopicWrite.Builder(python.newWriteBuilder(info), info.options());
   }
 }
