@@ -262,10 +262,10 @@ class PartitionReader:
         return read_epochs(self.directory)
 
     def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
-        """Return the batch that holds the offset, in a gap the next batch, at the bound None.
+        """Return the batch that holds the offset, or the next batch if the offset is in a gap.
 
-        The batch's `position` is a position in its segment's file. Raises OffsetOutOfRange, RangeDamaged,
-        CorruptBatch, SegmentGone, OSError.
+        Returns None at the bound. The batch's `position` is a position in its segment's file. Raises
+        OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         return found[1] if found else None
