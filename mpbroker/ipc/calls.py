@@ -281,7 +281,7 @@ class HoldsEnded(Struct, tag="holds_ended"):
 class Abandon(Struct, tag="abandon"):
     """handler -> coordinator: end the wait of the ForwardedRequest whose call has the number `request`.
 
-    Its client has disconnected. The changes that the ForwardedRequest has made remain. The Abandon and the
+    The client has disconnected. The changes that the ForwardedRequest has made remain. The Abandon and the
     ForwardedRequest are both answered.
     """
 
@@ -535,7 +535,7 @@ class Producers(Struct, tag="producers"):
 
 
 class MovePartition(Struct, array_like=True):
-    """A partition to move to log directory number `log_dir`. `topic_id` is zeros if it does not exist."""
+    """A partition to move to log directory number `log_dir`. `topic_id` is zeros for a missing partition."""
 
     topic: str
     partition: int

@@ -7,8 +7,8 @@ bound's position. If this segment's file may have been replaced, it reads up to 
 
 Compaction puts another file under the name of a segment, and retention removes segments. Therefore facts
 about a file are kept with the open file (`_OpenSegment`, `AbortedIndex`) and dropped when the file is closed:
-its positions are wrong in any other file, and its inode number may be reused. Only the listing of the
-directory is cached without open files. The directory is listed again when the listing lacks a file.
+its positions are wrong in any other file, and its inode number may be reused. Only the directory's
+listing is kept independently of open files. The directory is listed again when the listing lacks a file.
 """
 
 from __future__ import annotations

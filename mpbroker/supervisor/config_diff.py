@@ -157,7 +157,10 @@ class ConfigDiff:
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return the changes that `altered` makes to `now`, without reading the file. Raises ReloadError."""
+        """Return the changes that clients' settings (`altered`) make to `now`. Raises ReloadError.
+
+        The configuration file is not read again.
+        """
         return self._changes(now, self._static, altered, [])
 
     def _changes(

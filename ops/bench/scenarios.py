@@ -253,8 +253,8 @@ def run_load(
     at_edges: Callable[[int], None] | None = None,
 ) -> Result:
     """Run the generator once; measure the CPU time that the broker's tree takes meanwhile. `rate`: requests
-    per second, however fast they are answered; 0: a connection sends a request when the last is answered.
-    `at_edges` is called with the generator's process id when the measuring begins and when it ends.
+    per second, however fast they are answered; 0: a connection sends each request when its previous one is
+    answered. `at_edges` is called with the generator's process id when the measuring begins and when it ends.
     """
     tree = broker.tree()
     with tempfile.NamedTemporaryFile() as file:

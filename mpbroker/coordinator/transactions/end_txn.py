@@ -110,8 +110,8 @@ class EndTxn:
     def fence(self, transaction: TransactionMetadata, report: Then) -> None:
         """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
-        The decision's record is the same as for an EndTxn v5. If the producer of a transaction that timed out
-        then sends EndTxn with its old epoch, it gets the new epoch, like a producer that repeats an EndTxn.
+        The decision's record is the same as for an EndTxn v5. A producer that sends EndTxn with
+        its old epoch after its transaction has timed out gets the new epoch, as if it repeated an EndTxn.
         """
 
         def report_and_send_markers(error: ErrorCode) -> None:

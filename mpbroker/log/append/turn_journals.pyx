@@ -13,7 +13,7 @@ def use_journal(
 ) -> None:
     """Write commit rounds to this journal from now on, after its last record, which ends at `end`.
 
-    A segment that gets `direct_bytes` or more in a round is synced itself instead.
+    If a segment gets `direct_bytes` or more in a round, the segment itself is synced instead.
     """
     cdef JournalRef ref
     memset(&ref, 0, sizeof(ref))
@@ -32,7 +32,7 @@ def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Request a background sync of all segments that the journals name, before a journal is full."""
+    """Request a background sync of all segments that the journals name, even if no journal is full."""
     commit_release(&turn.commit)
 
 
