@@ -1,6 +1,6 @@
 """Finds what Spark needs on this host: Java, and a Python for its workers that can import this package.
 
-Nothing here imports PySpark: `mpbroker doctor spark` asks the same questions where it is missing.
+Nothing here imports PySpark: `mpbroker doctor spark` uses this module also where PySpark is missing.
 """
 
 from __future__ import annotations

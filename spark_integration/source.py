@@ -53,7 +53,7 @@ end_in_silence()
 
 
 class MpbrokerDataSource(spark.DataSource):
-    """Topics of mpbroker, or of Apache Kafka: a source and a sink, of batches and of streams."""
+    """Reads and writes topics of mpbroker or Apache Kafka, in batch queries and in streaming queries."""
 
     @classmethod
     def name(cls) -> str:

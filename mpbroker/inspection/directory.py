@@ -104,7 +104,7 @@ def locked(directories: Sequence[Path]) -> Iterator[None]:
 
 
 def check_against_each_other(directories: Iterable[InspectedDirectory]) -> list[Finding]:
-    """Return a finding for each partition that two directories have: no broker starts on these."""
+    """Return a finding for each partition that two directories have. No broker starts on such directories."""
     homes: dict[tuple[str, int], Path] = {}
     found = []
     for directory in directories:

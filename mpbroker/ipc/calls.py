@@ -279,9 +279,10 @@ class HoldsEnded(Struct, tag="holds_ended"):
 
 
 class Abandon(Struct, tag="abandon"):
-    """handler -> coordinator: end the wait of a ForwardedRequest, by number: its client has disconnected.
+    """handler -> coordinator: end the wait of the ForwardedRequest whose call has the number `request`.
 
-    The changes that the request has made remain. The Abandon and the ForwardedRequest are both answered.
+    The client has disconnected. The changes that the ForwardedRequest has made remain. The Abandon and the
+    ForwardedRequest are both answered.
     """
 
     request: int
@@ -534,7 +535,7 @@ class Producers(Struct, tag="producers"):
 
 
 class MovePartition(Struct, array_like=True):
-    """A partition to move to log directory number `log_dir`. `topic_id` is zeros for an unknown partition."""
+    """A partition to move to log directory number `log_dir`. `topic_id` is zeros for a missing partition."""
 
     topic: str
     partition: int

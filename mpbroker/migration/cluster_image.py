@@ -1,4 +1,4 @@
-"""The state that the records of a metadata log describe: Apache Kafka's log or ours (Kafka: MetadataImage).
+"""The state that the records of Apache Kafka's or mpbroker's metadata log describe (Kafka: MetadataImage).
 
 Unlike the coordinator's state, the image keeps records, so that they can be written for the other kind of
 broker. The image also accepts records that only a cluster of several nodes has. No I/O.

@@ -1,9 +1,9 @@
 """Follows the end offsets of topics for a streaming query: finds new records at once, is cheap when idle.
 
-If the broker's files are here, its shared memory has the end offsets. Readers cannot ask the broker to wake
-them, so they poll the versions of their partitions' slots, with pauses that grow while no records come. Other
-brokers are polled over connections that stay open. After a second without records, the kernel watches the
-files (`FileAlarm`), or a fetch waits for records at the broker.
+The end offsets of a broker on this host are read from its shared memory. Readers cannot ask the broker to
+wake them, so they poll the versions of their partitions' slots, with pauses that grow while no records come.
+Other brokers are polled over connections that stay open. After a second without records, the kernel watches
+the files (`FileAlarm`), or a fetch waits for records at the broker.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class _Watch:
 class LocalFollower:
     """Follows topics in log directories.
 
-    While no broker runs, the bounds that the last broker published stay valid. The high watermark that the
-    broker has checkpointed may be lower after a crash.
+    While no broker runs, the bounds that the last broker published stay valid. They are not replaced by
+    checkpointed high watermarks, which may be lower after a crash.
     """
 
     def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:

@@ -7,8 +7,8 @@ bound's position. If this segment's file may have been replaced, it reads up to 
 
 Compaction puts another file under the name of a segment, and retention removes segments. Therefore facts
 about a file are kept with the open file (`_OpenSegment`, `AbortedIndex`) and dropped when the file is closed:
-its positions are wrong in any other file, and its inode number may be reused. Only the listing of the
-directory is cached without open files. The directory is listed again when the listing lacks a file.
+its positions are wrong in any other file, and its inode number may be reused. Only the directory's
+listing is kept independently of open files. The directory is listed again when the listing lacks a file.
 """
 
 from __future__ import annotations
@@ -262,10 +262,10 @@ class PartitionReader:
         return read_epochs(self.directory)
 
     def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
-        """Return the batch that holds the offset, in a gap the next batch, at the bound None.
+        """Return the batch that holds the offset, or the next batch if the offset is in a gap.
 
-        The batch's `position` is a position in its segment's file. Raises OffsetOutOfRange, RangeDamaged,
-        CorruptBatch, SegmentGone, OSError.
+        Returns None at the bound. The batch's `position` is a position in its segment's file. Raises
+        OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         return found[1] if found else None

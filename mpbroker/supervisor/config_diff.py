@@ -81,7 +81,10 @@ class ReloadError(Exception):
 
 
 class NoFile(ReloadError):
-    """The broker has no file to read again. Logged as a warning: a closed terminal sends SIGHUP, too."""
+    """The broker was started without a configuration file, so there is none to read again.
+
+    This is logged only as a warning: the kernel also sends SIGHUP when a terminal is closed.
+    """
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,10 @@ class Changes:
 
 
 class ConfigDiff:
-    """Compares new configurations with the last one as read: it has port 0 where the system chose a port."""
+    """Compares new configurations with the last one.
+
+    The last configuration is kept as it was read: with port 0 for listeners whose port the system chose.
+    """
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked
@@ -151,7 +157,10 @@ class ConfigDiff:
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return the changes that altered settings make, with the file as last read. Raises ReloadError."""
+        """Return the changes that clients' settings (`altered`) make to `now`. Raises ReloadError.
+
+        The configuration file is not read again.
+        """
         return self._changes(now, self._static, altered, [])
 
     def _changes(

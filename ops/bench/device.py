@@ -1,9 +1,9 @@
 """Measure the bare device below a log directory: `python -m ops.bench.device DIR`.
 
-A commit round without a broker: one write of the round's size to a file whose blocks are allocated, and one
-fdatasync. Each write follows the one before, and begins at the file's start again when the file is full. It
-bypasses the page cache, as the commit journal does (mpbroker/log/append/flusher.h). Compare durable figures
-with these times.
+The program does what a broker's commit round does: one write of the round's size to a file whose blocks are
+allocated, and one fdatasync. Each write follows the one before, and begins at the file's start again when the
+file is full. Writes bypass the page cache, like those of the commit journal (mpbroker/log/append/flusher.h).
+Compare the bench's figures for durable produces with these times.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def measure(directory: Path, round_bytes: int, seconds: float) -> Device:
 
 
 class Compared(NamedTuple):
-    """A broker's commit rounds, and the bare device with rounds of their size."""
+    """The times of a broker's commit rounds, and of rounds of the same size on the bare device."""
 
     rounds: int
     sync_us: float

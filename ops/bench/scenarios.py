@@ -1,4 +1,4 @@
-"""What the bench measures: the loads, how each is prepared on a broker, and how one run is taken."""
+"""The loads of the bench: how each load is prepared on a broker, run and measured."""
 
 import itertools
 import json
@@ -196,7 +196,7 @@ def settle_memory(directory: Path, seconds: float) -> None:
 class Door:
     """Another listener of the broker, and what a client needs to connect to it.
 
-    `authorities`: a file with CA certificates, by which the client checks the listener's; None: no TLS.
+    `authorities`: a file of CA certificates to verify the listener's certificate with; None: no TLS.
     `login`: user and password of SCRAM-SHA-256.
     """
 
@@ -253,8 +253,8 @@ def run_load(
     at_edges: Callable[[int], None] | None = None,
 ) -> Result:
     """Run the generator once; measure the CPU time that the broker's tree takes meanwhile. `rate`: requests
-    per second, however fast they are answered; 0: a connection sends a request when the last is answered.
-    `at_edges` is called with the generator's process id when the measuring begins and when it ends.
+    per second, however fast they are answered; 0: a connection sends each request when its previous one is
+    answered. `at_edges` is called with the generator's process id when the measuring begins and when it ends.
     """
     tree = broker.tree()
     with tempfile.NamedTemporaryFile() as file:

@@ -319,7 +319,10 @@ def _refuse_others_files(path: Path) -> None:
 
 
 def _give(host: Host, path: Path) -> None:
-    """Make a log directory. On this host, give it to the service's user. Raises CliError if it has files."""
+    """Make a log directory. If `host` is not an image, the service's user becomes the directory's owner.
+
+    Raises CliError if the directory has files and another owner.
+    """
     path.mkdir(parents=True, exist_ok=True)
     if host.is_this and not _is_owned(path):
         _refuse_others_files(path)
@@ -360,7 +363,7 @@ def _write(path: Path, text: str, mode: int, *, is_shared: bool = False) -> None
 
 
 def _property(name: str) -> str:
-    """Return a property of the unit."""
+    """Return the value of the unit's property `name`, as systemd reports it."""
     return _call("systemctl", "show", "--value", "--property", name, UNIT).strip()
 
 

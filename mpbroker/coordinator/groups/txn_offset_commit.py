@@ -37,9 +37,9 @@ class Transactions(Protocol):
     def check_offsets(
         self, transactional_id: str, producer: Producer, partition: int, adds: bool, then: Then
     ) -> None:
-        """Call `then` with NONE as soon as offsets may be appended to that partition, or with an error.
+        """Call `then` with NONE as soon as offsets may be appended to `__consumer_offsets`, or with an error.
 
-        `adds`: first add the partition to the transaction if it is missing.
+        `adds`: first add `partition` of `__consumer_offsets` to the transaction if it is missing.
         """
 
 
@@ -157,7 +157,7 @@ class TxnOffsetCommit:
         self._answers.answer(commit.waiter, commit.settle(response_error(error)))
 
     def write_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """Append a marker to that partition. Call `then` when the marker is durable or refused."""
+        """Append a marker to a `__consumer_offsets` partition. Call `then` when it is durable or refused."""
         if not self._manager.partitions.is_loaded(partition):
             then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return

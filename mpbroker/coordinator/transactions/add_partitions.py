@@ -134,7 +134,10 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Call `then` with the outcome of a check. If `then` returns False, end the hold on the markers."""
+        """Check the transaction's partitions as `call` requests, and pass the outcome to `then`.
+
+        If `then` returns False, end the hold that the outcome has (see CheckedTransaction).
+        """
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

@@ -110,8 +110,8 @@ class EndTxn:
     def fence(self, transaction: TransactionMetadata, report: Then) -> None:
         """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
-        The record is the same as after an EndTxn v5. A producer whose transaction has timed out may still
-        send EndTxn with its old epoch. It then gets the new epoch, like a producer that lost an answer.
+        The decision's record is the same as for an EndTxn v5. A producer that sends EndTxn with
+        its old epoch after its transaction has timed out gets the new epoch, as if it repeated an EndTxn.
         """
 
         def report_and_send_markers(error: ErrorCode) -> None:

@@ -1,10 +1,10 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
 This is the slow path, for what the native turn (produce.pyx) hands back: all errors, compressed batches that
-unpack to more than the turn may do, batches that are to be recompressed, requests whose block of memory is
-too small for the answer, and transactions (`handlers/produce/transaction_checks.py`). Both paths must do the
-same to the same request. Versions 0-2 are advertised because librdkafka turns compression off for brokers
-that do not list them (KAFKA-18659); a request of such a version closes the connection. (Kafka:
+are too large for the turn when decompressed, batches that are to be recompressed, requests whose block of
+memory is too small for the answer, and transactions (`handlers/produce/transaction_checks.py`). Both paths
+must do the same to the same request. Versions 0-2 are advertised because librdkafka turns compression off for
+brokers that do not list them (KAFKA-18659); a request of such a version closes the connection. (Kafka:
 KafkaApis.handleProduceRequest, ReplicaManager.handleProduceAppend, ProduceRequest.validateRecords.)
 """
 

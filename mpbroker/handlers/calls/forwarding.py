@@ -156,7 +156,7 @@ class Forwarding:
                     self._parked_memory.charge(context, REQUEST_BYTES + min(context.body_bytes, KEPT_BYTES))
 
     def _back(self, context: PendingRequest) -> None:
-        """Note that the coordinator no longer has the request."""
+        """Record that the request no longer waits for the coordinator."""
         of_connection = self._away.get(context.slot.connection, {})
         of_connection.pop(context, None)
         if not of_connection:

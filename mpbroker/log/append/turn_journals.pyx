@@ -13,7 +13,7 @@ def use_journal(
 ) -> None:
     """Write commit rounds to this journal from now on, after its last record, which ends at `end`.
 
-    A segment that gets `direct_bytes` or more in a round is synced itself instead.
+    If a segment gets `direct_bytes` or more in a round, the segment itself is synced instead.
     """
     cdef JournalRef ref
     memset(&ref, 0, sizeof(ref))
@@ -27,12 +27,12 @@ def use_journal(
 
 
 def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
-    """Note that all segments that the predecessor's journal names are synced."""
+    """Record that all segments named by an earlier process's records in the journal are synced."""
     turn.commit.journals[log_dir].inherited = NOT_SYNCING
 
 
 def release_journals(AppendTurn turn) -> None:
-    """Request a background sync of all segments that the journals name, however empty a journal is."""
+    """Request a background sync of all segments that the journals name, even if no journal is full."""
     commit_release(&turn.commit)
 
 

@@ -109,7 +109,7 @@ def replay(
 
 
 def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yield groups of records whose segments may all be open at once, so that reads run concurrently."""
+    """Yield the records in groups, each small enough for concurrent reads of all its segments."""
     group: list[Record] = []
     extents = data_bytes = 0
     for record in records:
@@ -295,7 +295,7 @@ class _Segments:
         """Sync all segments opened so far, also unchanged ones: their data may be only in the page cache.
 
         `synced`: a file system that is synced already; only segments on other file systems (by a link or a
-        mount) are synced then. Raises OSError; with `is_final` always as EIO.
+        mount) are synced then. Raises OSError, always EIO if `is_final`.
         """
         for path in self._touched:
             if synced is not None and _is_on(synced, path):

@@ -288,7 +288,7 @@ class Acceptor:
         return True
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close surplus connections, except `owed` that they were asked to close before."""
+        """Ask processors to close connections above max.connections; `owed` were requested already."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return

@@ -233,7 +233,7 @@ cdef Served *served_by(AcceptTurn *t, int fd) noexcept nogil:
     return NULL
 
 cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet) noexcept nogil:
-    """Accept on the ready listeners if `quiet` (no word has changed). Note events that Python must handle."""
+    """Accept on ready listeners if `quiet` (no `t.words` have changed). Note events for Python to handle."""
     cdef int i
     cdef Served *s
     for i in range(count):

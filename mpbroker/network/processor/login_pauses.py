@@ -1,8 +1,9 @@
 """Pauses before logins of addresses and users that have failed often, to slow down guessing of passwords.
 
 Right and wrong passwords are answered after the same pause, so that the time of an answer tells a guessing
-client nothing. The right password waits for the longest pause at most. Failures of an address or a user do
-not delay others. (Kafka delays only failures, each by the same time; OpenSSH has PerSourcePenalties.)
+client nothing. A client with the right password waits for the longest pause at most. Failures of an
+address or a user do not delay others. (Kafka delays only failures, each by the same time; OpenSSH has
+PerSourcePenalties.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker, orders that a producer writes, and a declarative pipeline of Spark on them: `make pipeline`.
+"""Runs a broker, a producer of orders, and a declarative Spark pipeline that reads them: `make pipeline`.
 
 All files are in one directory, and the next call continues there, with more orders. `--kill` ends a run by
 SIGKILL in the middle, and another run finishes its work.
