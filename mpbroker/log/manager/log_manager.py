@@ -261,8 +261,8 @@ class LogManager:
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
         """Apply new settings to an open log.
 
-        Batches that were checked under earlier settings are still appended. But if the new settings require
-        different checks, such batches are refused, and clients must send them again.
+        If the new settings require different checks, batches that were checked under earlier settings are
+        refused, and clients must send them again. Otherwise such batches are still appended.
         """
         if version == log.state.config_version:
             return
