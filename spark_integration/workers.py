@@ -1,8 +1,8 @@
 """Lets unneeded Python workers of Spark end in silence.
 
-A query with a limit has enough records before a worker has sent all of its own, and a planner is not needed
-after a minute without queries. Spark closes the connection then, and PySpark's daemon, which the worker was
-forked from, prints a BrokenPipeError with a traceback, as if something had failed.
+Spark closes the connection to a worker when a query with a limit has enough records, and to a planner after a
+minute without queries. PySpark's daemon, which the worker was forked from, then prints a BrokenPipeError with
+a traceback, as if something had failed.
 """
 
 from __future__ import annotations

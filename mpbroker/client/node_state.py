@@ -79,7 +79,7 @@ class NodeState:
             self._failed_attempts = 0
 
     def failed(self, failure: ClientError, now_ms: float) -> None:
-        """Note that the connection or attempt failed. Begin the back-off."""
+        """Drop the connection, which was lost or could not be set up, and begin the back-off."""
         if self.connection is not None and self.connection.established:
             self._addresses = []
         else:

@@ -109,7 +109,7 @@ def _there(admin: Admin, named: Mapping[str, list[int] | None]) -> list[TopicPar
 
 
 class ResetPlan(NamedTuple):
-    """Resets all partitions of `scope` with `reset`, or sets `offsets` (by group) that `file` lists."""
+    """A plan: apply `reset` to all partitions of `scope`, or set `offsets` (by group), read from `file`."""
 
     reset: Reset
     scope: TopicScope | None = None

@@ -231,7 +231,7 @@ class Producer:
         return wait_ms
 
     def _has_no_leader(self, partition: TopicPartition, queue: PartitionQueue, now_ms: float) -> None:
-        """Note that a partition has no leader. Report the problem only after LEADERLESS_MS."""
+        """Keep the error that a partition has no leader. Report it only after LEADERLESS_MS."""
         error = without_leader(*partition)
         since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
         if now_ms - since_ms >= LEADERLESS_MS:

@@ -241,7 +241,7 @@ def write_processes(
 
 
 def write_rings(memory: SharedMemory, incarnations: Mapping[int, int], page: Page) -> None:
-    """Write for each running process how many slots wait in the rings that it reads."""
+    """Write how many descriptors wait in the rings that each running process reads, and how full they are."""
     waiting: dict[int, int] = {}
     fullest: dict[int, float] = {}
     for producer, consumer, slots in topology.ring_pairs(memory.sizes.log_workers):

@@ -54,7 +54,7 @@ def make_broker(
 
     `arena` is the handler's own, `outboxes` has the rings to other processes by their index. `produces` is
     notified of produces that are passed on to their log workers, and of produces that close their
-    connections. The broker starts with no log worker up.
+    connections. The caller then tells the broker which log workers are up.
     """
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)

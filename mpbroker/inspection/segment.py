@@ -75,8 +75,8 @@ def mapped(path: Path, unreadable: list[int] | None = None) -> Iterator[memoryvi
 def _readable_bytes(fd: int) -> int:
     """Read the whole file. Return its size, -1 if the disk cannot read some of it (EIO).
 
-    A process is killed (SIGBUS) when it touches a mapped page that the disk cannot read. So read all pages
-    first: they are in the page cache then.
+    Call this before the file is mapped: a process that touches a mapped page which the disk cannot read is
+    killed (SIGBUS). Once read, a page is in the page cache.
     """
     piece, size = bytearray(PIECE_BYTES), 0
     try:

@@ -1,7 +1,7 @@
 """Committed offsets and members of groups, from batches of `__consumer_offsets` that the caller has read.
 
-The coordinator keeps more about groups (`group_manager`). Offsets in a transaction count once its commit
-marker is taken. (Kafka: GroupCoordinatorRecordSerde)
+The coordinator keeps more about groups (`group_manager`). Offsets in a transaction are added when the
+transaction's commit marker is read. (Kafka: GroupCoordinatorRecordSerde)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads committed offsets in an event loop, in short pieces, and continues for a while after each call."""
+"""Reads committed offsets in an event loop, in short pieces: on request, and for ten minutes afterwards."""
 
 from __future__ import annotations
 

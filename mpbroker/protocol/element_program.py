@@ -71,9 +71,9 @@ def _block(op: int, inner: Iterable[int], *, ends: bool = True) -> list[int]:
 
 
 def has_many_elements(message: Message, most: int) -> bool:
-    """Return whether all lists in a message have more than `most` elements together.
+    """Return whether the total length of all lists in a message exceeds `most`.
 
-    The count stops when it exceeds `most`.
+    Lists in nested messages count, too. Counting stops when the total exceeds `most`.
     """
     left = [message]
     while left:

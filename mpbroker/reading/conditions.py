@@ -3,7 +3,7 @@
 A pruned plan reads every row that fulfils the conditions. It may read other rows too, so `pruning_of` returns
 for each condition whether all rows of the plan fulfil it; the caller evaluates the other conditions.
 
-* topic, partition: constants of a range, so any condition on them is decided exactly.
+* topic, partition: each range has one topic and partition, so a condition on them is decided exactly.
 * offset: ranges are cut at the offset. `in` cuts at its smallest and largest value.
 * timestamp, lower bound: a range starts at the first record of that time or later. Records after it may have
   earlier timestamps: producers choose timestamps, and with LogAppendTime the broker's clock may be set back.

@@ -102,7 +102,10 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """Return all damages. In the checked part of the segment `at`, `at.found` replaces old findings."""
+        """Return all known damages.
+
+        In the segment that `at` names, `at.found` replaces earlier findings before `at.position`.
+        """
         at = self.at
         if at is None:
             return list(self.damages)

@@ -68,9 +68,9 @@ class Intent:
         return replace(self, state=state, transactions=())
 
     def covers(self, batch: Batch) -> bool:
-        """Return whether the batch was decided already, so that it must not be written again.
+        """Return whether `batch` is older than this intent's batch, or is that batch and not withdrawn.
 
-        Raises SinkError for a batch of another query.
+        Such a batch must not be written again. Raises SinkError for a batch of another query.
         """
         if self.batch.query == batch.query:
             settled = self.state is not State.WITHDRAWN or self.batch.number > batch.number

@@ -30,7 +30,7 @@ class Compacted:
 def compact(
     spark: SparkSession, target: Path, file_bytes: int = FILE_BYTES, notice: Notice | None = None
 ) -> Compacted:
-    """Rewrite runs with small files, on average less than half of `file_bytes`, as one run.
+    """Replace all runs whose average file size is below half of `file_bytes` by one run.
 
     The new run is sorted by partition and offset. Raises JobError, PySparkException, OSError.
     """

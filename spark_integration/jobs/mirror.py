@@ -1,8 +1,8 @@
 """Mirrors topics from one cluster to another as they grow: a streaming query from the source into the sink.
 
-The query's checkpoint holds the progress. With `exactly_once` a batch is committed as one, and after a kill
-it is finished or written again; otherwise the batch in which the job was killed may be written twice. The
-headers of each record name its source.
+The query's checkpoint holds the progress. With `exactly_once` records are written in transactions: after a
+kill the last batch is either committed, or aborted and written again. Without it, the last batch may be
+written twice. The headers of each record name its source.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class MirrorSettings:
     """The records to write, and their target.
 
     `options` are the sink's, such as kafka.bootstrap.servers. `checkpoint` is a directory of this mirror
-    alone. With `exactly_once`, `name` is the sink's id; keep it as long as the checkpoint. `prefix` begins
-    the names of the target's topics. `keep_partitions` writes into partitions of the same numbers; otherwise
-    the key decides. Missing topics are created with the partitions and settings of their sources, and get
-    more partitions when their sources do.
+    alone. With `exactly_once`, `name` is the sink's id, which must not change while the checkpoint is in use.
+    The names of the target's topics begin with `prefix`. `keep_partitions` writes into partitions of the same
+    numbers; otherwise the key decides. Missing topics are created with the partitions and settings of their
+    sources, and get more partitions when their sources do.
     """
 
     source: Source

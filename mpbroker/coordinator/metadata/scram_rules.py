@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Accept a user's alteration. If it is a second one or has a `why`, refuse all of this user's."""
+        """Accept one alteration of `user`. If `why` is set, or this is a second one, refuse all of them."""
         if user in accepted:
             accepted.remove(user)
             why = (

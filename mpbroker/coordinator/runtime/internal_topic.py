@@ -86,7 +86,7 @@ class Shard(Protocol):
         """End the wait, if any, of a request that failed. The caller answers the request."""
 
     def waiters(self) -> list[Waiter]:
-        """Return the waiting requests, whose wait `abandon` can end."""
+        """Return all waiting requests. `abandon` can end the wait of each of them."""
 
 
 class TopicListener(Protocol):

@@ -1,4 +1,4 @@
-"""The transactional ids and their steps. A step changes an id's state; one step is under way at a time.
+"""The transactional ids, and the steps that change their states: at most one step per id at a time.
 
 (Kafka: TransactionStateManager.) A step is written first and applied when it is durable; a refused step
 leaves the transactional id unchanged. While a step is under way, requests for the same id wait in a queue.

@@ -1,10 +1,11 @@
 """Holds: until a handler ends its hold, the coordinator does not write the marker of a transaction.
 
-Only checked batches that the log would accept after the marker need a hold. A hold is ended exactly once,
-however the request ends. While a log worker is down, ended holds are not reported: another log worker may
-still append batches of the same request. A dead coordinator's holds are void. Its successor writes no marker
-that holds can delay before each handler has reported that all batches checked by earlier coordinators are
-appended or lost (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
+A checked batch needs a hold only if the log would accept it after the marker too, as part of the next
+transaction. A hold is ended exactly once, however the request ends. While a log worker is down, ended holds
+are not reported: another log worker may still append batches of the same request. A dead coordinator's holds
+are void. Its successor writes no marker that holds can delay before each handler has reported that all
+batches checked by earlier coordinators are appended or lost (HoldsEnded). The coordinator's side:
+`coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ class MarkerHolds:
         self._has_reported = False
 
     def open(self, number: int) -> Hold:
-        """Return the hold with the number from a CheckedTransaction. The end of a NO_HOLD is not reported."""
+        """Return a new hold with this number. A hold with the number NO_HOLD is never reported as ended."""
         hold = Hold(self, number)
         if number != NO_HOLD:
             self._open.add(hold)
         return hold
 
     def ended(self, hold: Hold) -> None:
-        """Note the end of a hold. Called by `Hold`."""
+        """Report the hold's end to the coordinator, once all log workers are up. `Hold.end` calls this."""
         if hold.number != NO_HOLD:
             self._over.append(hold)
             self.flush()
@@ -103,7 +104,7 @@ class MarkerHolds:
         self._has_reported = False
 
     def coordinator_died(self) -> None:
-        """Note the coordinator's death. When its holds have ended, `flush` reports that to its successor."""
+        """Make the open holds void. When all have ended, `flush` sends HoldsEnded to the new coordinator."""
         self._earlier |= self._open
         self._open.clear()
         self._has_reported = False

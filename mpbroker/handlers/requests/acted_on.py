@@ -1,4 +1,4 @@
-"""The names that a request of administration acts on, for the audit log.
+"""The names of what an administrative request acts on, such as topics, for the audit log.
 
 Only names are logged: values of settings may be secrets, and salts, passwords and tokens are secrets.
 """
@@ -23,7 +23,7 @@ _MECHANISMS: Final = {int(kind): name for name, kind in TYPES.items()}
 
 
 def names_in(key: ApiKey, body: Any) -> Names:
-    """Return the names of what an administrative request acts on, for instance of topics."""
+    """Return the names of the topics, users or other resources that an administrative request acts on."""
     named = NAMES.get(key)
     found = Names.of(named(body)) if named is not None else Names()
     if getattr(body, "validate_only", False):

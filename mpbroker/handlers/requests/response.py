@@ -273,10 +273,10 @@ class PendingRequest(ReceivedRequest):
         errors: dict[int, int],
         pause: Pause,
     ) -> None:
-        """Send a frame, then end the request: if sending fails, an error response can still be sent.
+        """Send a frame, and then end the request. If sending raises, `fail` can still send an error.
 
-        For a frame that is too long an error response is sent. If that is too long as well, the connection is
-        closed.
+        If the frame is too long, send an error response instead. If that is too long as well, close the
+        connection.
         """
         size = sum(len(segment) for segment in frame if not isinstance(segment, RecordsSlice))
         if size > RESPONSE_BYTES_MAX:

@@ -92,7 +92,7 @@ cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogi
 
 
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil:
-    """Note that `count` bytes were appended to the partition.
+    """Publish the partition's new log end after an append of `count` bytes.
 
     With group commit, consumers see the records after the next commit round; without it, at once.
 
@@ -239,7 +239,7 @@ cdef void add_entry(
 
 
 cdef void submit_round(CommitRef *commit) noexcept nogil:
-    """Note that the gathered round belongs to the flusher from now on.
+    """Count the gathered round as started: it belongs to the flusher now and must not change any more.
 
     The round has not changed since it was gathered, because `reopen` is called before each change.
     """
@@ -310,7 +310,7 @@ cdef void note_errors(
 
 
 cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitEntry *entry) noexcept nogil:
-    """Note that the commit round is done for one partition, and raise its high watermark."""
+    """Update one partition of a finished commit round, and raise the partition's high watermark."""
     cdef PartitionCore *core = entry.core
     cdef int dir = core.slot.log_dir
     core.in_flight -= 1

@@ -261,8 +261,8 @@ class LogManager:
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
         """Apply new settings to an open log.
 
-        Batches that were checked under earlier settings are still appended. But if the new settings require
-        different checks, such batches are refused, and clients must send them again.
+        If the new settings require different checks, batches that were checked under earlier settings are
+        refused, and clients must send them again. Otherwise such batches are still appended.
         """
         if version == log.state.config_version:
             return
@@ -371,7 +371,7 @@ class LogManager:
         return self.removal.removing(topic_id)
 
     def _unreachable(self, topic_id: bytes) -> list[PartitionLog]:
-        """Show a topic's open partitions as deleted, so that they cannot be reached, and return them."""
+        """Remove a topic's open partitions from `logs`, publish them as deleted, and return them."""
         logs = []
         for number in self.slot_of.of(topic_id):
             log = self.logs.pop(self.slot_of.pop((topic_id, number)))
@@ -386,19 +386,19 @@ class LogManager:
     # ---- segments and directories ----
 
     def roll(self, log: PartitionLog) -> None:
-        """Begin a new segment; no append may be planned for the old one. Raises OSError."""
+        """Begin a new segment. Every append planned for the old one must have ended. Raises OSError."""
         self.open_partitions.note(log)
         for fd in log.roll():
             self.turn.retire(fd, log.state.log_dir)
         self.note_roll(log)
 
     def note_roll(self, log: PartitionLog) -> None:
-        """Note that the log has just rolled, and ask for the preparation of its next segment."""
+        """Tell `checkpoints` that the log has just rolled, and ask for a new prepared segment."""
         self.checkpoints.rolled(log)
         self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
-        """Serve the log from `log_dir`, where its files are complete and synced. No file may be open."""
+        """Serve the log from `log_dir`, which has a synced copy. Close the log's files before the call."""
         self.open_partitions.forget(log)
         self.checkpoints.forget(log.state.table_slot)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))

@@ -57,7 +57,7 @@ cdef set noted_moves(Lists *l):
     }
 
 cdef set noted_entries(Lists *l):
-    """Return (state, list) for each list that a channel has entered in that state."""
+    """Return (state, list) for each list that any channel has entered while it was in `state`."""
     return {
         (state, which)
         for state in range(CHANNEL_STATES) for which in range(CHANNEL_STATES)

@@ -27,7 +27,7 @@ assert (
 cdef void count_taken_by(Peers *p, Peer *peer) noexcept nogil:
     """Count the requests that the handler has taken since the last call, and lower `untaken` by their number.
 
-    If `untaken` is 0 already, `is_request` is not read: its places may have been reused since the last call.
+    If `untaken` is 0, do not read `is_request`: later descriptors may have overwritten its entries.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
     cdef uint32_t taken = 0
@@ -56,7 +56,7 @@ cdef void forget_untaken(Peers *p, Peer *peer) noexcept nogil:
 # ---- leases
 
 cdef void give_back(Peers *p, ReplySlot *a) noexcept nogil:
-    """Return a handler's reply block to the handler. A block of this processor is freed with its request."""
+    """Return a reply block to the handler that owns it. Do nothing if this processor owns the block."""
     cdef Slot slot
     cdef ReturnSlot *r = <ReturnSlot *>&slot
     cdef Peer *peer
