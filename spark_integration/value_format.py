@@ -69,7 +69,7 @@ class ValueFormat(NamedTuple):
         return self._avro_decoding().spark
 
     def decoding(self, column: DataType) -> Decoding:
-        """Return how to decode values into the struct `column`: `column_type`, or only some of its fields.
+        """Return how to decode values into the struct `column`: all fields of `column_type`, or some of them.
 
         May ask a registry. Raises OptionError, RegistryUnavailable.
         """

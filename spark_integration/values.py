@@ -158,9 +158,10 @@ def _in_list(each: Convert) -> Convert:
 
 
 def of_text(kind: pa.DataType) -> Convert | None:
-    """Return the conversion from text for types that a format lacks: ISO 8601 times, decimal numbers.
+    """Return the conversion for a type that a format writes as text: a time (ISO 8601), date or decimal.
 
-    Numbers are refused: they may be seconds or milliseconds, and floats are not exact.
+    A number is refused as a time, since it may be in s or ms; a float as a decimal, since it is not exact. As
+    integers and floats bools are refused. Returns None for other types.
     """
     if pa.types.is_timestamp(kind):
         return _zoned if kind.tz else _unzoned

@@ -115,7 +115,7 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
 
 
 def _inherited(broker: BrokerConfig, key: Key) -> str:
-    """Return the value that groups inherit: the clients', else that of file or flags, else the default."""
+    """Return the broker's value of `key`, which groups inherit; its default if the broker has no value."""
     for name in (*key.synonyms, key.name):
         if (text := broker.altered.text(name) or static_text(broker, name)) is not None:
             return text

@@ -82,7 +82,7 @@ class Query:
         )
 
     def _parsed(self, name: str, parse: Callable[[str], _Value], otherwise: str = "") -> _Value:
-        """Parse a value as the commands do, or `otherwise` if it is missing. Raises BadQuery."""
+        """Return a value as parsed by `parse`. If it is missing, parse `otherwise`. Raises BadQuery."""
         text = self.text(name) or otherwise
         try:
             return parse(text)

@@ -38,7 +38,10 @@ class Tail:
         self._lock = threading.Lock()
 
     def poll(self) -> dict[str, Any]:
-        """Wait briefly for new records. Return the wanted records, and the number of skipped records."""
+        """Wait briefly for new records; return the wanted ones, and a count of skipped ones.
+
+        The first call returns the positions instead.
+        """
         with self._lock:
             return self._poll()
 

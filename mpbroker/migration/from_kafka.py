@@ -155,7 +155,7 @@ def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_
 def _old_messages(there: Replicas) -> Iterator[str]:
     """Yield a note for each partition that begins with messages in the formats before Kafka 0.11.
 
-    (Kafka 4 still reads such messages.) Raises CannotMove if a partition has no segment, OSError.
+    (Kafka 4 still reads such messages.) Raises OSError, and CannotMove if a partition has no segment.
     """
     for path in there.values():
         bases = segments_of(path)

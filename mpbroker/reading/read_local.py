@@ -119,10 +119,9 @@ def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
 
 
 def _check_later_markers(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
-    """Check transactions that continue after the task's end, where another task reads their markers.
+    """Check the outcome of transactions that were read as committed and continue after the task's range.
 
-    Raises CorruptLog if records of an aborted transaction were returned. Checks nothing if the partition was
-    deleted meanwhile.
+    Raises CorruptLog if a later marker aborts one of them. Checks nothing if the partition was deleted.
     """
     if not aborted.unmarked:
         return

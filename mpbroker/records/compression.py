@@ -191,7 +191,7 @@ class _Lz4:
 
 
 class _ZstdAtOnce:
-    """Compresses all data in `finish`, for hosts without libzstd: cramjam's streams take more memory."""
+    """Compresses all data in `finish`, on hosts without libzstd. (cramjam's streams take more memory.)"""
 
     def __init__(self, _size: int, level: int) -> None:
         self._level = level

@@ -245,8 +245,8 @@ def epochs_in(int fd, int64_t position, int64_t end) -> list[tuple[int, int]]:
 def transaction_steps(int fd, int64_t position, int64_t end) -> list[tuple[int, int, int]]:
     """List (producer id, base offset, marker) of whole transactional batches. Raises OSError.
 
-    The marker is ABORT or COMMIT of mpbroker.records.markers, or -1 for a data batch. Of consecutive data
-    batches by one producer, the list has only the first.
+    The marker is ABORT or COMMIT of mpbroker.records.markers, or -1 for a data batch. Of data batches of one
+    producer that have no other transactional batch between them, the list has only the first.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p

@@ -225,7 +225,7 @@ def _copy_in_pause(incoming: Incoming, control: ControlClient) -> tuple[int, int
 
 
 def _verify(incoming: Incoming) -> None:
-    """Check copied partitions with new segments. Raises CliError for damage that originals do not have."""
+    """Check the copied partitions that have new segments. Raises CliError if only the copy is damaged."""
     new = incoming.new_partitions()
     directories = [inspected.open_directory(incoming.path / str(n)) for n in range(len(incoming.log_dirs))]
     for one in _damages(directories, new):
@@ -248,7 +248,7 @@ def _damages(directories: Sequence[InspectedDirectory], wanted: Container[Path])
 
 
 def _refuse_damaged(copy: Copy) -> None:
-    """Check the copy's partitions with files changed after it was made. Raises CliError (damage), OSError."""
+    """Check the copy's partitions that have changed since it was made. Raises CliError (damage), OSError."""
     if not (changed := copy.changed()):
         return
     _warn(f"changed since the copy was made, or moved without their times: {_some(changed)}")

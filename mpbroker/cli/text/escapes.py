@@ -1,4 +1,4 @@
-"""Bytes that are hard to type: \\n \\r \\t \\0 \\\\ and \\xHH. Any other backslash stands for itself."""
+"""Escapes for bytes hard to type: \\n \\r \\t \\0 \\\\ and \\xHH. Any other backslash stands for itself."""
 
 import re
 

@@ -190,8 +190,8 @@ def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None
 def check_may_abort(transaction: TransactionMetadata, expected: Producer | None, now_ms: int) -> None:
     """Raise ApiError if InitProducerId would be refused even after the open transaction was aborted.
 
-    (Kafka checks the epoch only after the abort. There a late copy of a request aborts the transaction of the
-    next producer.)
+    (Kafka checks the epoch only after the abort, so in Kafka a late copy of a request aborts the transaction
+    of the next producer.)
     """
     aborted = prepare(transaction, False, TV2, now_ms, NO_PRODUCER_ID)
     bump_for(aborted.value, aborted.last_epoch, expected)

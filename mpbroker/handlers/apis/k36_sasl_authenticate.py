@@ -1,7 +1,7 @@
-"""SaslAuthenticate (key 36), versions 0-2: authentication, which processors do before handlers get requests.
+"""SaslAuthenticate (key 36), versions 0-2: handlers refuse it always, since processors authenticate clients.
 
-A handler gets this request only from a connection without SASL, or after its authentication. The response is
-an error then. (Kafka: KafkaApis.handleSaslAuthenticateRequest.)
+A processor passes this request to a handler only if the connection uses no SASL, or is authenticated already.
+(Kafka: KafkaApis.handleSaslAuthenticateRequest.)
 """
 
 from __future__ import annotations

@@ -91,10 +91,10 @@ class SlotAllocator:
         return slot, generation + 1
 
     def give_back(self, slot: int, generation: int) -> None:
-        """Take back a slot whose partition the table already shows as deleted.
+        """Free the slot for another partition. The table must already show its old partition as deleted.
 
-        Rename the partition's directory before this call. From the slot a successor learns that the directory
-        is to be deleted, but not any more when the slot has a new partition.
+        Rename the old partition's directory before this call. A successor learns from the slot that the
+        directory is to be deleted, but only until the slot has another partition.
         """
         self._free.append((slot, generation))
 

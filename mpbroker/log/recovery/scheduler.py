@@ -1,8 +1,8 @@
 """Open the partitions when the broker starts, with workers if there are many, and publish the progress.
 
-The coordinator names the topics. Their partitions are given to the workers of the log directory at once
-(`workers`); results are taken in the topics' order. The partitions are counted by their names in the log
-directories. In a long start, a survey also counts the bytes to be checked.
+The coordinator names the topics. As soon as a topic is named, its partitions are queued for the workers of
+their log directories (`workers`). The results are taken in the order of the topics. For the progress, all
+partitions in the log directories are counted first. In a long start, the bytes to check are counted, too.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class RecoveryScheduler:
         self.report()
 
     def _surveying(self) -> Iterator[None]:
-        """Count the bytes that workers are going to check, in steps."""
+        """Count the bytes that workers are going to check. Yield after each partition."""
         for log_dir, found in zip(self._dirs, self._found, strict=True):
             if log_dir.clean or self._is_successor or not self._recovery.takes(log_dir.number):
                 continue
@@ -154,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give workers up to GIVEN_MOST partitions, or more to reach `key` if it is in the next topic."""
+        """Give workers up to GIVEN_MOST partitions; if the first waiting topic has `key`, all up to `key`."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return

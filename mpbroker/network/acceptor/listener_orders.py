@@ -46,7 +46,7 @@ def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
 
 
 class Orders:
-    """An acceptor's end of the pair. Orders up to number `known` are ignored: they precede the fork."""
+    """Receives orders in an acceptor. Orders up to number `known` are ignored: they precede its fork."""
 
     def __init__(self, channel: socket.socket, known: int) -> None:
         self.channel = channel

@@ -119,7 +119,7 @@ cdef void continue_channels(ChannelTurn *t) noexcept nogil:
         close_idle_channels(t, t.now_ns - t.activity.idle_ns)
 
 cdef void before_sleep(ChannelTurn *t) noexcept nogil:
-    """Check whether the next turn must not sleep, and publish the counts that other processes read."""
+    """Set `lists.soon` if the next turn must not sleep. Publish the counts that other processes read."""
     if t.lists.held_count:
         if await_room(&t.queue, &t.peers):
             t.lists.soon = True
