@@ -97,7 +97,7 @@ def session(
 
 
 def configure(builder: SparkSession.Builder, *, accelerated: bool = True) -> SparkSession.Builder:
-    """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
+    """Add the settings of `session` to a builder, except those already set. Call it before `getOrCreate`.
 
     If Spark's JVM was started already without the jar, Python reads the data instead of the JVM. Raises
     SparkSetupError, also if the JVM was started with a Python that cannot run the source.
@@ -259,7 +259,7 @@ def _jvm_runs() -> bool:
 
 
 def _has_a_server(given: Mapping[str, str]) -> bool:
-    """Return whether this is a client of an existing Spark Connect server."""
+    """Return whether `given` or SPARK_REMOTE names a Spark Connect server for the session to connect to."""
     remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
     return remote.startswith("sc://")
 
