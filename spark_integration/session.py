@@ -257,7 +257,7 @@ def _jvm_runs() -> bool:
 
 
 def _has_a_server(given: Mapping[str, str]) -> bool:
-    """Return whether this is a client of an existing Spark Connect server."""
+    """Return whether `given` or SPARK_REMOTE names a Spark Connect server for the session to connect to."""
     remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
     return remote.startswith("sc://")
 

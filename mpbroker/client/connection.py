@@ -117,7 +117,7 @@ class Connection:
         self._left: deque[memoryview] = deque()
 
     def is_ready(self, now_ms: float) -> bool:
-        """Return whether the connection is made, not throttled, writes no request, and may send one more."""
+        """Return whether `send` may be called: connected, not throttled or writing, few enough in flight."""
         return (
             self.versions is not None
             and self._sending is None
@@ -263,7 +263,7 @@ class Connection:
                 self._sent(self._sending)
 
     def _next_frame(self) -> bool:
-        """Queue the bytes of the next frame, if any. An incomplete authentication goes before requests."""
+        """Queue the next frame, or return False. Until authentication is complete, queue only its frames."""
         frame = None
         if self._authenticator is not None and not self._authenticator.complete:
             frame = self._authenticator.next_request()

@@ -43,7 +43,7 @@ class Listener(msgspec.Struct, frozen=True):
 
     @property
     def is_wildcard(self) -> bool:
-        """Return whether the listener is at all addresses of the machine."""
+        """Return whether the listener listens on every address of the machine."""
         return not self.path and self.host in WILDCARDS
 
     def __str__(self) -> str:

@@ -255,7 +255,7 @@ cdef class Meters:
 
     @property
     def lost(self) -> int:
-        """Return how many reservations of parts have failed since the region was made."""
+        """Return how often memory for counts could not be reserved since the region was made."""
         return load_relaxed(&self.ref.used[USED_LOST])
 
     def request(self, int api, int version, int histogram, uint64_t value) -> None:
@@ -416,7 +416,7 @@ class Reader:
         return self._words("meters_used", process * count * 8, count)
 
     def lost(self, process: int) -> int:
-        """Return how many reservations of parts have failed in this process."""
+        """Return how often `process` could not reserve memory for counts, as when the tmpfs was full."""
         return self._used(process)[USED_LOST]
 
     def apis(self, process: int) -> dict[int, tuple[dict[int, int], list[tuple[list[int], int, int]]]]:
@@ -443,7 +443,7 @@ class Reader:
         return found
 
     def topics(self, process: int) -> dict[tuple[int, int], list[int]]:
-        """Return the cells by (slot, generation). A cell is a list of words, indexed by TopicMeter."""
+        """Return each partition's counts by (slot, generation): a list of words, indexed by TopicMeter."""
         used, found = self._used(process), {}
         cells = _parts(self._slots, CELLS_PER_PART) * PART_BYTES
         for part in _bits(used, USED_TOPICS, _parts(self._slots, CELLS_PER_PART)):
@@ -473,7 +473,7 @@ class Reader:
         return found
 
     def _name_at(self, slot: int, generation: int) -> str | None:
-        """Return the topic name in the entry of a slot; None if its generation is another one now."""
+        """Return the topic name in the entry of a slot; None if the entry has another generation now."""
         at = slot * NAME_BYTES
         before, length = self._words("meters_names", at, 2)
         text = bytes(self._blocks["meters_names"][at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])

@@ -76,7 +76,7 @@ cdef enum:
 
 
 class SessionGone(LookupError):
-    """Raised when a channel no longer serves a connection, never while one of its requests is held."""
+    """Raised if a channel no longer serves a connection; never while a request of the connection is held."""
 
 
 class TooLong(ValueError):

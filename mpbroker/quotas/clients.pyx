@@ -116,7 +116,7 @@ cdef class Clients:
         request: tuple[int, float] | None,
         bint fetch_limited=False
     ) -> None:
-        """Set the limits of a connection; each budget is (key, bound per second) or None."""
+        """Set the limits of a connection. `produce` and `request`: (key, bound per second), or None."""
         cdef Client *client
         cdef uint8_t *id
         if connection == 0:

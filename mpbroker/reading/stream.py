@@ -220,7 +220,7 @@ class Stream:
     def _begin_of(
         self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, bounds: Bounds
     ) -> int:
-        """Return a batch's first offset in a partition: the log start offset if partition or topic is new."""
+        """Return where the batch begins: as in `first`, or at the log start if partition or topic is new."""
         topic = one[0]
         known = first.offsets.get(one)
         is_another = first.of_another(topic, last.topic_ids.get(topic))

@@ -4,10 +4,10 @@ While a broker runs, its partition table has the last stable offset. Without a b
 from the files: the newest producer snapshot at or below the high watermark has the transactions that were
 open at its offset, and the batches after that offset have all later transactions.
 
-Aborted transactions are in `.txnindex` files. After an unclean stop or a power cut a file may lack its last
-entries, but no entry before a snapshot, since the files are synced first. So after the snapshot's offset the
-markers in the log are read instead. (Kafka: ProducerStateManager, TransactionIndex;
-mpbroker.log.partition.producer_snapshots.)
+Aborted transactions are in `.txnindex` files. After an unclean stop or a power cut such a file may lack its
+last entries. It lacks no entry for a marker below the offset of a producer snapshot, since the broker syncs
+the file before it writes a snapshot. Later markers are read from the log instead of the file.
+(Kafka: ProducerStateManager, TransactionIndex; mpbroker.log.partition.producer_snapshots.)
 """
 
 from __future__ import annotations
@@ -148,11 +148,11 @@ def _index(path: Path) -> list[AbortedTransaction]:
 def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
     """Check that no later marker aborts the records below `offset` that were read as committed.
 
-    `unmarked` has the producers of those records that precede no marker below `offset`. For each producer the
-    function reads the first marker in [offset, bound). An abort marker whose index entry begins at or above
-    `offset` ends a later transaction (compaction removed the marker of the records that were read). An abort
-    marker without such an entry aborts the records that were read, and its index entry was lost: the function
-    raises CorruptLog. It also raises SegmentGone and OSError.
+    `unmarked` has the ids of the producers of such records that have no marker between these records and
+    `offset`. The function reads each such producer's first marker in [offset, bound). An abort marker whose
+    index entry begins at or above `offset` ends a later transaction (compaction removed the marker of the
+    records that were read). An abort marker without such an entry aborts the records that were read, and its
+    index entry was lost: the function raises CorruptLog. It also raises SegmentGone and OSError.
     """
     left = set(unmarked)
     for piece in pieces(directory, bound, offset, bound.offset) if offset < bound.offset else ():

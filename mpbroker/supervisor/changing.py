@@ -95,7 +95,7 @@ class AlteredSettings:
         self._coordinator_bell = memory.bell_fds[COORDINATOR]
 
     def poll(self) -> bool:
-        """Read the newest settings; return whether they differ from the settings before."""
+        """Read the newest settings; return whether they differ from those read by the previous call."""
         if not (versions := self._reader.poll()):
             return False
         newest = _decoder.decode(versions[-1])

@@ -200,7 +200,7 @@ class Supervisor:
             self.notifier.ping()
 
     def _pause(self) -> None:
-        """Pause all children for each client that has requested a pause."""
+        """Carry out or refuse each requested pause of all children, one request after the other."""
         asked, self.commands.pauses = self.commands.pauses, []
         for one in asked:
             children = list(self.tree.children.values())

@@ -50,7 +50,7 @@ Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
-    """A measurement of `quantities`, such as rate and CPU. `waits_for_disk`: a slow disk lowers the first."""
+    """A measurement of `quantities`, such as rate. `waits_for_disk`: a slow disk worsens the first one."""
 
     name: str
     quantities: Sequence[str]

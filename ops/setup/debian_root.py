@@ -39,7 +39,7 @@ def require(tools: dict[str, str]) -> None:
 def make(
     directory: Path, packages: Sequence[str], *, architecture: str = "arm64", release: str = RELEASE
 ) -> Path:
-    """Unpack packages and their dependencies. Return the root, which later calls with these packages use."""
+    """Unpack packages and their dependencies, unless an earlier call has done so. Return their root."""
     root, wanted = directory / "root", directory / "packages"
     named = "\n".join([architecture, release, *packages])
     if wanted.exists() and wanted.read_text() == named:

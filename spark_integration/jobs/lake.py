@@ -47,7 +47,7 @@ Log = tuple[str, str | None, int]
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The offsets [start, end) that a run has of a partition, and the number of its records there."""
+    """The offsets [start, end) of a partition that a run covers, and the run's number of records in them."""
 
     topic: str
     topic_id: str | None
@@ -113,7 +113,7 @@ class Lake:
         return place
 
     def drop(self, place: Path) -> None:
-        """Remove a place that was not committed."""
+        """Remove a directory that `new_place` made and that was not committed."""
         shutil.rmtree(place, ignore_errors=True)
 
     def commit(self, place: Path, spans: Sequence[Span]) -> Run:

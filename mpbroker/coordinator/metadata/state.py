@@ -286,8 +286,9 @@ class Decider:
     """Decides calls: computes the answer and the records from a state.
 
     `new_id` returns 16 random bytes. `partition_limit`: the most partitions of the broker. `image_bytes_max`:
-    the most bytes of a base in the handlers' bulletin. `now_ms` is the wall clock, for delegation tokens.
-    `mutations` has the clients' use of the controller mutation quota, which is not part of the state.
+    the most bytes that the whole state may take in the handlers' bulletin. `now_ms` is the wall clock, for
+    delegation tokens. `mutations` has the clients' use of the controller mutation quota, which is not
+    part of the state.
     """
 
     def __init__(

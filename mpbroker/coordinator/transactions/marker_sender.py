@@ -74,7 +74,7 @@ class MarkerSender:
             self._waiting.append((ending, partition))
 
     def unload(self) -> None:
-        """Drop all markers after a log worker died. The coordinator resends them after reading its topic."""
+        """Drop all markers, because a log worker died. The coordinator resends them after it has reloaded."""
         self._life += 1
         self._waiting.clear()
         self._refused.clear()

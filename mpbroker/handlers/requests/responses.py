@@ -85,7 +85,7 @@ class ResponseInfo(NamedTuple):
     """Data that a processor gets with a response: a pause, two times of the request, and a log entry.
 
     `taken_ns`, `local_ns`: when this process took the request, and when the API was done (CLOCK_MONOTONIC); 0
-    means when the response is sent. `log_entry`: JSON for the request log.
+    stands for the time at which the response is sent. `log_entry`: JSON for the request log.
     """
 
     pause: Pause = NO_PAUSE
@@ -105,7 +105,7 @@ NO_INFO = ResponseInfo()
 
 
 def none_following(_request: Request) -> Sequence[Request]:
-    """Return no requests."""
+    """Return no requests: the default of `following` in Responses."""
     return ()
 
 
@@ -177,7 +177,7 @@ class Responses:
     def _place_parts(
         self, request: Request, segments: Sequence[Buffer | RecordsSlice], info: ResponseInfo
     ) -> None:
-        """Place the frame's bytes, the paths of the segments and the table of parts."""
+        """Place a response with file slices in a block: bytes, paths, table of parts. Send its descriptor."""
         parts: list[bytes] = []
         pieces: list[Buffer] = []
         at = sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice))

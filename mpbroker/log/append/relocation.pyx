@@ -1,4 +1,4 @@
-"""The turn's part in the move of a partition to another log directory: pause its jobs, then append there."""
+"""Pauses and resumes produce jobs, and switches a partition to the log directory that it was moved to."""
 from libc.stdint cimport int32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
@@ -32,10 +32,10 @@ def pause_job(AppendTurn turn) -> None:
 
 
 def resume_jobs(AppendTurn turn) -> int:
-    """Retry the paused jobs before any new job, in the order of their arrival, one in each round. Return
-    their number.
+    """Have the paused jobs retried before any new job, one in each round. Return how many jobs are paused.
 
-    Jobs that were retried and paused again are older than jobs still to be retried, so they go first.
+    The jobs are retried in the order of their arrival. Jobs that were retried and paused again are
+    older than jobs still to be retried, so they go first.
     """
     cdef PausedJob first
     cdef int32_t _

@@ -17,7 +17,7 @@ from mpbroker.storage.checkpoints import Offsets
 
 @dataclass(eq=False)
 class Checkpointing:
-    """Offsets of partitions in the checkpoints of their log directories.
+    """Writes offsets of a log worker's partitions to the checkpoints of their log directories.
 
     `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_group`: True if appends are not
     acknowledged before their commit round is on disk. `_say` sets the process's status. The I/O thread writes

@@ -57,7 +57,7 @@ class RefusedProduces:
         self.is_on = False
 
     def note(self, now: float) -> None:
-        """Note that something was refused."""
+        """Note a refusal: of produce requests, or of opening or creating a partition."""
         self.is_on = True
         self._check_at = now + OVER_AFTER_S
 

@@ -61,7 +61,7 @@ class SegmentPreparation:
         self._half_full = half_full
 
     def take_in(self) -> None:
-        """Hand the segments that the I/O thread has prepared to their logs."""
+        """Give each log the next segment that the I/O thread has prepared for it."""
         while not self._made.empty():
             log, made = self._made.get()
             if log not in self._wanted:

@@ -60,7 +60,7 @@ class TopicWork:
         self._removing.append((call, _removed(message, steps)))
 
     def follow(self, call: Call, steps: Generator[None, None, calls.Message]) -> None:
-        """Queue these steps after the topics that are being opened."""
+        """Queue the steps of another call. They run after all openings that were queued before."""
         self._opening.append((call, steps))
 
     def advance(self) -> bool:
@@ -73,7 +73,7 @@ class TopicWork:
         return had_work
 
     def _answer_opened(self) -> None:
-        """Answer calls for topics on disk. If no opening can advance now, begin to sync the other topics."""
+        """Answer calls whose topics are synced. Begin to sync other open topics if no opening can advance."""
         creation = self._manager.creation
         creation.finish_sync()
         opened, self._opened = self._opened, []

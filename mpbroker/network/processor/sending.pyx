@@ -100,7 +100,7 @@ cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Begin to send `c.request.answer`, or wait until Python has opened its segment files."""
+    """Begin to send `c.request.answer`. If Python must first open segment files for it, wait for that."""
     c.part = 0
     c.part_sent = 0
     c.checked_ns = 0
