@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: the log diverges from the client's, so do not wait."""
+    """The answer for one partition. `more`: respond at once, because the answer has `diverging_epoch`."""
 
     answer: Answer
     length: int = 0
@@ -229,7 +229,7 @@ class Fetch:
         return topic
 
     def _may_read(self, name: str) -> bool:
-        """Return True if the client may read the topic. A follower may; `_may_follow` has checked it."""
+        """Return True if the client may read the topic. True for followers, which `_may_follow` checks."""
         return self.is_follower or self._allows(READ_TOPIC, name)
 
     def _may_follow(self) -> bool:

@@ -96,7 +96,7 @@ class DiskPrefetch:
         self._threads.append(thread)
 
     def _do_without_thread(self, why: Exception) -> None:
-        """Log that a thread could not be started. Without any thread, do the reads now: all requests wait."""
+        """Log that a thread could not start. If no other thread runs, read now, which blocks all requests."""
         log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
         if not self._threads:
             self._jobs.put(None)

@@ -280,7 +280,10 @@ class CleanerProcess:
         return on_disk
 
     def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
-        """Return the `pace` of a Cleaner. `rests`: leave the disk idle for as long as the disk was busy."""
+        """Return the `pace` of a Cleaner: a function that waits, to limit the rate of reads and writes.
+
+        `rests`: the function also waits for as long as the disk was busy.
+        """
         stints = Stints()
 
         def paced(count: int, disk_s: float) -> None:
