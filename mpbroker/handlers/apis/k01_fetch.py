@@ -186,7 +186,7 @@ class Fetch:
                 broker.readers.forget(read_partition(broker.table, slot))
 
     def wait_for_bytes(self) -> None:
-        """Have later appends wake the handler. The caller then polls, since records may be there already."""
+        """Have later appends wake the handler. The caller must poll next, to find earlier appends."""
         self._is_polling = self.is_long  # the caller polls next, even if `charge_wait` expires the fetch
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 

@@ -161,7 +161,7 @@ class CleanerProcess:
     # ---- orders ----
 
     def obey_order(self) -> None:
-        """Obey a pending order. To be called when no task is open."""
+        """Obey the pending order, if any. Call this only while no task is open."""
         order = self.context.pending_order()
         if order is None:
             return
