@@ -61,7 +61,7 @@ cdef class Lockstep:
         self.pace.seed = side + 1
 
     def mark_misses(self, WaitingMarks marks, SlotTable table, uint64_t rounds) -> int:
-        """Count lost wake-ups of marks: side 0 marks and reads a slot; side 1 publishes and reads marks."""
+        """Count lost wake-ups. Side 0 marks and reads a slot; side 1 writes the slot and reads the marks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, before, saw
         cdef uint64_t *version = slot_version(&table.ref, 0)
         cdef uint8_t payload[64]
@@ -85,7 +85,7 @@ cdef class Lockstep:
         return misses
 
     def bell_misses(self, Doorbell bell, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups of a bell: side 0 arms the bell and reads a ring; side 1 pushes and rings."""
+        """Count lost wake-ups. Side 0 arms `bell` and reads `ring`; side 1 pushes a slot and rings `bell`."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw, count
         cdef Slot slot
         with nogil:
@@ -107,7 +107,7 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups at a full ring: side 0 asks for space and checks it; side 1 takes a slot."""
+        """Count lost wake-ups. Side 0 asks for space in a full ring; side 1 takes a slot out of the ring."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
         cdef Slot slot
         with nogil:

@@ -102,8 +102,8 @@ def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceS
 class BatchWriter(DataSourceArrowWriter):
     """Writes for `df.write`.
 
-    The writer travels to every task and to the driver's commit, and holds what both need. `known` is the
-    sink's latest `Intent` when the writer was made; None without the option sinkBatch.
+    Spark pickles the writer for every task, and for `commit` in the driver. `known` is the sink's latest
+    `Intent` when the writer was made; None without the option sinkBatch.
     """
 
     def __init__(self, options: WriteOptions, known: Intent | None = None) -> None:

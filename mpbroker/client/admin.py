@@ -111,7 +111,7 @@ class Admin:
     def describe_configs(
         self, kind: ConfigResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
     ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
-        """Return all settings of a topic or broker, or `keys`; `details` adds synonyms and documentation."""
+        """Return a topic's or broker's settings: all or `keys`. `details` adds synonyms and documentation."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
         request = m.DescribeConfigsRequest([resource], details, details)
         response: m.DescribeConfigsResponse = self._ask_owner(kind, name, request)
@@ -132,7 +132,7 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
-        """Set settings, or reset a setting whose value is None (IncrementalAlterConfigs: all or none)."""
+        """Set settings; reset those whose value is None. After an error no setting has changed."""
         operations = {False: ConfigOperation.SET, True: ConfigOperation.DELETE}
         wanted = [
             m.IncrementalAlterConfigsRequest.AlterableConfig(key, operations[value is None], value)

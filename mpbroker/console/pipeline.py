@@ -37,7 +37,7 @@ KINDS: Final = {topology.name_of(role): kind_of(role) for role in range(topology
 
 
 def rings(memory: SharedMemory) -> list[dict[str, Any]]:
-    """Return a row per pair of kinds: the entries waiting in its rings, and the fill of the fullest ring."""
+    """Return a row per arrow of the picture: ring count, waiting entries, the fill of the fullest ring."""
     roles = memory.words("roles")
     alive = [bool(roles.load(role)) for role in range(topology.PROCESSES)]
     found: dict[tuple[str, str], dict[str, Any]] = {}

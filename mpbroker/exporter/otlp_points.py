@@ -115,7 +115,7 @@ class Points:
         return Metric(name, meaning, _unit(name), data)
 
     def _histogram(self, family: Family) -> Metric:
-        """Return a histogram with a point for each set of labels. Each bucket has its own count."""
+        """Return a histogram with a point for each set of labels. Bucket counts are not cumulative."""
         buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
         sums: dict[tuple[tuple[str, str], ...], float] = {}
         for sample in family.samples:

@@ -39,7 +39,7 @@ def _name(number: int) -> str:
 
 
 def logger_of(role: int) -> str:
-    """Return the name of a process's logger, which is the logger of its main work."""
+    """Return the name of the logger that the process `role` uses for its own messages."""
     if topology.is_handler(role):
         return "mpbroker.handlers"
     if topology.is_processor(role):

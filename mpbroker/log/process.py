@@ -346,7 +346,7 @@ class LogProcess:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
     def _publish_refusals(self, error: int) -> None:
-        """Publish `error` for log directories without room, or for all if all have room; 0 for others."""
+        """Publish `error` for log directories without room (for all, if none lacks room), 0 for others."""
         paths = self._log_dirs() if error else []
         paths = without_room(paths) or paths
         for log_dir in self.manager.dirs:
@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish the time (ns) when the current commit round was first seen; 0 if it is new or none runs."""
+        """Publish the time (ns) at which an earlier call first saw the present commit round, else 0."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0

@@ -55,7 +55,10 @@ class Distribution:
         return Distribution([self.buckets[0] + missing, *self.buckets[1:]], self.total, self.largest)
 
     def attributes(self, unit: float) -> dict[str, float]:
-        """Return Kafka's attributes, divided by `unit`. All but Count, Max and Mean may be off by 12.5 %."""
+        """Return the attributes of Kafka's histograms; all but Count are divided by `unit`.
+
+        Min, StdDev and the percentiles may be off by 12.5 %.
+        """
         count = self.count
         found: dict[str, float] = {"Count": count}
         if not count:

@@ -1,9 +1,9 @@
 """Files of Kafka's snapshots of metadata: `<offset>-<epoch>.checkpoint` (Kafka: Snapshots, KIP-630).
 
 An export writes a snapshot for Kafka. mpbroker needs no snapshots, since its log has all records from the
-beginning. The next start of mpbroker and the next export remove the snapshot, because it is out of date then,
-and Kafka would begin with it. Kafka also drops a log that ends before the latest snapshot, for instance an
-older log from a backup.
+beginning. The next start of mpbroker and the next export remove the snapshot, because it is then out of date,
+and Kafka would load it before the log. Kafka also drops a log that ends before the latest snapshot, for
+instance an older log from a backup.
 """
 
 from __future__ import annotations

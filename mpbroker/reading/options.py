@@ -208,7 +208,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """Check a query's options, as a stream's if no option sets an end for the query. Raises OptionError."""
+    """Check a query's options. The query is a batch query if an option sets its end. Raises OptionError."""
     options = _lowered(given)
     _refuse(options)
     _parsed(options, streaming=not any(key in options for key in _OF_BATCH))

@@ -222,7 +222,7 @@ def restricted_new_files() -> Iterator[None]:
 
 
 def open_modes(config: BrokerConfig) -> Iterator[str]:
-    """Yield a warning for each log directory that others may access, as older versions created them."""
+    """Yield a warning for each log directory that other users may access (older versions allowed it)."""
     for directory in map(Path, config.log_dirs):
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(directory.stat().st_mode)

@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Commands:
-    """Serves commands. `serve` only begins or records changes: the Tree may call it whenever it waits."""
+    """Serves commands. `serve` only begins or records changes, so a Tree that waits may call `serve`."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, changing: Changing, faulting: Faulting, about: dict[str, Any]

@@ -120,7 +120,7 @@ def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> Lo
 def is_journal(environment: Mapping[str, str], fd: int) -> bool:
     """Return whether journald reads `fd`, by the device and inode in JOURNAL_STREAM.
 
-    That the variable is set is not enough: a shell may have redirected the output of a service.
+    It is not enough that the variable is set: a shell may have redirected the output of a service.
     """
     device, _, inode = environment.get("JOURNAL_STREAM", "").partition(":")
     try:

@@ -2,7 +2,7 @@
 
 Some producers of librdkafka, each with a transactional id of its own, write some records to two partitions
 and commit, again and again; the brokers take turns. mpbroker answers a commit when the decision is on the
-disk or, with `os`, in the page cache as with Kafka. The time of a transaction is from begin to commit,
+disk or, for `mpbroker os`, in the page cache, as in Kafka. The time of a transaction is from begin to commit,
 including the pauses that librdkafka makes when a broker asks it to retry.
 """
 

@@ -66,7 +66,7 @@ class IcebergLake:
         return {span.log: span.end for span in self._spans(self._table())}
 
     def new_place(self) -> Path:
-        """Make a directory for the files of a run, in which they stay."""
+        """Make and return a directory for a run's files. A commit leaves the files there."""
         place = self._making / uuid.uuid4().hex
         place.mkdir(parents=True)
         (place / UNCOMMITTED).touch()

@@ -68,7 +68,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def replay(spark: SparkSession, settings: ReplaySettings, notice: Notice | None = None) -> Replayed:
-    """Write the rest of the replay of this name. Raises JobError, PySparkException, OSError."""
+    """Write what the replay `settings.name` has not written. Raises JobError, PySparkException, OSError."""
     if not _NAME.fullmatch(settings.name):
         raise JobError(f"a name is of letters, digits, '.', '_' and '-', at most 100; not '{settings.name}'")
     if not (settings.archive / "data").is_symlink():
@@ -101,9 +101,9 @@ def _replay(spark: SparkSession, settings: ReplaySettings, notice: Notice) -> Re
 
 
 def _now(archive: Path) -> tuple[Path, list[Run]]:
-    """Return the runs that readers see, and their directory.
+    """Return the directory of the runs that readers see, and these runs.
 
-    The directory stays until the archive was compacted twice.
+    The directory is not removed until the archive has been compacted twice.
     """
     lake = Lake(archive)
     while True:

@@ -1,4 +1,4 @@
-"""Code for jobs with streaming queries: reports progress, waits for the end, settles the sink."""
+"""Code for jobs with streaming queries: reports progress, waits for the end, ends open transactions."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def _behind(progress: Any) -> int:
 
 
 def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataStreamWriter:
-    """Return the writer with a trigger: with `once` it ends at the present records, else it runs on."""
+    """Return the writer with a trigger. The query ends after the present records if `once`, else runs on."""
     if once:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{max(round(every_s * 1000), 0)} milliseconds")
 
 
 def in_order(options: Mapping[str, str]) -> dict[str, str]:
-    """Return `options` with one more: a single task then reads all of a batch's records of a partition.
+    """Return `options` and one more, with which one task reads all records of a partition in a batch.
 
     Raises OptionError.
     """

@@ -93,7 +93,7 @@ def _move(
     *,
     as_json: bool,
 ) -> None:
-    """Move partitions by AlterReplicaLogDirs. `words`: move TOPIC [PARTITION]… Raises CliError, ApiFailed."""
+    """Move the partitions that the command's arguments `words` name. Raises CliError, ApiFailed."""
     if len(words) < 2 or words[0] != "move" or brokers or not all(map(str.isdecimal, words[2:])):
         raise CliError("write mpbroker log-dirs move TOPIC [PARTITION]... --to DIR", USAGE_ERROR)
     with open_admin(where) as client:

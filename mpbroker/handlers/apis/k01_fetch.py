@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: the log diverges from the client's, so do not wait."""
+    """The answer for one partition. `more`: respond at once, because the answer has `diverging_epoch`."""
 
     answer: Answer
     length: int = 0
@@ -186,7 +186,7 @@ class Fetch:
                 broker.readers.forget(read_partition(broker.table, slot))
 
     def wait_for_bytes(self) -> None:
-        """Have later appends wake the handler. The caller then polls, since records may be there already."""
+        """Have later appends wake the handler. The caller must poll next, to find earlier appends."""
         self._is_polling = self.is_long  # the caller polls next, even if `charge_wait` expires the fetch
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 
@@ -229,7 +229,7 @@ class Fetch:
         return topic
 
     def _may_read(self, name: str) -> bool:
-        """Return True if the client may read the topic. A follower may; `_may_follow` has checked it."""
+        """Return True if the client may read the topic. True for followers, which `_may_follow` checks."""
         return self.is_follower or self._allows(READ_TOPIC, name)
 
     def _may_follow(self) -> bool:

@@ -62,8 +62,8 @@ class DiskPrefetch:
         """Read a part of a file into the page cache in a thread; `reap` calls `then` afterwards.
 
         `then` must check again whether the part is resident and, if not, call `read` again. The first read
-        may have failed: then the second call raises its error. Or it has not begun, because too many reads
-        were under way. Raises OSError also if the file cannot be examined.
+        may have failed: then the second call raises its error. Or it did not begin, because too many other
+        reads were under way. Raises OSError also if the file cannot be examined.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length
@@ -96,7 +96,7 @@ class DiskPrefetch:
         self._threads.append(thread)
 
     def _do_without_thread(self, why: Exception) -> None:
-        """Log that a thread could not be started. Without any thread, do the reads now: all requests wait."""
+        """Log that a thread could not start. If no other thread runs, read now, which blocks all requests."""
         log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
         if not self._threads:
             self._jobs.put(None)

@@ -1,4 +1,4 @@
-"""Readers of partition files, kept open for the partitions read last."""
+"""Readers of partition files. The files of the most recently read partitions are kept open."""
 
 from __future__ import annotations
 

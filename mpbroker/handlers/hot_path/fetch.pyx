@@ -267,7 +267,7 @@ cdef bint answer_topics(
 
 
 cdef bint take_changes(Cursor *c, int version, Session *session, Changes *changes) noexcept nogil:
-    """Fill `changes` with the session's partitions as the request alters them; return False for a new one."""
+    """Merge the session's partitions and the request's into `changes`. Return False for a new partition."""
     cdef int64_t topics = take_length(c, True, True), _, partitions
     cdef uint32_t place = session.cached[0].after, k
     cdef const uint8_t *topic_id

@@ -745,7 +745,7 @@ cdef class HandlerTurn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer a hot fetch. Return False to leave it to Python, as every fetch with the flag AGAIN."""
+        """Answer a hot fetch. Return False to leave it to Python, for instance if its flag AGAIN is set."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot

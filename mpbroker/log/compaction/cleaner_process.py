@@ -161,7 +161,7 @@ class CleanerProcess:
     # ---- orders ----
 
     def obey_order(self) -> None:
-        """Obey a pending order. To be called when no task is open."""
+        """Obey the pending order, if any. Call this only while no task is open."""
         order = self.context.pending_order()
         if order is None:
             return
@@ -280,7 +280,10 @@ class CleanerProcess:
         return on_disk
 
     def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
-        """Return the `pace` of a Cleaner. `rests`: leave the disk idle for as long as the disk was busy."""
+        """Return the `pace` of a Cleaner: a function that waits, to limit the rate of reads and writes.
+
+        `rests`: the function also waits for as long as the disk was busy.
+        """
         stints = Stints()
 
         def paced(count: int, disk_s: float) -> None:

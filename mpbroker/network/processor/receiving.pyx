@@ -89,7 +89,7 @@ cdef inline bint is_served(ChannelTurn *t, Channel *c) noexcept nogil:
     return 0 <= api_key < API_KEYS and t.first_flexible[api_key] >= 0
 
 cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the request may be served with the window's requests; False in an expired session."""
+    """Return whether the window may take this request, too. False if the client's session has expired."""
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:

@@ -36,7 +36,7 @@ _CATALOG: Final = "spark_catalog.default."
 
 
 class PipelineFailed(Exception):
-    """A run failed, or its results do not follow from the events."""
+    """A run failed, or its results do not match the events."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Pipeline:
     """A directory with the pipeline's files, and runs of it."""
 
     def __init__(self, directory: Path, servers: str) -> None:
-        """Write the files anew, because the broker may have another port than in an earlier run."""
+        """Write or replace the files, because the broker may have another port than in an earlier run."""
         self.directory = directory
         self._output = directory / "output.log"
         for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
