@@ -162,7 +162,7 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write topic id and epochs again: after a failed fsync the next fsync skips them. Raises OSError."""
+    """Write topic id and epochs again: the fsync after a failed one writes nothing. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 
