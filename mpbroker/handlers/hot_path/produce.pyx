@@ -146,7 +146,7 @@ cdef bint accept_batch(
 
 
 cdef uint8_t *put_partition(uint8_t *p, int32_t partition, int version) noexcept nogil:
-    """Write a partition's response with default values. Its hole (for results) begins at the error code."""
+    """Write a partition's response with default values; results replace them later. Return its end."""
     store_u32(p, <uint32_t>partition)
     store_u16(p + 4, 0)
     store_u64(p + 6, <uint64_t>-1)

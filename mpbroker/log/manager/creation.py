@@ -42,7 +42,7 @@ _FILES = frozenset((*_EMPTY, *_TEXTS, *(f"{name}.tmp" for name in _TEXTS)))
 
 
 def is_unused(directory: Path) -> bool:
-    """Return whether a directory has only the files of a creation, and no record. Raises OSError."""
+    """Return whether a directory has only files of a newly created partition, no records. Raises OSError."""
     with os.scandir(directory) as entries:
         return all(
             entry.name in _FILES and (entry.name not in _EMPTY or entry.stat().st_size == 0)

@@ -369,7 +369,7 @@ class PartitionLog:
                 return
 
     def begun(self, offset: int, position: int) -> None:
-        """Hold back the last stable offset for a transactional batch at `position`."""
+        """Hold the last stable offset at a batch's `offset`, unless an open transaction already holds it."""
         if self.state.first_unstable < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 

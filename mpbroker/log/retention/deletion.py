@@ -144,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Return `going`. If the active segment is in it, first roll the log, or omit the segment on OSError."""
+        """Roll the log if `going` has its active segment. Return `going`, without it if the roll fails."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:
