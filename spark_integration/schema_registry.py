@@ -132,7 +132,7 @@ class Registry:
 class _Document:
     """A document of a registry that never changes: a schema by its id, or a subject's numbered version.
 
-    Several threads share one request for the document. If it is missing, that is remembered for a while.
+    Several threads share one request for the document. A missing document is not asked for again for a while.
     """
 
     def __init__(self, registry: Registry, path: str) -> None:

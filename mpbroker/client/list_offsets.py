@@ -1,4 +1,4 @@
-"""Asks leaders for a partition's start or end offset, or the first at or after a time (ListOffsets)."""
+"""Asks leaders for a partition's start offset, end offset, or first offset at or after a time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def list_offsets(
     isolation: int,
     failed: list[ClientError] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Return an offset for each of `timestamps`, which are by leader's id and partition.
+    """Return the offset of each partition for its timestamp.
 
+    `timestamps` maps the node id of each leader to its partitions, and each partition to a timestamp.
     A partition's ApiFailed is appended to `failed`, or raised if `failed` is None.
     """
     found: dict[TopicPartition, OffsetAndTimestamp] = {}

@@ -1,6 +1,6 @@
 """The intake of a handler: from the descriptor of a request to the call of its API.
 
-It gets the requests that the native turn hands back. (Kafka: RequestChannel, KafkaApis.handle.)
+The intake gets the requests that the native turn does not serve. (Kafka: RequestChannel, KafkaApis.handle.)
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Intake:
     def begin(self, slot: Request, *, is_in_order: bool = False) -> None:
         """Serve a request now, or in pieces between other work if it is heavy.
 
-        A produce waits until the earlier produces of its connection are passed on; then it `is_in_order`. If
-        an earlier produce has closed the connection, the request is not served.
+        A produce request waits until earlier ones of its connection are passed on; `is_in_order`: it has
+        waited. If an earlier produce request has closed the connection, the request is not served.
         """
         if slot.api_key == ApiKey.PRODUCE and not is_in_order:
             if self._produces.refuses(slot):
@@ -129,7 +129,7 @@ class Intake:
         broker.responses.close(slot)
 
     def take_over_forwarded(self, number: int | None = None) -> None:
-        """Take over the call with this number that the native turn forwarded, if any; None: all calls."""
+        """Take over the native turn's forwarded call `number`, if it has that call; None: all its calls."""
         for call in self._turn.take_forwarded(number):
             slot = unpack_request(call.request)
             is_lost = call.is_dropped or not self._arenas[slot.processor].check(slot.block, slot.generation)
@@ -158,8 +158,8 @@ class Intake:
     def close_produces(self) -> None:
         """Close the connections of produces that no log worker has got yet, after the death of a log worker.
 
-        After such a death, processors count every produce that a handler has taken and not answered as lost:
-        these produces must not be appended later.
+        After such a death, processors regard as lost every produce that a handler has taken and has not
+        answered. So these produces must not be appended later.
         """
         for slot in self._produces.take_waiting():
             self._broker.responses.close(slot)

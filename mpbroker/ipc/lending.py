@@ -46,7 +46,7 @@ class Lender:
             self._arena.free(block, self._sizes.pop(block))
 
     def reclaim(self, borrower: int) -> None:
-        """End all leases of a dead borrower, when all processes have dropped its state (a fence)."""
+        """End all leases of a dead borrower. Call this after the fence (all processes drop its state)."""
         for block in self._arena.lent_to(borrower):
             self.end(block, self._arena.generation(block))
 

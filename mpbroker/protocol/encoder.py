@@ -1,7 +1,8 @@
 """Compiles the encoder of one message and version.
 
 An encoder takes a message and the first segment, which may already hold a header, and returns all segments.
-Large records become separate segments and are never copied. decoder.py explains "in pieces".
+Large records become separate segments and are never copied. An encoder in pieces is a generator that pauses,
+like a decoder in pieces (decoder.py).
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class RemoteCatalog:
         self._brokers.close()
 
     def _topic_id(self, topic: str) -> bytes | None:
-        """Return the topic's id, cached since the last call of `partitions`."""
+        """Return the topic's id, which `partitions` has cached. Call `partitions` if the id is not cached."""
         if topic not in self._topic_ids:
             self.partitions(topic)
         return self._topic_ids[topic]

@@ -44,7 +44,7 @@ class Inherited:
             self.sockets.append((names[number] if number < len(names) else "", sock))
 
     def take(self, listener: Listener) -> tuple[int, Listener] | None:
-        """Return (fd of the socket for a listener, the listener with the socket's port), or None without one.
+        """Return (fd of the listener's socket, listener with the socket's port); None if no socket is for it.
 
         The caller has to close the fd. Raises FatalError if the socket does not listen.
         """

@@ -242,7 +242,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def binary(column: pa.Array | None) -> Binary | None:
-    """Return the addresses of a column of bytes or text. Keep the column as long as they are used."""
+    """Return the addresses of a column of bytes or text, valid as long as the caller keeps the column."""
     if column is None or pa.types.is_null(column.type):
         return None
     validity, offsets, data = column.buffers()
@@ -250,7 +250,7 @@ def binary(column: pa.Array | None) -> Binary | None:
 
 
 def numbers(column: pa.Array | None) -> Numbers | None:
-    """Return the addresses of a column of numbers or times. Keep the column as long as they are used."""
+    """Return the addresses of a column of numbers or times, valid as long as the caller keeps the column."""
     if column is None or pa.types.is_null(column.type):
         return None
     validity, data = column.buffers()
@@ -258,7 +258,7 @@ def numbers(column: pa.Array | None) -> Numbers | None:
 
 
 def headers(column: pa.Array | None) -> tuple[Headers | None, list[pa.Array]]:
-    """Return the addresses of a column of headers, and arrays to keep as long as the addresses are used."""
+    """Return the addresses of a column of headers, and the arrays that keep these addresses valid."""
     if column is None or pa.types.is_null(column.type):
         return None, []
     validity, lists = column.buffers()[:2]

@@ -3,9 +3,10 @@
 The same records are in a log directory, in Apache Kafka and in plain Parquet. Three queries read each of
 them on local[2]: all columns, the values alone, and a count. The table also has PySpark's own time for
 batches that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an
-environment of its own; it needs Maven and the network once. Fails where a bound is missed. There are bounds
-for the readers' speed against the connector's, for the JVM reader's against Parquet's, for the broker's
-produces during a job, and for the memory of Python workers. `--short` takes little data, without bounds.
+environment of its own; it needs Maven and the network once. The program fails if a bound is missed. The
+bounds are for the readers' speed relative to the connector, for the JVM reader's speed relative to Parquet,
+for how much a job slows down produces, and for the memory of Python workers. `--short` takes little data,
+and checks no bounds.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 
 def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Compare produces/s beside a reading job and beside equally busy processes; return missed bounds."""
+    """Compare produces/s during a reading job and during processes that are as busy; return missed bounds."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}

@@ -189,7 +189,7 @@ class _Archiving:
             writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(place))
 
     def _written(self, now: Slice, place: Path) -> list[Span]:
-        """Return the run's offsets, and its number of records in the files, by partition. Raises JobError."""
+        """Return each partition's offsets and number of records in the run's files. Raises JobError."""
         counts = counted(self._spark, place)
         spans = []
         for (topic, number), (start, end) in now.spans.items():

@@ -71,7 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Known facts. `before`: earlier commits. `unseen`: unknown facts. `refused`: the group's error code."""
+    """Facts to check. `before`: earlier commits; `unseen`: missing facts; `refused`: a group's error code."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()

@@ -81,7 +81,7 @@ def say_each(done: Iterable[tuple[str, Mapping[str, Any]]], *, as_json: bool) ->
 
 
 def print_groups(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Print each name on a line of its own and its members below: long names fit any terminal."""
+    """Print each group's name on a line of its own, and the group's members on the lines below."""
     for name, members in groups:
         width = max(map(len, members), default=0)
         sys.stdout.write(f"{printable(name)}\n")

@@ -1,7 +1,7 @@
 """Sizes as text for people.
 
 Reports have exact bytes (`1,234 bytes`). Narrow columns have binary units for sizes that users compare with
-settings, and decimal units for use and throughput, as is common for disks and networks.
+settings, and decimal units for bytes in use and throughput, as is common for disks and networks.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Contents(Protocol):
 class Loader:
     """Loads the partitions of a topic one after the other.
 
-    `_images`: the partitions with their slots in the partition table. `_lost`: a sentence for the operator
-    about the contents of an unreadable partition.
+    `_images`: the partitions with their slots in the partition table. `_lost`: a sentence for the log line
+    about an unreadable partition, which says what is unavailable.
     """
 
     _topic: str

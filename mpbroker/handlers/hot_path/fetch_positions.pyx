@@ -27,7 +27,7 @@ cdef int64_t NO_END = <int64_t>1 << 62
 cdef Reader *reader_of(
     PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir,
 ) noexcept nogil:
-    """Return the place of a partition whose files are in this log directory; NULL if it has none."""
+    """Return the Reader of a partition with files in this log directory; NULL if it is not remembered."""
     cdef Reader *reader = &places.readers[slot % READERS]
     if (
         reader.generation == 0 or reader.slot != slot
@@ -222,7 +222,7 @@ cdef class FetchPositions:
             raise MemoryError("no memory for the places of fetches")
 
     def __init__(self, const unsigned char[::1] damaged):
-        """Start with all places free. `damaged`: a word per slot of the partition table (ipc/table.pxd)."""
+        """Remember no partition yet. `damaged`: a word per slot of the partition table (ipc/table.pxd)."""
         self.words = damaged
         self.partitions_max = READERS
         self.ref.damaged = <const uint64_t *>&damaged[0]
@@ -233,7 +233,7 @@ cdef class FetchPositions:
             free(self.ref.readers)
 
     def __len__(self) -> int:
-        """Return the number of partitions that have a place."""
+        """Return the number of partitions that are remembered."""
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 

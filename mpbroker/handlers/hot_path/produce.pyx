@@ -146,7 +146,7 @@ cdef bint accept_batch(
 
 
 cdef uint8_t *put_partition(uint8_t *p, int32_t partition, int version) noexcept nogil:
-    """Write a partition's response with default values. Its hole (for results) begins at the error code."""
+    """Write a partition's response with default values; results replace them later. Return its end."""
     store_u32(p, <uint32_t>partition)
     store_u16(p + 4, 0)
     store_u64(p + 6, <uint64_t>-1)
@@ -275,7 +275,7 @@ cdef bint try_produce(
 cdef void set_throttle(
     ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by
 ) noexcept nogil:
-    """Put the pause into the answer and the descriptor of a job that `try_produce` made."""
+    """Write the throttle time into the descriptor and the response of a job that `try_produce` made."""
     cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
     cdef uint64_t from_end = 4 + (version >= FIRST_FLEXIBLE_VERSION)
     job.throttle_ms, job.throttled_by = throttle_ms, <uint32_t>by

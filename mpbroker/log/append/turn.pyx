@@ -656,10 +656,10 @@ cdef class AppendTurn:
         return self.commit.started != self.commit.finished
 
     def coming_commit_round(self) -> int:
-        """Return the number of the next commit round, which covers all files that no round under way covers.
+        """Return the number of the next commit round. It covers all files to sync that are in no round yet.
 
-        If the next round was offered to the flusher, which has not taken it, the offer is withdrawn: then the
-        round also covers files that are retired after the offer.
+        If the flusher has been offered a round and has not taken it yet, the offer is withdrawn. So the next
+        round also covers files that were retired after the offer.
         """
         return coming_round(&self.commit)
 

@@ -57,7 +57,7 @@ def drop(fd: int, position: int, count: int) -> None:
 
 
 def write(fd: int, piece: memoryview, position: int) -> float:
-    """Write a piece and wait for its write-back, not for a sync. Return the seconds. Raises OSError."""
+    """Write a piece, wait for its write-back but not for a sync; return the seconds taken. Raises OSError."""
     began = time.monotonic()
     write_all_at(fd, piece, position)
     write_back(fd, position, len(piece))
@@ -73,7 +73,7 @@ def leave_cache(fd: int) -> None:
 
 
 def sync(fd: int) -> float:
-    """Sync a file's data and return the seconds that took. Raises OSError."""
+    """Sync a file's data. Return how many seconds the sync took. Raises OSError."""
     began = time.monotonic()
     os.fdatasync(fd)
     return time.monotonic() - began

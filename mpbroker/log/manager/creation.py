@@ -42,7 +42,7 @@ _FILES = frozenset((*_EMPTY, *_TEXTS, *(f"{name}.tmp" for name in _TEXTS)))
 
 
 def is_unused(directory: Path) -> bool:
-    """Return whether a directory has only the files of a creation, and no record. Raises OSError."""
+    """Return whether a directory has only files of a newly created partition, no records. Raises OSError."""
     with os.scandir(directory) as entries:
         return all(
             entry.name in _FILES and (entry.name not in _EMPTY or entry.stat().st_size == 0)
@@ -162,7 +162,7 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write topic id and epochs again: after a failed fsync the next fsync skips them. Raises OSError."""
+    """Write topic id and epochs again: the fsync after a failed one writes nothing. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 

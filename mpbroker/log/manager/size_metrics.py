@@ -1,7 +1,7 @@
 """Sizes of log directories and partitions, for the metrics (Kafka: gauges of UnifiedLog and LogManager).
 
-All partitions are measured from time to time, a few between two rounds of the log. A partition's size is that
-of its segments, without indexes and files being deleted, as in DescribeLogDirs.
+From time to time all partitions are measured, a few of them between two rounds of the log worker. A
+partition's size is that of its segments, without indexes and files being deleted, as in DescribeLogDirs.
 """
 
 from __future__ import annotations

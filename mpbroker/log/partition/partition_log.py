@@ -69,7 +69,7 @@ def wall_ms() -> int:
 
 
 def remove_segment(directory: Path, base: int) -> None:
-    """Remove all files of a segment, and the producer snapshot before it. Raises OSError."""
+    """Remove all files of a segment, also the producer snapshot of its base offset. Raises OSError."""
     for suffix in SEGMENT_FILES:
         (directory / names.segment_name(base, suffix)).unlink(missing_ok=True)
 
@@ -273,7 +273,7 @@ class PartitionLog:
                 )
 
     def _begun_at(self, base: int) -> Begun:
-        """Create the files of the next segment and the snapshot before it. Raises OSError."""
+        """Create the next segment's files and a producer snapshot of its base offset. Raises OSError."""
         prepared, self.prepared = self.prepared, None
         if prepared is not None and prepared.directory == self.directory:
             begun = prepared.begin(base, self.state.producers.snapshot())
@@ -369,7 +369,7 @@ class PartitionLog:
                 return
 
     def begun(self, offset: int, position: int) -> None:
-        """Hold back the last stable offset for a transactional batch at `position`."""
+        """Hold the last stable offset at a batch's `offset`, unless an open transaction already holds it."""
         if self.state.first_unstable < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 

@@ -144,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Roll the log if its active segment is in `going`. Return `going`, less that segment on failure."""
+        """Roll the log if `going` has its active segment. Return `going`, without it if the roll fails."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:

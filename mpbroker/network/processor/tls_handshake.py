@@ -70,7 +70,7 @@ class TlsHandshakes:
         channels.native.opened(peer.channel, False, 0)
 
     def _fail(self, peer: TlsSaslChannel, why: str) -> None:
-        """Close after a failed handshake, without a delay. OpenSSL has sent its alert already."""
+        """Report a failed handshake and close the connection at once. OpenSSL has already sent its alert."""
         self._report_failure(self._channels.session_of(peer), peer, why)
         self._channels.close(peer, CloseReason.CLOSED_TLS)
 

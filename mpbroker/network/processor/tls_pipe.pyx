@@ -136,7 +136,7 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     return <int>n
 
 cdef bint has_spoken(Wire *wire) noexcept nogil:
-    """Return whether the client has sent bytes or disconnected. OpenSSL's memory is allocated only then."""
+    """Return whether the client has sent bytes or disconnected. Until then OpenSSL takes no memory."""
     cdef uint8_t first
     wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
     return wire.begun
@@ -356,7 +356,7 @@ cdef class TlsPipe:
 
     @property
     def carries_answer(self) -> bool:
-        """Return whether an answer has encrypted bytes that are not known to be written yet."""
+        """Return whether encrypted bytes of a response may still have to be written to the socket."""
         return self.in_flight != 0
 
     @property
