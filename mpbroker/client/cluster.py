@@ -176,7 +176,10 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Wait until a node is ready. Raise at once a known AdvertisedUnreachable that is not retriable."""
+        """Wait until a node is ready.
+
+        If its last error is an AdvertisedUnreachable that is not retriable, raise that error without waiting.
+        """
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:

@@ -146,7 +146,7 @@ class Transaction:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no partition was added, so that the coordinator has no transaction to end."""
+        """Return whether the transaction has no partitions. The coordinator then has nothing to end."""
         return not self._partitions
 
     def add(self, partitions: Iterable[tuple[str, int]]) -> None:

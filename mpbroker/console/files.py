@@ -1,4 +1,4 @@
-"""The files of the page, which are read once: a request never opens a file."""
+"""The static files of the console's web page, which are read once: a request never opens a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS: Final = {
 
 
 class PageFile(NamedTuple):
-    """A file of the page. `tag`, its ETag (RFC 9110), changes with the content."""
+    """A static file of the web page. `tag`, its ETag (RFC 9110), changes with the content."""
 
     body: bytes
     kind: str
@@ -25,7 +25,7 @@ class PageFile(NamedTuple):
 
 
 class PageFiles:
-    """The files of the page, by the path of a request."""
+    """The static files of the web page, by the path in the URL of a request."""
 
     def __init__(self) -> None:
         self._found: dict[str, PageFile] = {}

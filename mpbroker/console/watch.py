@@ -47,7 +47,7 @@ SERIES: Final = (
 
 
 class Watch:
-    """The last samples. `_sample` and `_health` block, and run in a worker. Other methods do not block."""
+    """Takes and keeps samples. `_sample` and `_health` block, in worker threads. No other method blocks."""
 
     def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context

@@ -12,7 +12,7 @@ from mpbroker.ipc.calls import Message
 
 
 class Change(NamedTuple):
-    """The version of a topic's settings and its partition count, which handlers must have read."""
+    """What handlers have to read about a changed topic: its settings' version and its partition count."""
 
     topic_id: bytes
     config_version: int

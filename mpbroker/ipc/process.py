@@ -97,10 +97,10 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order about another process: to fence it if none of the four flags is set.
+    """An order of the supervisor. If all four flags are False, it is the order to fence process `role`.
 
-    `alive` is the order to welcome the process. Obey it even if that process has died meanwhile: then an
-    order to fence it follows. `stage` is the number of a fence's step.
+    `alive`: it is the order to welcome that process. Obey it even if the process has died meanwhile:
+    then an order to fence it follows. `stage` is the number of a fence's step.
     """
 
     role: int

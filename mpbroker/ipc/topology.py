@@ -387,7 +387,7 @@ class SharedMemory:
         return listener_counts(self.public, number)
 
     def rates(self, index: int) -> SharedRates:
-        """Return the usage of quotas by clients, which the handler with this index updates."""
+        """Return the table of clients' usage of quotas, for the handler with this index to update."""
         return SharedRates(
             self.private.block("quotas"),
             len(HANDLERS),

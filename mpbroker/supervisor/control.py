@@ -97,7 +97,7 @@ class ControlSocket:
     """The listening end of the control socket.
 
     `serve` returns the answer of a command. If it raises FatalError, OSError or ValueError, the answer is the
-    error. `record` is called with each command and its answer. `watch` and `unwatch` are those of Tree.
+    error. `record` is called with each command and its answer. `watch` and `unwatch` are Tree's methods.
     """
 
     def __init__(

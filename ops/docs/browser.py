@@ -1,4 +1,4 @@
-"""A headless Chromium of the system for tests and pictures, driven by Playwright as a user would."""
+"""Drives the installed Chromium, headless, by Playwright: for tests of pages, and for pictures of them."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
-    """Return True if a topic sets the value itself; for a broker, if its source is not DEFAULT_CONFIG."""
+    """Return whether the topic itself sets the value; for a broker's setting, whether anything sets it."""
     if resource.type == ConfigResourceType.TOPIC:
         return entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
     return entry.config_source != ConfigSource.DEFAULT_CONFIG

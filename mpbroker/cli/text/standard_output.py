@@ -1,4 +1,4 @@
-"""Replaces sys.stdout: its errors then name standard output. Errors of Python's own stream name no file."""
+"""Replaces sys.stdout by a stream whose errors name standard output. Python's own stream names no file."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class FetchSessionCache:
             self._count()
 
     def remove_made_by(self, maker: Maker) -> None:
-        """Remove the last session that this request created, if any: the client never got its id."""
+        """Remove the newest session made by `maker`, if there is one. The client never got its id."""
         # A client may use the same correlation id for all its requests.
         self.remove(next((id_ for id_, by in reversed(self._makers.items()) if by == maker), NO_SESSION))
 

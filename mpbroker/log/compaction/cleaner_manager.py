@@ -122,7 +122,7 @@ class Compaction:
         return [log for log in self._measuring.open_logs(slots) if COMPACT in log.config.cleanup_policy]
 
     def _forget_others(self, slots: Iterable[int]) -> None:
-        """Drop the cleaner checkpoints of open partitions that are no longer compacted."""
+        """Drop the compaction checkpoints of those partitions in `slots` that are no longer compacted."""
         for log in self._measuring.open_logs(slots):
             if COMPACT not in log.config.cleanup_policy:
                 self._manager.dirs[log.state.log_dir].forget_cleaned((log.topic, log.partition))

@@ -1,4 +1,4 @@
-"""The commit journals of all log directories, which are taken over or made, used, and emptied at a stop."""
+"""Manages the commit journals of all log directories, from the start of a log worker to its clean stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
 class Journals:
     """The commit journals of all log directories.
 
-    `awaited`: some journals are being made, or a predecessor's segments are being synced.
+    `awaited`: some journals are not in use yet, or segments that a dead predecessor's journal names may
+    still be unsynced.
     """
 
     def __init__(

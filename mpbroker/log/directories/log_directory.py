@@ -59,7 +59,7 @@ def _read_checkpoint(path: Path) -> Offsets | None:
 
 
 def _file_system_of(path: Path) -> FileSystem | None:
-    """Open the file system; return None on an error, which the first operation there raises again."""
+    """Open the file system. Return None on an error; the first operation in `path` will raise the error."""
     try:
         return FileSystem(path)
     except OSError as error:
@@ -329,7 +329,7 @@ class LogDirectory:
             write_offsets(self.path / name, self._of_others(name) | dict(offsets))
 
     def _of_others(self, name: str) -> dict[TopicPartition, int]:
-        """Return the lines of the other workers. Raises OSError, also for a corrupt file, which is kept."""
+        """Return other workers' offsets in checkpoint `name`. Raises OSError, also if the file is corrupt."""
         try:
             there = read_offsets(self.path / name)
         except CheckpointCorrupt as problem:

@@ -1,4 +1,4 @@
-"""Open a partition's files, given checkpoints and what a dead predecessor published, or create the files."""
+"""Opens a partition's files, with offsets from checkpoints and a dead predecessor, or creates new files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Opened(NamedTuple):
 
 @dataclass(eq=False)
 class PartitionOpening:
-    """Opening of partitions that have no slot yet.
+    """Opens or creates partitions that have no slot yet.
 
-    `_slots` has the state of partitions that a predecessor published. `_group`: True if appends are
-    acknowledged only when their commit round is on disk. `_say` sets the process's status.
+    `_slots` has the states of partitions as this worker's dead predecessor published them. `_group`: True if
+    appends are acknowledged only when their commit round is on disk. `_say` sets the process's status.
     """
 
     _config: BrokerConfig
@@ -82,7 +82,7 @@ class PartitionOpening:
         return Opened(log, log_dir, is_on_disk=False)
 
     def known(self, log_dir: LogDirectory, topic: EnsureTopic, number: int) -> Known:
-        """Return the facts about a partition in `log_dir` from checkpoints and the predecessor."""
+        """Return what the checkpoints of `log_dir` and the dead predecessor tell about a partition."""
         key = (topic.name, number)
         recovery_point = log_dir.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark survives a crash of the process, but not of the machine.

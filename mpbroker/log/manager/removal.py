@@ -103,7 +103,7 @@ class _Listing:
 
 @dataclass(eq=False)
 class Removal:
-    """Files of partitions that are no longer served: renamed soon, deleted later (`deletions`).
+    """Renames directories of partitions that are no longer served; deletes files later (`deletions`).
 
     A topic may have thousands of partitions, so a removal is done in steps, between which the log appends.
     The slots of its partitions are free when its last directory is renamed. `_logs`: the worker's partitions

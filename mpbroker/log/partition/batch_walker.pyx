@@ -1,6 +1,6 @@
 """Native walk from batch to batch in bytes read from a segment.
 
-Its users (the scrubber, a copy) read the bytes and decide what to do about bad batches.
+The callers (the scrubber, and the copier of replicas) read the bytes and decide what to do about bad batches.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
@@ -24,10 +24,10 @@ cdef class Walk:
     """A walk over one segment: `position` in the file, and `next_offset` after the last batch.
 
     `before_position` and `before_base` are position and base offset of the previous batch.
-    `before_expected` is the former `next_offset`, before that batch: if `before_base` is greater, there is
-    a gap. All three are -1 without a previous batch. `epochs` are the (leader epoch, start offset) pairs
-    that batches have to agree with, since the CRC does not cover the epoch. `need`: bytes wanted from
-    `position` on.
+    `before_expected` is what `next_offset` was when the walk reached that batch: if `before_base` is
+    greater, there is a gap. All three are -1 without a previous batch. `epochs` are the (leader epoch,
+    start offset) pairs that batches have to agree with, since the CRC does not cover the epoch. `need`:
+    the number of bytes that `feed` needs from `position` on.
     """
 
     cdef readonly int64_t base, position, next_offset, batches

@@ -69,7 +69,7 @@ def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Bel
 def is_time_of(
     fds: tuple[int, int, int], base: int, at: list[scan.BatchAt], timestamp: int, offset: int
 ) -> bool:
-    """Return whether `timestamp` is the largest in the batch with `offset`, one of `at` or an earlier one."""
+    """Return whether `timestamp` is the largest timestamp of the batch that contains `offset`."""
     if at and offset < at[0].base_offset:
         start = offset_floor(fds[1], base, offset)[1]
         found = scan.find_offset(fds[0], start, at[0].position, offset)

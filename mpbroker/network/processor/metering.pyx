@@ -99,7 +99,7 @@ cdef void keep_told(
     m.told_count += 1
 
 cdef list take_told(Metering *m):
-    """Return the fields of request_log.Ended for each copied text, and free the copies."""
+    """Return, for each request that `keep_told` noted, the fields of request_log.Ended. Free the copies."""
     cdef Told *one
     cdef uint32_t i
     out = []

@@ -95,7 +95,7 @@ def connection_prefix(index: int, incarnation: int) -> int:
 
 
 class Processor:
-    """A processor process. `inbox` is its end of the acceptor's socket pair."""
+    """A processor process. `inbox` is the socket over which it receives new connections."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ DISCARD_BYTES = 16 << 10
 
 
 class SaslExchanges:
-    """SASL exchanges, and answers that are held back. `offers`: the offered mechanisms by listener number."""
+    """The SASL exchanges of a processor's connections. `offers`: offered mechanisms by listener number."""
 
     def __init__(self, channels: SecureChannels, wall_ms: Callable[[], int]) -> None:
         self.offers: dict[int, Offer] = {}
