@@ -27,7 +27,7 @@ class MsgPack(msgspec.Struct, frozen=True):
     """Decodes MessagePack maps."""
 
     def decoder(self, kind: pa.StructType) -> Convert:
-        """Make a function from the bytes of one value to a dict that Arrow takes for the type."""
+        """Return a function that decodes the bytes of one value to a dict. Arrow can convert it to `kind`."""
         decode = msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode
         convert = converter(kind, of_text)
         if convert is None:
@@ -60,7 +60,7 @@ class Decoding(msgspec.Struct, frozen=True):
 
     @property
     def spark(self) -> StructType:
-        """Return the type of the result."""
+        """Return Spark's type of the result."""
         return StructType.fromJson(msgspec.json.decode(self.struct))
 
     @property

@@ -337,7 +337,7 @@ class NetworkClient:
         )
 
     def _is_advertised(self, known: NodeState) -> bool:
-        """Return whether this address came from a broker, not from the user."""
+        """Return whether the node's address came from a broker, not from the user."""
         return (known.node.host, known.node.port) not in self._servers
 
     def _advertised(self) -> str:

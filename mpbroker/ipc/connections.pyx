@@ -166,7 +166,7 @@ cdef class Ledger:
     def wait(self, int acceptor, bint waits) -> None:
         """Set whether the processor should ring acceptor number `acceptor` after a change.
 
-        The acceptor then checks once more for the change that it waits for, before it sleeps.
+        An acceptor that passes True must check once more for that change before it sleeps.
         """
         store_release(self._word(WAITING_AT + 64 * acceptor), waits)
         fence_full()

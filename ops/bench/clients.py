@@ -3,8 +3,8 @@
 One client runs at a time, with the defaults of its library unless a row names other settings: Kafka's own
 producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each
 row is measured on every broker in turn. mpbroker runs twice: with appends as durable as Kafka's (page cache,
-`os`), and with appends on the disk. Below the table are the times of a commit round of the durable runs and
-of the bare device for rounds of that size.
+`os`), and with appends on the disk. Below the table are, for the latter runs, the times of a commit round and
+the times that the bare device needs for rounds of that size.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def head(*columns: str) -> list[str]:
 
 
 def _beside(found: Mapping[str, float], *, more_is_better: bool = True) -> list[str]:
-    """Return cells: mpbroker's figures for two policies, Kafka's figure, two ratios (larger is better)."""
+    """Return cells: mpbroker's two figures, Kafka's figure, and two ratios (above 1: mpbroker is better)."""
     kafka = found["kafka"]
     ratios = (found[one] / kafka if more_is_better else kafka / found[one] for one in OURS)
     return [*(number(found[one]) for one in (*OURS, "kafka")), *map(number, ratios)]
@@ -159,7 +159,7 @@ def requests(figures: Figures) -> list[str]:
 
 
 def idle(figures: Figures) -> list[str]:
-    """Return start, memory and idle CPU."""
+    """Return the table of start times, and of the memory and CPU of an idle broker."""
     start, found = figures["start"], figures["loads"]["idle"]
     lines = head("", "mpbroker", "Kafka 4.3")
     lines.append(

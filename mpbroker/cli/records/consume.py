@@ -112,7 +112,7 @@ class Share:
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
 
     def must_stop(self) -> bool:
-        """Commit if the interval is over. Return whether reading must stop: for a rebalance or a signal."""
+        """Commit if a commit is due. Return whether reading must stop because of a rebalance or a signal."""
         if monotonic_ms() >= self._commit_due_ms:
             self.commit()
         return self._interrupt.came or self._member.must_rejoin()
@@ -174,7 +174,7 @@ class Reader:
             self._at_end = {number for number, at in self._positions.items() if at >= self._stops[number]}
 
     def first_positions(self, start: Start, indexes: list[int] | None = None) -> dict[int, int]:
-        """Return the first offset by partition. `indexes` None: the partition of the flags, or all."""
+        """Return each partition's first offset to read. `indexes` None: the flags' partition, or all."""
         if indexes is None:
             wanted = self._settings.partition
             indexes = [wanted] if wanted >= 0 else partitions_of(self._topic)

@@ -1,7 +1,7 @@
 """The layout of tables for people, without I/O.
 
-A table that is too wide for its terminal is folded by rich. If it is too wide even then, it becomes a list of
-its rows, as in the expanded display of psql. Headings are never broken.
+The library rich wraps the cells of a table that is too wide for its terminal. If the table is too wide even
+then, it becomes a list of its rows, as in the expanded display of psql. Headings are never broken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GAP = 2
 
 
 def heading(name: str) -> str:
-    """Return a key of JSON as Kafka's tools write headings: end_offset is END-OFFSET."""
+    """Return the heading for a JSON key, in the style of Kafka's tools: END-OFFSET for end_offset."""
     return name.upper().replace("_", "-").replace(" ", "-")
 
 

@@ -36,7 +36,7 @@ class AutomaticTopics:
         self._logged: set[str] = set()
 
     def used(self, user: str, topics: Mapping[bytes, _Topic]) -> int:
-        """Return how many partitions the user's topics have. Slow with many topics: call once per request."""
+        """Return how many partitions the user's automatic topics have. Slow: call it once per request."""
         return sum(topics[one].partitions for one in self._ids.get(user, ()) if one in topics)
 
     def check(self, user: str, more: int, used: int, partitions: int, share: int) -> None:
@@ -63,7 +63,7 @@ class AutomaticTopics:
         raise Refused(ErrorCode.POLICY_VIOLATION, f"Automatic creation of topics: {why}.")
 
     def created(self, user: str, topic_id: bytes, topics: Mapping[bytes, _Topic], share: int) -> None:
-        """Note that a topic is created for `user`."""
+        """Add a topic that is created automatically for `user`."""
         ids = self._ids.setdefault(user, [])
         # Ids of deleted topics stay in the list until it has twice as many ids as `share`.
         if len(ids) > 2 * share:

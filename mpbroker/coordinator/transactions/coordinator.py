@@ -122,7 +122,7 @@ class TransactionCoordinator:
         """Do nothing: `TransactionContents.end` has sent the markers of each partition's transactions."""
 
     def waiters(self) -> list[Waiter]:
-        """Return requests that wait for a step of their transactional id, and unfinished ListTransactions."""
+        """Return the requests whose steps are waiting, and the unfinished ListTransactions requests."""
         return [*self.state.waiters(), *self.listing.waiters()]
 
     def abandon(self, waiter: Waiter) -> None:

@@ -39,7 +39,7 @@ def nothing() -> None:
 
 
 class ResponseBackpressure:
-    """Attempts to send that wait for room, first come, first served.
+    """A queue of responses and appends that wait for room in the reply arena.
 
     `notify(True)` is called when a first attempt waits, `notify(False)` when no attempt waits any more.
     `whose` returns the name of a request's connection.

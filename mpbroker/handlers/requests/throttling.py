@@ -172,7 +172,7 @@ class Throttling:
 
 
 def _spent_ns(request: ReceivedRequest) -> int:
-    """Return the handler's time plus the processor's time since the connection's previous request."""
+    """Return the handler's time plus the processor's (counted since the connection's previous request)."""
     return request.worked_ns + request.slot.network_ns
 
 

@@ -70,7 +70,7 @@ cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
 
 
 cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """Note that the round was handed to the flusher."""
+    """Count what the round writes to the journal as in flight: the flusher gets the round now."""
     if write.count:
         journal.flying += journal_record_bytes(write.count, write.payload)
     if write.version:
@@ -78,7 +78,7 @@ cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexc
 
 
 cdef void journal_finish(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """Note that the round is done. Its record is on disk unless the write failed or bypassed the journal."""
+    """Finish a round. Its record is on disk unless the write failed or bypassed the journal."""
     cdef bint is_written = not write.error and not write.went_around
     cdef uint64_t record
     if write.count:

@@ -115,8 +115,8 @@ cdef class PartitionState:
         """Return the number of entries of `.timeindex` to keep after a replay.
 
         `last_time` is the file's last entry as (entries, timestamp, offset). The entries that the replay made
-        are kept. One more entry is kept if `finish_segment` would write the same entry, and if `is_final`: a
-        snapshot at the log end shows that the indexes were synced. This saves many truncations at a start.
+        are kept. One more entry is kept if it is what `finish_segment` would write, and `is_final` is True: a
+        snapshot at the log end then shows that the indexes were synced. This saves truncations at a start.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
@@ -158,7 +158,7 @@ cdef class PartitionState:
         c.index.base = c.time_index.base = c.segment_base
 
     def forget_files(self) -> None:
-        """Note that the files are closed."""
+        """Set the descriptors to -1, and keep the turn from appending. The caller closes the files."""
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.appendable = 0
 

@@ -512,7 +512,7 @@ class _Loader:
     ) -> tuple[int, int]:
         """Return (position, offset) of the last batch up to which the indexes are trusted.
 
-        Cut off later entries, except a single time entry: it is kept or cut off after the check.
+        Cut off later entries. But if only one time entry is later, leave it: `end_times` decides about it.
         """
         found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
         entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)

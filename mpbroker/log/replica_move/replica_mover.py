@@ -1,11 +1,11 @@
 """Moves of partitions between log directories while they are served: the log worker's part.
 
 (Kafka: ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread; KIP-113.) A thread copies in passes
-(`replica_copier`), each up to the log end at its beginning. When few bytes remain the partition's produce
-requests wait; they are not refused, and other partitions' requests do not wait. The rest is copied, the
-future replica replaces the current one (`future_replica` has the steps), the table names the other directory,
-and the waiting batches are appended there. Readers continue in the files they have open, and find new files
-through the table.
+(`replica_copier`). A pass ends at the offset that was the log end when the pass began. When few bytes remain,
+the partition's produce requests wait; they are not refused, and other partitions' requests do not wait. The
+rest is copied, the future replica replaces the current one (`future_replica` has the steps), the table names
+the other directory, and the waiting batches are appended there. Readers continue in the files they have open,
+and find new files through the table.
 
 A move can be abandoned at any moment before it is decided: the current replica is unchanged until then. A
 move is abandoned if the partition is deleted, its source or target directory fails, the source cannot be read
@@ -266,7 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the current renames of replicas have ended. Begin when the topic is unreachable."""
+        """Yield until the replica renames that are under way have ended. First make the topic unreachable."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True

@@ -18,7 +18,7 @@ from shm.atomics cimport load_acquire
 
 
 cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept nogil:
-    """Close a channel that sends from the arena of the dead handler `owner`: that arena will be reset."""
+    """Close the channel if it has yet to send an answer from the arena of the dead handler `owner`."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count if c.state != ChannelState.CHANNEL_CLOSED else 0):
@@ -81,7 +81,7 @@ cdef void take_back(ChannelTurn *t, Channel *c, Request *r) noexcept nogil:
 
 cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
     """Close a channel whose window has a Produce request that was lost with a log worker. Count the window's
-    Produce requests as answered, and take back the later ones: they would be appended without the lost one.
+    Produce requests as answered. Take back those that no handler has taken: they must not be appended now.
     """
     cdef uint32_t i, count = c.window_count
     cdef WindowEntry *e
