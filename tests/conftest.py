@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -47,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the number of examples, for modules that ask for it later; --hypothesis-profile comes next."""
     if not config.getoption("--long"):
         settings.load_profile("short")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts background jobs so, and the programs of the tests would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection(session: pytest.Session) -> None:
