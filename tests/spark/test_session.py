@@ -25,6 +25,7 @@ OTHER_PYTHON = "/nonexistent/python"
 
 PROGRAM = """
 import json, os, sys
+from concurrent.futures import ThreadPoolExecutor
 import mpbroker.spark
 from pyspark.sql import SparkSession
 
@@ -63,6 +64,8 @@ spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
 found["count"] = count(spark)
 found["switched off"] = read(mpbroker.spark.session(accelerated=False))
 found["plan"] = read(mpbroker.spark.session())
+with ThreadPoolExecutor(1) as pool:
+    found["plan of a thread"] = pool.submit(read, spark).result()
 spark.stop()
 try:
     mpbroker.spark.configure(SparkSession.builder)
@@ -133,6 +136,7 @@ def test_a_jvm_with_a_wrong_python_has_sessions_after_the_first(filled: Path) ->
     assert found["count"] == 30
     # The jar has come into the JVM that ran without it.
     assert "by its JVM reader" in found["plan"]
+    assert "by its JVM reader" in found["plan of a thread"]
     assert "(Python)" in found["switched off"]
     assert OTHER_PYTHON in found["configure"]
     assert "mpbroker.spark.session()" in found["configure"]
