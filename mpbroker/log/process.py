@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish the time (ns) at which an earlier call first saw the present commit round, else 0."""
+        """Publish since when (ns) calls have seen the present commit round; 0 if this is the first."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0

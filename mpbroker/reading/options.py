@@ -121,7 +121,7 @@ class AtTimestamp:
 
 @dataclass(frozen=True)
 class AtTimestamps:
-    """For each partition a time: the first record with this timestamp or a later one."""
+    """A time for each partition. It stands for the first record with this timestamp or a later one."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 

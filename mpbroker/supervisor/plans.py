@@ -31,9 +31,9 @@ WELCOME = 0
 
 
 def stages_of(role: int) -> list[tuple[int, ...]]:
-    """Return the stages after a death of `role`. A stage is the roles that must acknowledge.
+    """Return the stages of the fence after `role` has died: in each, the roles that acknowledge the death.
 
-    The number of the first stage is 1.
+    Stages are numbered from 1.
     """
     if topology.is_handler(role):
         return [LOG_WORKERS, (topology.COORDINATOR,), processors_of(role)]

@@ -144,7 +144,7 @@ def asynchronous_commits(broker: Broker, scale: float) -> float:
 
 
 def backlog(broker: Broker, scale: float) -> float:
-    """Return the seconds that a consumer needs to commit each message of a backlog.
+    """Return the seconds in which a consumer reads a backlog, with a commit after each message.
 
     Raises BenchError if the consumer loses its partitions meanwhile.
     """

@@ -41,7 +41,10 @@ class _OpenTransaction:
 
 @dataclass(eq=False)
 class _KeyState:
-    """The open transactions of a key. The key's offsets with `order` below `overtaken_before` are void."""
+    """The open transactions with offsets of one (group, topic, partition).
+
+    A later commit has replaced those of its pending offsets whose `order` is below `overtaken_before`.
+    """
 
     transactions: set[TransactionKey] = field(default_factory=set)
     overtaken_before: int = 0

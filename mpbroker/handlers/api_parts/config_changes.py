@@ -134,7 +134,7 @@ def _check(context: RequestContext, resource: Any, changes: list[ConfigChange]) 
 def _alter_loggers(
     context: RequestContext, broker: str, changes: list[ConfigChange], *, replaces: bool
 ) -> None:
-    """Alter levels of loggers without the coordinator. Raises ApiError, also if `replaces` is True."""
+    """Alter levels of loggers, without the coordinator. Raises ApiError. AlterConfigs (`replaces`) cannot."""
     if replaces:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,

@@ -401,9 +401,10 @@ cdef class HandlerTurn:
         self._publish()
 
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
-        """Forget the jobs that wait for room in a log worker's ring; return those that go to no other worker.
+        """Forget the jobs that wait for room in the ring of log worker `worker`.
 
-        `owner`: forget only the jobs in the arena of one processor, or of any processor (ANY_PROCESSOR).
+        Return those that were for this worker only. A job with parts for other workers ends with these.
+        `owner`: a processor, to forget only the jobs in its arena; ANY_PROCESSOR: in any processor's arena.
         """
         cdef LogPeer *log = &self.logs[worker]
         cdef ProduceSlot job
@@ -497,7 +498,7 @@ cdef class HandlerTurn:
         return left
 
     def run(self, int timeout_ms) -> list[bytes]:
-        """Do one turn. Return the answers that Python must send, followed by the slots left to Python."""
+        """Do one turn. Return the answers that Python must send, then the requests that it must handle."""
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> list[bytes]:

@@ -2,9 +2,9 @@
 
 A partition starts dormant, without open files, and is opened by its first append. When too many are open,
 those without an append since the last check become dormant again, unless they have bytes that wait for a
-sync. Segments whose bytes are durable only in a commit journal are then synced, and commit rounds bypass the
-journals until fewer partitions are open: synced segments can be closed. (Kafka holds every segment of every
-partition open.)
+sync. Bytes that are durable only in a commit journal wait for one. So while too many partitions are open,
+these segments are synced, and commit rounds sync segments instead of writing journals. (Kafka holds every
+segment of every partition open.)
 
 Indexes are closed without a sync, and so are segments if there is no group commit. The kernel keeps their
 bytes, and reports a failed write to the next sync of the file.

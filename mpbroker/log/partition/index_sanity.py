@@ -38,9 +38,10 @@ def odd_entry(
 
 
 class Believed(NamedTuple):
-    """The last index entries to keep, and position and base offset of the batch that `.index` points to.
+    """The entries of the indexes that are kept, and the batch that the last of them in `.index` points to.
 
-    `entry` is (entries, offset, position), `time` is (entries, timestamp, offset).
+    `entry`: the number of entries, and the last one's offset and position. `time`: the number of entries, and
+    the last one's timestamp and offset.
     """
 
     position: int

@@ -6,11 +6,11 @@ that is not on disk yet. So the stop is done in steps, with a sync of the file s
 
 1. The files of active segments are finished.
 2. The producers' snapshots are written. A recovery trusts the indexes up to a snapshot.
-3. Older snapshots are removed. The files that describe all of this follow: checkpoints, the empty journal,
-   the clean mark.
+3. Older snapshots are removed. Then the files that describe the directory are written: checkpoints, the empty
+   journal, the clean mark.
 
-After a power cut in between the mark is missing, and the checkpoints are the old ones. Each file is synced by
-itself where the file system cannot be synced as a whole, and for a partition on another file system.
+If the power fails before the end, the mark is missing, and the checkpoints are the old ones. Each file is
+synced by itself where the file system cannot be synced as a whole, and for a partition on another one.
 """
 
 from __future__ import annotations
