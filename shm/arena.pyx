@@ -365,7 +365,7 @@ cdef class Arena:
         return True
 
     def lent_to(self, uint64_t borrower) -> list[int]:
-        """Return the offsets of all blocks that are lent to a borrower, after its process has ended."""
+        """Return the offsets of all blocks lent to a borrower. For use after the borrower has ended."""
         cdef uint64_t i
         cdef BlockHeader *header
         out = []
@@ -396,7 +396,7 @@ cdef class Arena:
         return memoryview(self.keep)[block : block + length]
 
     def reset(self) -> None:
-        """Discard all blocks and return all pages to the kernel, after the previous owner has ended."""
+        """Discard all blocks; return all pages to the kernel. Call it when the previous owner has ended."""
         forget_blocks(&self.ref)
         if madvise(self.ref.base, self.ref.extent, MADV_REMOVE):
             raise OSError(errno, "the arena's pages could not be given back")

@@ -31,8 +31,8 @@ class OutOfBounds(ValueError):
 def bounds_of(written: Any, *, is_resolved: bool) -> Bounds | None:
     """Return a function that checks bytes from a position on; None if the schema needs no check.
 
-    `written` is the writer's schema as fastavro parses it. With `is_resolved` the reader's schema is another
-    one, so that fields may be skipped. The returned function raises OutOfBounds.
+    `written` is the writer's schema as fastavro parses it. `is_resolved`: the reader has another schema,
+    and fastavro skips the fields that are missing there. The returned function raises OutOfBounds.
     """
     plan = _Plan(is_resolved=is_resolved)
     step = plan.of(written).step

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """The result of a check. PROBLEM: something fails, now or soon. NOTE: it works, but not at its best."""
+    """The grade of a check. PROBLEM: something fails, now or soon. NOTE: it works, but not at its best."""
 
     OK = "ok"
     NOTE = "note"

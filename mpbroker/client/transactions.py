@@ -116,7 +116,7 @@ class Transactions:
         return self._cluster.patiently(lambda: self._ask_once(transactional_id, request, code_of))
 
     def _ask_once(self, transactional_id: str, request: m.Message, code_of: Callable[[Any], int]) -> Any:
-        """Ask the coordinator. After an error other than CONCURRENT_TRANSACTIONS, forget its node id."""
+        """Ask the coordinator. After errors except CONCURRENT_TRANSACTIONS, forget the coordinator's node."""
         try:
             answer = self._cluster.ask(self._coordinator(transactional_id), request)
             if code := error_code(code_of(answer)):

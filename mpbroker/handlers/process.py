@@ -259,9 +259,10 @@ class Handler:
             self.context.ready()
 
     def notice_peers(self) -> None:
-        """Note log workers and the coordinator as up: they may have started after this process.
+        """Note log workers and the coordinator as up if the supervisor says that they are alive.
 
-        A fenced peer is skipped: it is noted as up when the supervisor announces its successor.
+        They may have started after this process. A fenced peer is skipped: it is noted as up when the
+        supervisor announces its successor.
         """
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):

@@ -115,7 +115,10 @@ def make_broker(
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """If `request` is a produce, remove and return the waiting produces of the connection that it closes."""
+    """Remove and return the waiting produces of a connection that the produce `request` closes.
+
+    For requests of other APIs there is nothing to return.
+    """
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 

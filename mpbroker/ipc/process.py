@@ -97,10 +97,11 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order of the supervisor. If all four flags are False, it is the order to fence process `role`.
+    """An order of the supervisor. It is the order to fence process `role` if all flags are False.
 
-    `alive`: it is the order to welcome that process. Obey it even if the process has died meanwhile:
-    then an order to fence it follows. `stage` is the number of a fence's step.
+    The flags are `alive`, `leaving`, `listener_removed` and `settings_changed`. `alive`: it is the order to
+    welcome process `role`. Obey it even if the process has died meanwhile: then an order to fence the process
+    follows. `stage` is the number of a fence's step.
     """
 
     role: int

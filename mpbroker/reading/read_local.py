@@ -119,7 +119,7 @@ def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
 
 
 def _check_later_markers(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
-    """Check the outcome of transactions that were read as committed and continue after the task's range.
+    """Check the outcome of transactions that end after the task's range and were read as committed.
 
     Raises CorruptLog if a later marker aborts one of them. Checks nothing if the partition was deleted.
     """

@@ -257,7 +257,10 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 
 def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Compare produces/s during a reading job and during processes that are as busy; return missed bounds."""
+    """Measure how much a reading job slows down produces; return missed bounds.
+
+    The loss is relative to produces beside other processes that use as many cores as the job.
+    """
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}

@@ -12,7 +12,7 @@ from mpbroker.protocol.api_keys import ApiKey
 
 
 class NotServed(NamedTuple):
-    """A row of the page. `tools`: Kafka's tools that fail, and their message if it is not the usual one."""
+    """APIs not served. `tools`: Kafka's tools that fail, and their message if it is not the usual one."""
 
     keys: tuple[ApiKey, ...]
     lost: str

@@ -56,7 +56,7 @@ class MarkerHolds:
             self._release(transactional_id)
 
     def end_all_of(self, has_died: Callable[[Waiter], bool]) -> None:
-        """End the holds of dead handlers. Call this once every batch that they published is in the log."""
+        """End the holds of dead handlers. Call this when all batches that they published are in the log."""
         for number in [number for number, (_, waiter) in self._open.items() if has_died(waiter)]:
             self.end(number)
 

@@ -1,4 +1,4 @@
-"""Requests about the end of a log, which wait until that end is durable.
+"""Delays requests about the end of a log until that end is durable.
 
 A produce with acks=1 is answered before its batch is durable, and readers see only durable batches. The
 producer may ask for the end of the log at once, and must not get an end before its own records. So a request

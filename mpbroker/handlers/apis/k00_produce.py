@@ -350,7 +350,7 @@ class Production:
         return self.adds or self.context.broker.config.transaction_partition_verification_enable
 
     def checked(self, inside: list[Wanted], errors: list[ErrorCode], hold: Hold) -> None:
-        """Answer refused batches with the coordinator's errors, and append all other batches."""
+        """Put the coordinator's `errors` into the answers to `inside`, and append all batches not refused."""
         self.hold = hold
         for one, code in zip(inside, errors, strict=True):
             if code != ErrorCode.NONE:

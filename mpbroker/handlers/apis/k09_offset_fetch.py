@@ -101,7 +101,7 @@ def size_of(name: str) -> int:
 
 
 def each_once(context: RequestContext) -> Generator[None, None, list[AskedGroup]]:
-    """Return each requested group once, with each topic and partition once, or with None for all topics."""
+    """Return each requested group once, without repeated topics and partitions. Topics None: all topics."""
     groups, done = context.body.groups, 0
     topics: dict[str, dict[tuple[str, bytes], dict[int, None]] | None] = {}
     for group in groups:

@@ -32,7 +32,7 @@ def pause_job(AppendTurn turn) -> None:
 
 
 def resume_jobs(AppendTurn turn) -> int:
-    """Have the paused jobs retried before any new job, one in each round. Return how many jobs are paused.
+    """Have the next rounds retry the paused jobs, one a round, before any new job. Return their number.
 
     The jobs are retried in the order of their arrival. Jobs that were retried and paused again are
     older than jobs still to be retried, so they go first.

@@ -97,7 +97,7 @@ class Creation:
         self._io_thread.submit(self._sync, 0)
 
     def finish_sync(self) -> None:
-        """End a finished sync, if any. Partitions that met a temporary error are synced again later."""
+        """Handle the result of a sync that has ended, if any. After a temporary error, sync again later."""
         if self._errors is None:
             return
         errors, self._errors, self._is_under_way = self._errors, None, False

@@ -3,7 +3,8 @@
 (Kafka: LogSegment.recover, LeaderEpochFileCache.) No checksum covers epochs in either place. If some batch
 agrees with the checkpoint, the checkpoint is right: a batch that differs is damaged, unless it begins an
 epoch above all known epochs, as when a broker died before it had recorded the epoch. If no batch agrees, or
-the checkpoint cannot be read, the checkpoint is rebuilt from the batches. Later appends get its last epoch.
+the checkpoint cannot be read, the checkpoint is rebuilt from the batches. Later appends get the checkpoint's
+last epoch.
 """
 
 from __future__ import annotations

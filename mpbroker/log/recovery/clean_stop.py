@@ -9,8 +9,8 @@ that is not on disk yet. So the stop is done in steps, with a sync of the file s
 3. Older snapshots are removed. Then the files that describe the directory are written: checkpoints, the empty
    journal, the clean mark.
 
-If the power fails before the end, the mark is missing, and the checkpoints are the old ones. Each file is
-synced by itself where the file system cannot be synced as a whole, and for a partition on another one.
+If the power fails before the end, the mark is missing, and the checkpoints are the old ones. A file is
+synced by itself if the file system cannot be synced as a whole, or if its partition is on another one.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class ColdFile:
             return False
 
     def read(self, position: int, count: int) -> bytes:
-        """Read bytes and drop those from the page cache that were not in it before.
+        """Read bytes. Those that were not in the page cache before are dropped from it again.
 
         Bytes that the disk cannot deliver (EIO) are zeros. Raises SegmentReplaced, OSError.
         """
@@ -282,8 +282,8 @@ class SegmentScrub:
     def _has_neighbour(self) -> bool:
         """Return whether the next segment exists and will stay. Raises SegmentReplaced, OSError.
 
-        Compaction may have merged both segments into this file. Until the swap is finished the file also has
-        its `.swap` name (`mpbroker.log.partition.segment_swap`).
+        Compaction may have merged the next segment into this file. Until the swap is finished, the file also
+        has its `.swap` name (`mpbroker.log.partition.segment_swap`).
         """
         self._check_place()
         path = self._file.path

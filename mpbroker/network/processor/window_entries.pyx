@@ -6,7 +6,7 @@ from mpbroker.network.processor.queue cimport Queue, enqueue_entry
 
 
 cdef void release_waiting(Window *w, Peers *p, Queue *q, Channel *c) noexcept nogil:
-    """Queue a window's waiting requests, if no handler has other requests of the window to answer."""
+    """Queue a channel's waiting requests, unless a handler must first answer other requests of its window."""
     cdef uint32_t i
     cdef WindowEntry *e
     if c.window_closes or handler_of_window(w, p, c) != NULL:
