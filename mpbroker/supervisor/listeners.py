@@ -279,7 +279,7 @@ class Listeners:
         return change.answer
 
     def advance(self, tree: Tree) -> None:
-        """Complete the changes that the acceptor has made.
+        """Answer the changes of listeners that their acceptor has carried out, and forget these changes.
 
         The acceptor's death completes a removal, too: its successor does not serve the removed listener.
         """

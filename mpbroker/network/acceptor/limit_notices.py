@@ -1,8 +1,8 @@
-"""Log lines about connections that a limit delays or refuses, few enough for a broker that is flooded.
+"""Log lines about connections that a limit delays or refuses; few lines even for many connections.
 
 The first connection that meets a limit of a listener is logged. A minute later the number of further
-connections is logged. At DEBUG each of them is logged at once. (Kafka logs each connection beyond
-max.connections.per.ip, and nothing about the other limits.)
+connections that met this limit is logged. At DEBUG each of them is logged at once. (Kafka logs each
+connection beyond max.connections.per.ip, and nothing about the other limits.)
 """
 
 from __future__ import annotations
