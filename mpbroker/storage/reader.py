@@ -244,8 +244,8 @@ class PartitionReader:
     def segments(self) -> list[int]:
         """List the directory again; return the base offsets of all segments. Raises OSError.
 
-        This closes all open segments. Compaction may have merged later segments into one of them, and the
-        old file lacks the offsets of these segments.
+        This closes all open segments: since a segment was opened, compaction may have merged later segments
+        into it, and the open file lacks their offsets.
         """
         self._close_segments()
         self._bases, self._with_aborted = segments_of(self.directory), None
