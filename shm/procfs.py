@@ -71,7 +71,7 @@ def memory_bytes() -> int:
 
 
 def open_descriptors() -> list[int]:
-    """Return the open file descriptors of this process, and one that the listing itself used and closed."""
+    """Return this process's open file descriptors, and one that this function opened and closed."""
     # Not by Path: what its code touches is copied in each of the supervisor's children.
     return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
 

@@ -144,7 +144,7 @@ def with_package(python_path: str | None) -> str:
 def ask_python(python: str, python_path: str | None = None) -> WorkerPython:
     """Ask a Python which of the workers' modules it can import with this PYTHONPATH.
 
-    Spark adds its own Python modules to the path of workers, and so does this. Raises SparkSetupError.
+    Spark's own Python modules are added to the PYTHONPATH, as Spark does for workers. Raises SparkSetupError.
     """
     program = shutil.which(python)
     if program is None:

@@ -89,7 +89,7 @@ class Slice(NamedTuple):
 
 
 class FoundOffset(NamedTuple):
-    """An answer of ListOffsets. Both values are -1 if there is no such record."""
+    """The timestamp and offset in an answer of ListOffsets. Both are -1 if no record was found."""
 
     timestamp: int
     offset: int
@@ -244,8 +244,8 @@ class PartitionReader:
     def segments(self) -> list[int]:
         """List the directory again; return the base offsets of all segments. Raises OSError.
 
-        This closes all open segments. Compaction may have merged later segments into one of them, and the
-        old file lacks the offsets of these segments.
+        This closes all open segments: since a segment was opened, compaction may have merged later segments
+        into it, and the open file lacks their offsets.
         """
         self._close_segments()
         self._bases, self._with_aborted = segments_of(self.directory), None
@@ -431,7 +431,7 @@ class PartitionReader:
     def search(
         self, batch: TimedBatch, timestamp_ms: int, from_offset: int
     ) -> Pieces[tuple[int, int] | None]:
-        """Return (timestamp, offset) of the record in a batch that `RecordSearch` finds, None without one.
+        """Return the (timestamp, offset) that a `RecordSearch` in the batch finds; None if it finds none.
 
         Calls with equal arguments share one `RecordSearch`. The batch is read before the first pause. Raises
         CorruptBatch, SegmentGone, OSError.

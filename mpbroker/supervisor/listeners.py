@@ -40,7 +40,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 @dataclass
 class _Change:
-    """A listener that is being added (`comes` is True) or removed. `answer` is given when that is done."""
+    """A listener that is being added (`comes` is True) or removed. `answer` is sent after the change."""
 
     number: int
     listener: Listener
@@ -51,7 +51,7 @@ class _Change:
 
 
 class Listeners:
-    """All listeners of a broker by number. `config` is the present configuration, for later children."""
+    """All listeners of a broker by number. Children that are forked later get `config`, kept up to date."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class Listeners:
         return change.answer
 
     def advance(self, tree: Tree) -> None:
-        """Complete the changes that the acceptor has made.
+        """Answer the changes of listeners that their acceptor has carried out, and forget these changes.
 
         The acceptor's death completes a removal, too: its successor does not serve the removed listener.
         """

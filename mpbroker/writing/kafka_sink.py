@@ -95,7 +95,7 @@ class KafkaIntentLog:
         self._producer: Producer | None = None
 
     def fence(self) -> None:
-        """Fence earlier drivers of the sink, so that only this one can record; create a missing topic."""
+        """Fence the sink's earlier drivers: they can record no more. Create the intents' topic if missing."""
         if not self._partitions():
             self._create()
         self._transaction = Transaction(Transactions(self._cluster), self._driver, RECORDING_TIMEOUT_MS)

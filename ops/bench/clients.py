@@ -3,8 +3,8 @@
 One client runs at a time, with the defaults of its library unless a row names other settings: Kafka's own
 producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each
 row is measured on every broker in turn. mpbroker runs twice: with appends as durable as Kafka's (page cache,
-`os`), and with appends on the disk. Below the table are, for the latter runs, the times of a commit round and
-the times that the bare device needs for rounds of that size.
+`os`), and with appends on the disk. For the runs with appends on the disk, the lines below the table have the
+times of a commit round, and the times that the bare device needs for rounds of that size.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def find_coordinator(consumer: Consumer) -> None:
 
 
 def synchronous_commits(broker: Broker, scale: float) -> float:
-    """Return commits a second of a consumer that waits for each."""
+    """Return the commits per second of a consumer that waits for the answer to each commit."""
     consumer, count = committing(broker), int(SYNCHRONOUS_COMMITS * scale)
     find_coordinator(consumer)
     began = time.monotonic()
@@ -122,7 +122,10 @@ def synchronous_commits(broker: Broker, scale: float) -> float:
 
 
 def asynchronous_commits(broker: Broker, scale: float) -> float:
-    """Return commits a second of a consumer that waits for none; all must be answered without an error."""
+    """Return the commits per second of a consumer that sends all commits without waiting for answers.
+
+    Raises BenchError if a commit gets an error or no answer.
+    """
     errors: list[object] = []
     consumer, count = (
         committing(broker, on_commit=lambda error, _: errors.append(error)),

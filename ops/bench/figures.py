@@ -116,7 +116,7 @@ def starts() -> Figures:
 
 
 def topics() -> Figures:
-    """Measure the seconds that one request for many topics takes: one creates them, another deletes them."""
+    """Measure the seconds of a request that creates many topics, and of one that deletes them."""
     numbers = itertools.count()
 
     def make_and_delete(broker: Broker) -> tuple[float, float]:
@@ -144,7 +144,7 @@ def _seconds(peer: socket.socket, request: frames.Request) -> float:
 
 
 def transaction_rates() -> Figures:
-    """Measure transactions a second, of eight producers of librdkafka and of one."""
+    """Measure the transactions per second of eight producers of librdkafka together, and of a single one."""
     found: Figures = {}
     topic, partitions = transactions.TOPIC, transactions.PARTITIONS
     with run.started(topic=topic, partitions=partitions) as (brokers, _):

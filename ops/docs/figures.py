@@ -96,7 +96,7 @@ def numbers(figures: Figures) -> list[str]:
 
 
 def small(figures: Figures) -> list[str]:
-    """Return rates of small produces by connections and partitions, and CPU with log.flush.policy=os."""
+    """Return a table of the rates of small produces, and of mpbroker's CPU compared with Kafka's."""
     lines = head("one record of 100 bytes a request", *BESIDE, "os, CPU : Kafka's")
     for load in (*SMALL, *SPREAD):
         cpu = {one: found["cpu_us"] for one, found in figures["loads"]["loads"][load].items()}
@@ -146,7 +146,7 @@ def clients(figures: Figures) -> list[str]:
 
 
 def requests(figures: Figures) -> list[str]:
-    """Return seconds of a request for many topics, and rates of transactions."""
+    """Return a table of the seconds to create and delete many topics, and the rates of transactions."""
     lines = head("", *BESIDE)
     made = figures["topics"]
     for label, what in (("created", "create_s"), ("deleted", "delete_s")):

@@ -133,7 +133,7 @@ class IcebergLake:
         return made
 
     def _spans(self, table: Table | None) -> tuple[Span, ...]:
-        """Return the newest archive snapshot's spans. Raises JobError if a table with data has none."""
+        """Return the newest archive snapshot's spans. Raises JobError if there are only other snapshots."""
         if table is None:
             return ()
         snapshot = table.current_snapshot()

@@ -193,7 +193,7 @@ def by_log_dirs(log_dirs: str | None) -> ControlClient:
 
 
 def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:
-    """Return whether the pointer file of a log directory names a broker that runs on another directory."""
+    """Return whether the pointer file is a copy: `log_dir` has no broker, but `runtime_dir` has one."""
     try:
         return not has_broker(log_dir) and is_locked(runtime_dir)
     except OSError:

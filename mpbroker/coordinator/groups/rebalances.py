@@ -292,7 +292,7 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """Write the empty group. (If this fails, a restart restores the members, whose sessions expire.)"""
+        """Write the record of a group that is empty now. If this fails, a restart restores its members."""
 
         def written(error: ErrorCode) -> None:
             if error:

@@ -124,7 +124,7 @@ class EndTxn:
     # --- markers
 
     def send_markers(self, transaction: TransactionMetadata) -> None:
-        """Append the markers of a transaction whose end is durable, at once or when the last hold ends."""
+        """Append a transaction's markers now, or when no hold is left. Its decision must be durable."""
         assert transaction.value is not None
         bumped = transaction.value.client_version == TV2
         transaction.is_held = not bumped and self.holds.must_wait(transaction.transactional_id)

@@ -58,7 +58,8 @@ cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
     """Return whether the round writes to the journal.
 
-    It writes a record, or only the file's head, to note that much of the ring has become free.
+    A round with new bytes writes a record. If much of the ring has become free, the round writes the
+    file's head, too, or only the head: the head says where the records begin that a replay needs.
     """
     cdef uint64_t free_up_to
     if not journal.ring_bytes:
@@ -70,7 +71,7 @@ cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
 
 
 cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """Count what the round writes to the journal as in flight: the flusher gets the round now."""
+    """Add the round's record and head to those in flight, because the flusher gets the round now."""
     if write.count:
         journal.flying += journal_record_bytes(write.count, write.payload)
     if write.version:

@@ -50,7 +50,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def _read_checkpoint(path: Path) -> Offsets | None:
-    """Read a checkpoint; return None if it is unreadable. Then recovery checks more than needed."""
+    """Read a checkpoint; None if it is unreadable, and recovery must check more than otherwise."""
     try:
         return read_offsets(path)
     except (CheckpointCorrupt, OSError) as error:
@@ -337,7 +337,7 @@ class LogDirectory:
         return {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
 
     def write_again(self) -> None:
-        """Have each checkpoint written next time even if unchanged, since the last write may be lost."""
+        """Make `checkpoint` write even unchanged offsets the next time: the last write may have failed."""
         self._submitted.clear()
 
     def partitions(self) -> Iterator[tuple[Path, PartitionName]]:

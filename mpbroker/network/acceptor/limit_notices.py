@@ -1,8 +1,8 @@
-"""Log lines about connections that a limit delays or refuses, few enough for a broker that is flooded.
+"""Log lines about connections that a limit delays or refuses; few lines even for many connections.
 
 The first connection that meets a limit of a listener is logged. A minute later the number of further
-connections is logged. At DEBUG each of them is logged at once. (Kafka logs each connection beyond
-max.connections.per.ip, and nothing about the other limits.)
+connections that met this limit is logged. At DEBUG each of them is logged at once. (Kafka logs each
+connection beyond max.connections.per.ip, and nothing about the other limits.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LimitNotices:
         self._log.log(level, message, *arguments)
 
     def follow(self, now_ms: float) -> None:
-        """Log how many connections met a limit in the minute after the first was logged. Call it often."""
+        """A minute after a limit's last line, log how many connections have met it since. Call this often."""
         over = [key for key, logged in self._logged.items() if now_ms >= logged.at_ms + EVERY_MS]
         for listener, limit in over:
             logged = self._logged.pop((listener, limit))

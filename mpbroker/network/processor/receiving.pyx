@@ -54,14 +54,16 @@ cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
         count_client(&t.metering, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
-    """Return the block size for a frame of `claimed` bytes: small for a large frame until bytes arrive."""
+    """Return the size of the block for a frame of `claimed` bytes, of which `received` have arrived.
+    A frame of more than CLAIMED_MAX bytes gets only a small block until FIRST_BLOCK bytes have arrived.
+    """
     if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
 
 cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Separate the frame from the bytes after it (the stash), since the frame's block also gets the answer.
-    Move the shorter part to a new block: no byte moves more than twice. Return False if memory is exhausted.
+    """Separate the frame from the bytes after it (the stash): the answer will be written after the frame.
+    Copy the shorter of the two to a new block. Return False if memory is exhausted.
     """
     cdef uint32_t extra = c.received - c.request.needed
     cdef uint64_t asked, block
@@ -93,8 +95,8 @@ cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Leave a request that renews the session to Python. If the session has expired, close the channel.
-    Return True in both cases, False if the request can be served.
+    """Return False if the client's session allows the request to be served. Otherwise return True: Python
+    takes over a request that renews the session, and the channel of an expired session is closed.
     """
     if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
