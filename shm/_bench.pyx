@@ -32,7 +32,7 @@ cdef struct Pace:
 
 
 cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
-    """Wait until both sides are in the round, then for a random time, at most about that of a cache miss."""
+    """Wait until both sides are in the round, then for a random time of at most about one cache miss."""
     cdef uint64_t spins = 0, _
     store_release(pace.mine, round)
     while load_acquire(pace.theirs) < round:

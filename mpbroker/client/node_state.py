@@ -69,7 +69,7 @@ class NodeState:
         return address
 
     def progressed(self) -> None:
-        """Forget failed set-ups once the connection is established, and failed attempts once it is ready."""
+        """Reset the set-up timeout if the connection is established, and the back-off if it is ready."""
         assert self.connection is not None
         if self.connection.established:
             self._failed_setups = 0

@@ -135,7 +135,7 @@ def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> li
 
 
 def _protocols(values: dict[str, Any], settings: dict[str, _Setting]) -> dict[str, str]:
-    """Return the security protocols, by name, of the listeners that can have settings of their own.
+    """Return, by listener name, the security protocol of each listener that can have settings of its own.
 
     These listeners are the configured ones, and those that the protocol map names: a listener with such a
     name may be added while the broker runs.

@@ -122,7 +122,7 @@ class _Whole:
             self.then([batch for batch in self.filled if batch is not None])
 
     def lose(self) -> None:
-        """Call `then` with None, once: a log worker died before it returned its part."""
+        """Call `then` with None, unless it was called: a log worker died before it returned its part."""
         if self.owing > 0:
             self.owing = 0
             self.then(None)

@@ -16,7 +16,7 @@ class LimitImage(Struct, array_like=True):
 
 
 class LimitNews(Struct):
-    """Changed limits. `everything`: these are all limits; those of other addresses no longer apply."""
+    """Changed limits. With `everything`, `limits` is complete: limits that are not in it no longer apply."""
 
     limits: list[LimitImage]
     everything: bool = False

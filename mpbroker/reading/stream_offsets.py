@@ -1,7 +1,8 @@
 """The position of a streaming query: the offsets that Spark keeps in the query's checkpoint.
 
 The JSON has the format of Spark's Kafka source, `{"orders":{"0":23}}`: for each partition the next offset to
-read (Spark: KafkaSourceOffset, JsonUtils). Each of the two sources can continue from the other's checkpoint.
+read (Spark: KafkaSourceOffset, JsonUtils). Kafka's source and mpbroker's can each continue from a checkpoint
+of the other.
 
 A recreated topic has the same name but other records, and Kafka's format has no field for topic ids. An id is
 written as a topic without partitions, `"orders#<id>":{}`, since topic names contain no `#`. Kafka's source
@@ -31,7 +32,7 @@ class StreamOffsets:
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
     def of_another(self, topic: str, topic_id: bytes | None) -> bool:
-        """Return whether these offsets are of another topic with that name; False if an id is unknown."""
+        """Return whether `topic` has an id here that differs from `topic_id`; False if an id is unknown."""
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id
 

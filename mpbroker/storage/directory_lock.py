@@ -121,7 +121,7 @@ def _is_taken(error: OSError) -> bool:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories; return the fds. Created files stay if the start fails. Raises FatalError."""
+    """Lock the log directories; return the fds. There is no `undo` for created files. Raises FatalError."""
     return LogDirLocks(config).fds
 
 
@@ -222,7 +222,7 @@ def restricted_new_files() -> Iterator[None]:
 
 
 def open_modes(config: BrokerConfig) -> Iterator[str]:
-    """Yield a warning for each log directory that other users may access (older versions allowed it)."""
+    """Yield a warning for each log directory that other users may access (older versions made such)."""
     for directory in map(Path, config.log_dirs):
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(directory.stat().st_mode)

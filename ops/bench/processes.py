@@ -76,7 +76,7 @@ class Tree:
             member.send_signal(signal.SIGCONT)
 
     def idle_cpu_percent(self, seconds: float) -> float:
-        """Return CPU time over wall time, in percent of one core."""
+        """Measure for `seconds`; return CPU time over wall time, in percent of one core."""
         cpu, start = self.run_seconds(), time.monotonic()
         time.sleep(seconds)
         return 100 * (self.run_seconds() - cpu) / (time.monotonic() - start)

@@ -71,7 +71,7 @@ class GroupMetadataManager:
     # --- loading and unloading
 
     def load(self, partition: int, values: dict[str, GroupValue | None]) -> None:
-        """Add a partition's groups from their last records. The partition's offsets were applied before."""
+        """Add a partition's groups from their last records. The partition's offsets must be applied first."""
         # Groups of other partitions are known, or not read yet; there may be many.
         new = (name for name in self._offsets.groups() if name not in self.groups)
         names = {name for name in new if self.partitions.partition_for(name) == partition}

@@ -36,7 +36,7 @@ PartitionAnswer: TypeAlias = MetadataResponse.MetadataResponsePartition
 
 
 def asked_for(request: MetadataRequest) -> Iterable[MetadataRequest.MetadataRequestTopic]:
-    """Return each topic of the request once. (Kafka uses a set.)"""
+    """Return each topic of the request once, even if the request repeats it. (Kafka makes a set.)"""
     return {(topic.topic_id, topic.name): topic for topic in request.topics or ()}.values()
 
 

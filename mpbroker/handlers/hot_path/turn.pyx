@@ -393,7 +393,7 @@ cdef class HandlerTurn:
 
     @property
     def shared_jobs(self) -> int:
-        """Number of jobs for several log workers that not all of them have returned."""
+        """Number of jobs for several log workers that at least one of the workers has not returned yet."""
         return self.shared.count
 
     def flush(self) -> None:
@@ -403,7 +403,8 @@ cdef class HandlerTurn:
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
         """Forget the jobs that wait for room in the ring of log worker `worker`.
 
-        Return those that were for this worker only. A job with parts for other workers ends with these.
+        Return the forgotten jobs that only `worker` was to get. A job that other workers get, too, is not
+        returned: it ends when those workers have returned it.
         `owner`: a processor, to forget only the jobs in its arena; ANY_PROCESSOR: in any processor's arena.
         """
         cdef LogPeer *log = &self.logs[worker]
@@ -475,7 +476,7 @@ cdef class HandlerTurn:
                 memset(self.peers[i].slow_produces, 0, CHANNEL_PLACES)
 
     def rebind_log(self, int worker=0) -> None:
-        """Use the reset rings from and to a log worker's successor."""
+        """Go on with the rings from and to a log worker, which were reset for the worker's successor."""
         self.log_rings[worker].rebind()
         self.rebind(log_worker(worker))
 

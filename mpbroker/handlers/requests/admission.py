@@ -85,7 +85,10 @@ class Admission:
             log.exception("%s: the audit log lacks its line", request)
 
     def charge(self, request: ReceivedRequest, response_bytes: int | None = None) -> Pause:
-        """Charge the client once per request; return its pause. Only a Fetch passes the response's size."""
+        """Charge the client at the first call for a request; return its pause.
+
+        Only a Fetch passes `response_bytes`, the size of its response.
+        """
         throttling = self.throttling
         if not throttling.on:
             return NO_PAUSE

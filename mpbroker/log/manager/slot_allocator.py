@@ -76,7 +76,7 @@ class SlotAllocator:
             )
 
     def take(self, key: Key) -> tuple[int, int]:
-        """Return (slot, generation) for a partition: those that it had under the predecessor, if any."""
+        """Return (slot, generation) for a partition: those it had under the predecessor, else new ones."""
         if key == (METADATA_TOPIC_ID, 0):
             self.earlier.pop(key, None)
             return METADATA_SLOT, 1

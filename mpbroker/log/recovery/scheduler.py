@@ -154,7 +154,10 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give workers up to GIVEN_MOST partitions; if the first waiting topic has `key`, all up to `key`."""
+        """Give workers more partitions, up to GIVEN_MOST, unless they still have more than GIVEN_FEW.
+
+        If `key` is a partition of the first waiting topic, give at least those up to `key`.
+        """
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return

@@ -257,7 +257,7 @@ class Processor:
                 self._renew_security(number, listener)
 
     def _choose_answers(self) -> None:
-        """Let the turn answer ApiVersions, or let handlers answer it while a test injects faults into it."""
+        """Let the turn answer ApiVersions; while a test injects faults into this API, let handlers answer."""
         found = faults.read(self.context.memory.private.block("faults"))
         answers = all(fault.api_key != ApiKey.API_VERSIONS for fault in found)
         if answers != self.answers_api_versions:

@@ -23,8 +23,8 @@ cdef void exchange_queue_lengths(Queue *q, Peers *p) noexcept nogil:
 cdef bint await_room(Queue *q, Peers *p) noexcept nogil:
     """Ask handlers to wake this processor when they take its requests. Return whether there is room by now.
 
-    There is also room when handlers take requests of other processors. They do not wake this processor then,
-    so callers must check again soon.
+    Room also appears when handlers take requests of other processors, but then no handler wakes this
+    processor. So callers must check again soon.
     """
     cdef uint64_t before = p.untaken
     cdef uint32_t h

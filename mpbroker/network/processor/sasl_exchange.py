@@ -82,7 +82,7 @@ class SaslExchanges:
         return peer.pipe is None or peer.pipe.flush()
 
     def _read_frame(self, peer: TlsSaslChannel) -> bytes | None:
-        """Read one frame, and leave the bytes after it unread: the turn may have to read them.
+        """Read one frame, and leave the bytes after it unread, since the native turn may have to read them.
 
         Return None if the frame is incomplete or the connection was closed.
         """

@@ -156,7 +156,7 @@ class TlsSaslChannels:
         self.stages[peer.stage](peer)
 
     def closed(self, session: Connection, reason: int) -> None:
-        """Close the descriptor of a connection that the turn has closed. First send TLS's closing alert."""
+        """Send TLS's closing alert, then close the socket; the turn has closed the connection's channel."""
         self.sasl.held.pop(session.connection, None)
         peer = self.channels.peers.pop(session.connection, None)
         if peer is not None:
