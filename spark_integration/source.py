@@ -225,7 +225,7 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
 
 
 class RefusedStreamReader(spark.DataSourceStreamReader):
-    """Replaces a reader that could not be made, and raises its error when Spark first calls it.
+    """Replaces a reader whose creation failed; raises the creation's error when Spark first calls it.
 
     Without this object PySpark would try to stop a missing reader, and report that failure first.
     """
@@ -240,7 +240,7 @@ class RefusedStreamReader(spark.DataSourceStreamReader):
 
 
 def _patient(options: ReadOptions) -> ReadOptions:
-    """Return the options of tasks, which wait for a broker as long as those of Spark's Kafka source do."""
+    """Return `options` with so many retries that tasks wait for a broker as long as Spark's Kafka source."""
     tries = math.ceil(options.request_timeout_ms / max(1, options.retry_interval_ms))
     return replace(options, retries=max(options.retries, tries))
 

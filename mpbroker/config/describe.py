@@ -125,8 +125,8 @@ def _wanted(table: Collection[str], names: Iterable[str] | None) -> list[str]:
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
     """Return the synonyms for these broker keys: altered values, then those of file and flags, then defaults.
 
-    As in Kafka, the list begins with the first synonym whose key is `names[0]`. If a broker sets only
-    log.retention.hours, for example, a topic's retention.ms has no synonyms: log.retention.ms has no value.
+    As in Kafka, synonyms before the first one with the key `names[0]` are left out. If none has that key,
+    the list is empty, for example for a topic's retention.ms if the broker sets only log.retention.hours.
     """
     keys = [_key_of(name) for name in names]
     found = sorted((one for key in keys for one in _altered(broker.altered, key)), key=lambda one: one.source)

@@ -51,8 +51,9 @@ class Intake:
     def begin(self, slot: Request, *, is_in_order: bool = False) -> None:
         """Serve a request now, or in pieces between other work if it is heavy.
 
-        A produce request waits until earlier ones of its connection are passed on; `is_in_order`: it has
-        waited. If an earlier produce request has closed the connection, the request is not served.
+        A produce request waits until earlier produce requests of its connection are passed to log workers.
+        `is_in_order`: the request has waited already. If an earlier produce request has closed the
+        connection, the request is not served.
         """
         if slot.api_key == ApiKey.PRODUCE and not is_in_order:
             if self._produces.refuses(slot):

@@ -185,7 +185,7 @@ class _Run:
             return resolve(self.config, {})
 
     def _read_metadata(self, log_dir: LogDirectory, log: PartitionLog) -> None:
-        """Read the settings of topics. On an error, such as a record of a newer Kafka, use defaults."""
+        """Read topics' settings from the metadata log. If it cannot be read, warn and use the defaults."""
         log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, log_dir.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)
         try:

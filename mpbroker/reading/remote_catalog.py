@@ -156,10 +156,10 @@ class RemoteCatalog:
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
 
     def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:
-        """Send a fetch from these offsets to the leader of all partitions, and wait until it has records.
+        """Send a fetch from these offsets to the leader of all partitions, and wait for the response.
 
-        Returns True if there are records, or an error that the next poll will show. Returns False after the
-        timeout. Returns None at once if the partitions do not have one common leader.
+        Returns True if there are records, or if the fetch failed (the next poll will report the error).
+        Returns False after the timeout, and None at once if the partitions have no common leader.
         """
         leaders = {self._brokers.cluster.metadata.leader(topic, number) for topic, number in ends}
         if len(leaders) != 1 or (leader := leaders.pop()) is None:
@@ -193,7 +193,7 @@ class RemoteCatalog:
         self._brokers.close()
 
     def _topic_id(self, topic: str) -> bytes | None:
-        """Return the topic's id, which `partitions` has cached. Call `partitions` if the id is not cached."""
+        """Return the topic's id from the cache that `partitions` fills; call `partitions` if it is absent."""
         if topic not in self._topic_ids:
             self.partitions(topic)
         return self._topic_ids[topic]

@@ -7,7 +7,7 @@ it slower.
 
 * cold: a consumer reads a topic that is removed from the page cache again and again. It drops the responses
   within the kernel and reads no faster than a network would, so that its own CPU time does not disturb.
-  `cached`: it reads from the page cache. `cold-produces`: the load makes a record durable.
+  `cached`: the topic stays in the page cache. `cold-produces`: the load produces durably instead of fetching.
 * compaction: a topic of some GB is compacted; the cleaner is stopped (SIGSTOP) while the load runs alone.
 * moving: a partition moves between log directories (AlterReplicaLogDirs), and back.
 * large-answers: a client fetches 100 MB at a time.

@@ -120,7 +120,7 @@ def _produce(
 def fetch(
     topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
-    """Return a Fetch from partition 0, version 4. The response must have at least 31/32 of `bytes_max`."""
+    """Return a Fetch from partition 0, version 4. A response below 31/32 of `bytes_max` is an error."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4

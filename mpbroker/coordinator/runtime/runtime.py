@@ -1,8 +1,8 @@
 """A coordinator within the coordinator process: its requests, its topic, and its part of the loop.
 
 (Kafka: CoordinatorRuntime, which runs a CoordinatorShard.) A decoded request goes straight to the method that
-serves its API, in at most eight calls from the ring to the queued record
-(`tests/coordinator/test_request_paths.py`).
+serves its API. At most eight nested function calls lie between the ring, from which the request is taken, and
+the queue of records to append (`tests/coordinator/test_request_paths.py`).
 """
 
 from __future__ import annotations

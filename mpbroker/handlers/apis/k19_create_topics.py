@@ -88,7 +88,8 @@ def result(context: RequestContext, topic: CreatedTopic) -> Result:
 def in_order(asked: list[CreateTopic]) -> list[CreateTopic]:
     """Return the topics in an order that puts topics of the same name together.
 
-    The coordinator refuses a name that is given more than once. Only two topics of such a name are kept.
+    The coordinator refuses a name that it gets more than once. Two topics of the name are enough for that,
+    so further ones are left out.
     """
     times = Counter(topic.name for topic in asked)
     if len(times) == len(asked):

@@ -6,10 +6,10 @@ If the cleaner or the log worker dies the task is void: its files are removed wh
 cleaned or opened.
 
 The main thread talks to the log workers and follows orders. A second thread cleans, on CPUs that no other
-thread wants, so it may be suspended at any point. A third thread, of usual priority, changes files for it
-until the task is void. So other threads wait for the second thread only while it holds the GIL, for a few
-instructions. The third thread itself cleans partitions with records older than max.compaction.lag.ms, because
-it runs even if the machine is never idle.
+thread wants, so it may be suspended at any point. A third thread, of usual priority, makes all changes of
+files for the second thread, and refuses them once the task is void. So other threads wait for the second
+thread only while it holds the GIL, for a few instructions. Partitions with records older than
+max.compaction.lag.ms are cleaned by the third thread, because it runs even if the machine is never idle.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Limits of background work: how fast it reads and writes, and when it uses a CPU.
 
-(Kafka: Throttler, ReplicationQuotaManager.) An idle CPU takes over threads that wait for another CPU, at
-once. A CPU with background work is never idle, so threads wait elsewhere until the kernel balances its CPUs
-at a tick: up to 4 ms, however low the priority of the work is. So a background thread leaves its CPU idle
-after each stint (a short time of work), as briefly as possible.
+(Kafka: Throttler, ReplicationQuotaManager.) When a CPU becomes idle, it takes over a thread that waits for
+another CPU. A CPU with background work never becomes idle. Threads that wait for other CPUs then stay there
+until a tick, at which the kernel balances its CPUs: up to 4 ms, however low the priority of the background
+work is. So a background thread leaves its CPU idle after each stint (a short time of work), as briefly as
+possible.
 """
 
 from __future__ import annotations

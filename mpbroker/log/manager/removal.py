@@ -77,8 +77,10 @@ class DelayedDeletions:
 class _Topic:
     """An unreachable topic whose files are to be removed.
 
-    `logs`: the partitions that this worker has open. `earlier`: those that only its predecessor had opened.
-    `before_renames`: steps that end before the first directory is renamed. `number`: the removal's number.
+    `logs`: the partitions that this worker has open. `earlier`: those that a dead predecessor of this
+    worker had open, and this worker has not.
+    `before_renames`: steps to finish before the first directory is renamed. `number`: how many removals had
+    begun, including this one.
     """
 
     name: str

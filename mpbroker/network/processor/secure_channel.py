@@ -108,7 +108,8 @@ class Logins:
     def received(self, login: TlsSaslChannel, count: int) -> TlsSaslChannel | None:
         """Count `count` bytes that were added to the frame of `login`.
 
-        If large frames take too much memory together, remove and return the oldest connection that has one.
+        If all large frames together take too much memory, remove and return the connection with the oldest
+        large frame; else return None.
         """
         if login.connection not in self._open or len(login.frame) <= LARGE_FRAME_BYTES:
             return None

@@ -192,7 +192,7 @@ def results(directory: Path, servers: str) -> Results:
 
 
 def _files(table: Path) -> ds.Dataset:
-    """Return the valid files of a table: those in the log of the stream that writes it, else all files."""
+    """Return a table's valid files: those that its `_spark_metadata` lists, or all if it has none."""
     log = sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem))
     if not log:
         return ds.dataset(table)
