@@ -112,9 +112,10 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def _prepared(given: Mapping[str, str], *, quiet: bool) -> dict[str, str]:
-    """Return the session's settings: ours, overridden by `given`. Prepare environment and running context.
+    """Return the settings of a session: this package's, overridden by `given`.
 
-    Raises SparkSetupError.
+    Also set environment variables for Spark, and let a running context import this package. Raises
+    SparkSetupError.
     """
     if _has_a_server(given):
         # The server decides about jars and workers, and the settings that they depend on.
@@ -250,7 +251,7 @@ def _running_context() -> SparkContext | None:
 
 
 def _jvm_runs() -> bool:
-    """Return whether a JVM runs: that of a stopped session, or of spark-submit, which starts Python."""
+    """Return whether a JVM of Spark runs already, started by this process or by spark-submit."""
     from pyspark import SparkContext
 
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ

@@ -184,7 +184,7 @@ def parse(name: str, text: str) -> Value:
 
 
 def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return valid texts, and problems of invalid texts, which other mpbroker versions may have accepted."""
+    """Return the valid settings in `texts`, and a problem for each one that this version does not accept."""
     good, problems = {}, []
     for name, text in texts.items():
         try:

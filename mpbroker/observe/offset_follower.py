@@ -24,7 +24,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 class OffsetFollower:
-    """The committed offsets of one broker. Hold the lock `reading` while a thread uses `committed`."""
+    """Follows a broker's committed offsets. Hold the lock `reading` while another thread uses `committed`."""
 
     def __init__(self, table: SlotTable, log_dirs: tuple[str, ...]) -> None:
         self.committed = CommittedOffsets(table, log_dirs)

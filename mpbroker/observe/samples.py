@@ -1,4 +1,4 @@
-"""Samples of a broker."""
+"""What is observed of a broker at one moment: its health, processes, partitions, groups and counts."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class ProcessSeen:
 class PartitionSeen:
     """A partition. Size and number of segments are None until they have been counted.
 
-    `high_watermark_at`: the high watermark's segment (its base offset) and byte in it; None for a broker that
-    does not run.
+    `high_watermark_at`: (base offset of the segment with the high watermark, position in bytes in this
+    segment); None if the broker does not run.
     """
 
     topic: str

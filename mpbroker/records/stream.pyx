@@ -232,7 +232,7 @@ cdef class RecordRules:
         self.end = self.at + data.shape[0]
 
     def step(self, int64_t most_bytes) -> bool:
-        """Check about `most_bytes` bytes more; return whether that was the end. Raises CorruptBatch."""
+        """Check about `most_bytes` bytes more. Return True after the last record. Raises CorruptBatch."""
         cdef const uint8_t *start = self.at
         cdef c.RecordView view
         cdef int64_t timestamp
@@ -337,7 +337,7 @@ cdef class Renumbering:
         self.end = self.at + data.shape[0]
 
     def take(self, int64_t most_bytes) -> bytearray:
-        """Return the next rewritten records, whole, about `most_bytes` bytes; b"" after the last record.
+        """Return about `most_bytes` bytes of whole rewritten records; b"" after the last record.
 
         Raises CorruptBatch if a record is malformed.
         """

@@ -218,7 +218,7 @@ class Resize:
 
 
 class Replacement:
-    """A replacement of the handlers `roles`, one after the other. `spare` is a free index, or None."""
+    """Replaces the handlers in `roles`, one by one. `spare`: the role of the additional handler, or None."""
 
     def __init__(self, roles: list[int], spare: int | None) -> None:
         self.error = ""

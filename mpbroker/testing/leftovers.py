@@ -31,7 +31,7 @@ def new_name() -> str:
 
 
 def has_lost_its_owner(name: str) -> bool:
-    """Return whether the owner in a directory's name has ended; False if another PID namespace made it."""
+    """Return whether the owner in a directory's name has ended; False if it is in another PID namespace."""
     found = _NAME.fullmatch(name)
     if found is None or int(found["namespace"]) != _namespace():
         return False

@@ -75,7 +75,7 @@ def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataSt
 
 
 def in_order(options: Mapping[str, str]) -> dict[str, str]:
-    """Return `options` and one more, with which one task reads all records of a partition in a batch.
+    """Return a copy of `options` that gives all records of a partition in a batch to one task.
 
     Raises OptionError.
     """

@@ -71,7 +71,11 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts to check. `before`: earlier commits; `unseen`: missing facts; `refused`: a group's error code."""
+    """Facts about a topic or a group, for the checks.
+
+    `before`: an earlier reading of `committed`. `unseen`: what could not be checked, and why. `refused`: the
+    error with which the coordinator refused to describe the group.
+    """
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()

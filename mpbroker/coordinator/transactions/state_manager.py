@@ -264,7 +264,7 @@ class TransactionStateManager:
 
 
 def _refuse(transactional_id: str, refuse: Then, error: Exception) -> None:
-    """Call `refuse` with the code of an ApiError. Log any other exception, and refuse with a general code."""
+    """Call `refuse` with the code of `error`; if `error` is no ApiError, log it and use a general code."""
     if isinstance(error, ApiError):
         refuse(error.code)
     else:

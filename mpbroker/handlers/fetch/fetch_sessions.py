@@ -66,7 +66,7 @@ UNKNOWN_MAKER = Maker(-1, -1)
 
 
 class FetchSessionCache:
-    """The sessions of handler number `handler`. `places` is the table by which its turn finds sessions."""
+    """The sessions of handler number `handler`. The handler's native code finds sessions in `places`."""
 
     def __init__(
         self,
@@ -156,9 +156,9 @@ class FetchSessionCache:
     def _try_evict(self, privileged: bool, size: int, now_ms: int) -> bool:
         """Evict a session to make room for a new one with `size` partitions; return True if that succeeded.
 
-        A session unused for MIN_EVICTION_MS is evicted first, otherwise the least worthy `_is_evictable`
-        session if the new one is worth more. A follower's session is worth more than a consumer's, then more
-        partitions are worth more than fewer.
+        If the session used longest ago was unused for MIN_EVICTION_MS, evict it. Otherwise, of the sessions
+        for which `_is_evictable` is True, evict the one worth least, if the new session is worth more. A
+        follower's session is worth more than a consumer's. Between equals, more partitions are worth more.
         """
         oldest = min(self._sessions.values(), key=lambda s: s.used_ms, default=None)
         if oldest is None:

@@ -1,7 +1,7 @@
 """The commit journal of a log worker in one log directory: that of a dead predecessor, or a new one.
 
-A journal is used once the whole file is on disk (`mpbroker.log.directories.journal_set`). Segments that a
-predecessor's journal names may not be synced yet. The I/O thread syncs these segments. Until then the
+A journal is not used before the whole file is on disk (`mpbroker.log.directories.journal_set`). Segments that
+a predecessor's journal names may not be synced yet. The I/O thread syncs these segments. Until then the
 predecessor's part of the journal is not overwritten, and no recovery point moves.
 """
 
@@ -150,10 +150,11 @@ class DirJournal:
     # ---- the journal's file ----
 
     def prepare(self, journal_bytes: int, io_thread: IoThread, partitions: Partitions) -> None:
-        """Begin to make a journal of that size, which becomes `file`, unless `file` has that size already.
+        """Begin to make a journal of `journal_bytes` bytes, unless `file` has this size already.
 
-        If a predecessor's journal names unsynced segments, begin to sync these instead. `partitions` yields
-        the directories of the existing partitions, which have the segments. Raises OSError.
+        The finished journal becomes `file`. If a predecessor's journal names segments that may be unsynced,
+        begin to sync these segments, and make no journal yet. `partitions` yields the directories of the
+        existing partitions, which have the segments. Raises OSError.
         """
         if self._inherited:
             self._is_syncing = True

@@ -94,7 +94,7 @@ class Checkpointing:
     def forgotten(
         self, log_dirs: Iterable[LogDirectory], key: tuple[str, int]
     ) -> Generator[None, None, None]:
-        """Forget the offsets of an earlier partition of the same name, in memory and on disk.
+        """Forget the offsets of a deleted partition with the name `key`, in memory and on disk.
 
         Yield until no checkpoint has the offsets, because a start after a crash must not find them. Raises
         OSError (EAGAIN) if a checkpoint could not be written.

@@ -2,9 +2,9 @@
 
 A partition starts dormant, without open files, and is opened by its first append. When too many are open,
 those without an append since the last check become dormant again, unless they have bytes that wait for a
-sync. Bytes that are durable only in a commit journal wait for one. So while too many partitions are open,
-these segments are synced, and commit rounds sync segments instead of writing journals. (Kafka holds every
-segment of every partition open.)
+sync. Bytes that are durable only in a commit journal wait for a sync of their segment. So while too many
+partitions are open, such segments are synced, and commit rounds sync segments instead of writing journals.
+(Kafka holds every segment of every partition open.)
 
 Indexes are closed without a sync, and so are segments if there is no group commit. The kernel keeps their
 bytes, and reports a failed write to the next sync of the file.
@@ -57,7 +57,7 @@ class OpenPartitions:
         return len(self._logs)
 
     def prepare_segments(self) -> None:
-        """Have the next segment prepared for partitions whose active segment fills up."""
+        """Request the preparation of the next segment for each partition whose active segment fills up."""
         self.segment_preparation.check(self._logs)
 
     def begin(self, log: PartitionLog) -> None:

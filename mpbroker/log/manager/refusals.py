@@ -49,7 +49,7 @@ def without_room(log_dirs: Iterable[Path]) -> list[Path]:
 
 
 class RefusedProduces:
-    """Whether produce requests are being refused (`is_on`). Times are of the monotonic clock, in seconds."""
+    """Decides when to log refusals and their end. `is_on`: they go on. `now`: monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._log_at = 0.0
@@ -111,7 +111,7 @@ class WaitingPartitions:
             self._no_room = failure.errno
 
     def take_no_room(self) -> int:
-        """Return the latest errno of a partition that found no room since the previous call, or 0."""
+        """Return the errno of the last failure for lack of room since the previous call; 0 if none."""
         error, self._no_room = self._no_room, 0
         return error
 

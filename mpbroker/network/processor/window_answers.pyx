@@ -137,7 +137,7 @@ cdef bint end_written(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Write the answers to the oldest requests, and resume the channel if it waited for that."""
+    """Write the answers to the oldest requests; then resume reading the channel if it waited for them."""
     cdef bint was_full = window_is_full(&t.window, c)
     cdef uint64_t begun_ns = begin_timing(&t.metering)
     cdef int done = 1
