@@ -65,9 +65,9 @@ _log = logging.getLogger("mpbroker.log.recovery")
 
 
 class RecoveredPartition(NamedTuple):
-    """The state of an opened partition, taken by a recovery worker (`of`), used by its log worker (`adopt`).
+    """The state of an opened partition, which a recovery worker sends to the log process.
 
-    No file is open in between.
+    The recovery worker closes the files and makes the state (`of`). The log process applies it (`adopt`).
     """
 
     state: tuple[int, ...]
