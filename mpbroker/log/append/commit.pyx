@@ -360,7 +360,8 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     """If a journal fills up, begin to sync the segments that contain the journal's oldest records.
 
     Each segment is opened again for the sync, since the partition may roll or be removed meanwhile. Nothing
-    is done while `retired` has files: they may be earlier segments, which must be synced first.
+    is done while `retired` has files: these may be earlier segments of the same partitions, which must be
+    synced first.
     """
     cdef int i, n, dir = 0, count = 0
     cdef uint64_t target
