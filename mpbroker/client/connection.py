@@ -117,7 +117,11 @@ class Connection:
         self._left: deque[memoryview] = deque()
 
     def is_ready(self, now_ms: float) -> bool:
-        """Return whether `send` may be called: connected, not throttled or writing, few enough in flight."""
+        """Return whether `send` may be called.
+
+        It may if all steps of connecting are done, the connection neither is throttled nor writes a request,
+        and one more request may be in flight.
+        """
         return (
             self.versions is not None
             and self._sending is None

@@ -56,7 +56,10 @@ class Query:
         return int(found)
 
     def records(self, most: int) -> RecordQuery:
-        """Return the query for records. `most`: bytes of a key, value or header to show. Raises BadQuery."""
+        """Return the query of a request for records. Raises BadQuery.
+
+        The page shows at most `most` bytes of each key, value or header.
+        """
         now_ms = time.time_ns() // 1_000_000
         start = partial(parse_start, now_ms=now_ms)
         return RecordQuery(

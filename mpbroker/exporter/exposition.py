@@ -69,7 +69,7 @@ class Page(Collector):
         unit: float,
         labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """Add a histogram. `bounds`: ascending (bucket's index, bucket's lower bound divided by `unit`)."""
+        """Add a histogram. `bounds`: ascending pairs (bucket's index, its lower bound divided by `unit`)."""
         metric = self._of(family)
         below, at = 0, 0
         for index, bound in bounds:

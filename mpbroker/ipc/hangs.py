@@ -8,7 +8,7 @@ observer is the supervisor or, for the worker processes of a recovery, the log p
 alive     the turn counter moves; the loop of every process turns at least once in a tick
 works     the process uses the CPU. A process with an announced heavy request then counts as alive for up to
           `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, a process in recovery for as long as that takes, the
-          exporter for a quarter of the timeout; for other processes use of the CPU does not count
+          exporter for a quarter of the timeout; any other process counts as silent even if it uses the CPU
 waits     the process is in an uninterruptible sleep of the kernel, which a slow disk causes and no signal can
           end; or it could run, but other processes use all CPUs
 hangs     none of these for handler.hang.timeout.ms, ten times as long in recovery, or a quarter of it in the

@@ -53,7 +53,10 @@ def main() -> None:
 
 
 def interpreters() -> dict[tuple[int, int], str]:
-    """Return {minor version: path}: the running CPython, and the newest patch of others from LEAST on."""
+    """Return the path of one CPython for each (major, minor) version from LEAST on.
+
+    It is the running CPython for its own version, and the newest patch release for other versions.
+    """
     places = [Path(one) for one in os.environ.get("PATH", "").split(os.pathsep) if one]
     candidates = [str(python) for place in places for python in place.glob("python3.*[0-9]")]
     candidates += [str(python) for pattern in KEPT for python in Path.home().glob(pattern)]

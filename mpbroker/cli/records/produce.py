@@ -175,7 +175,7 @@ def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]
 
 
 class Reader(threading.Thread):
-    """A thread that reads ahead, so that sending need not wait for input; at most a few groups of lines."""
+    """A thread that reads up to GROUPS_AHEAD groups of lines ahead, so that sending need not wait."""
 
     def __init__(self, descriptor: int, wakeup: Callable[[], None]) -> None:
         # The command must be able to end while this thread waits for a terminal.
@@ -331,7 +331,7 @@ def _is_there(client: Admin, name: str) -> bool:
 
 
 def _find_topic(client: Admin, name: str) -> Topic:
-    """Return the topic; if it does not exist, have the broker create it and wait until it has leaders."""
+    """Return the topic. If it is missing, request its creation and wait until all partitions have leaders."""
     topic = client.cluster.patiently(partial(_existing, client, name), timeout_ms=PATIENCE_MS)
     if topic is None:
         topic = client.cluster.patiently(partial(_created, client, name), timeout_ms=PATIENCE_MS)

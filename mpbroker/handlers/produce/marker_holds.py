@@ -3,9 +3,9 @@
 A checked batch needs a hold only if the log would accept it after the marker too, as part of the next
 transaction. A hold is ended exactly once, however the request ends. While a log worker is down, ended holds
 are not reported: another log worker may still append batches of the same request. A dead coordinator's holds
-are void. Its successor writes no marker that holds can delay before each handler has reported that all
-batches checked by earlier coordinators are appended or lost (HoldsEnded). The coordinator's side:
-`coordinator/transactions/marker_holds.py`.
+are void. The next coordinator waits until each handler has reported that all batches checked by earlier
+coordinators are appended or lost (HoldsEnded). Until then it writes none of the markers that a hold could
+delay. The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations

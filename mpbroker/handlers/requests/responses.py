@@ -82,7 +82,7 @@ STAMP_MAX_US = (1 << 32) - 1
 
 
 class ResponseInfo(NamedTuple):
-    """Data that a processor gets with a response: a pause, two times of the request, and a log entry.
+    """Data that a processor gets with a response: a pause, two points in time, and a log entry.
 
     `taken_ns`, `local_ns`: when this process took the request, and when the API was done (CLOCK_MONOTONIC); 0
     stands for the time at which the response is sent. `log_entry`: JSON for the request log.
@@ -291,7 +291,7 @@ class Responses:
                 self._arena.free(block, self._sizes.pop(block))
 
     def close_produce(self, job: Produce) -> None:
-        """Close the connection of a produce that may have been appended or not."""
+        """Close the connection of a produce request. Whether its batches were appended is unknown."""
         self._outbox(job.processor).push(
             pack_reply(SlotKind.CLOSE, self._index, job.channel, job.connection, request=job.request)
         )

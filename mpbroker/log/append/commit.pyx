@@ -216,7 +216,7 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
 
 
 cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noexcept nogil:
-    """Return whether a record of that size fits into the flusher's buffer, which grows if `may_grow`."""
+    """Return whether a journal record of `record_bytes` fits into the buffer, which grows if `may_grow`."""
     return (record_bytes <= commit.flusher.buffer_bytes
             or may_grow and flusher_reserve_record(&commit.flusher, record_bytes))
 
@@ -360,7 +360,8 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     """If a journal fills up, begin to sync the segments that contain the journal's oldest records.
 
     Each segment is opened again for the sync, since the partition may roll or be removed meanwhile. Nothing
-    is done while `retired` has files: they may be earlier segments, which must be synced first.
+    is done while `retired` has files: these may be earlier segments of the same partitions, which must be
+    synced first.
     """
     cdef int i, n, dir = 0, count = 0
     cdef uint64_t target
@@ -419,7 +420,7 @@ cdef void finish_background(CommitRef *commit, AnswersRef *answers) noexcept nog
 
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
-    """Return whether the flusher or the background thread has done a round unknown to `finish_rounds`."""
+    """Return whether `finish_rounds` has work: a round or a background sync is over."""
     return (load_done(&commit.flusher) != commit.finished
             or load_done(&commit.background) != commit.background_finished)
 

@@ -1,9 +1,9 @@
 """The work on topics that are being opened or removed, a piece at a time.
 
 A topic may have thousands of partitions, and a client may name a thousand topics. The log worker therefore
-works on them for a while, in the order of the calls, and then appends. Openings and removals take turns, so
-that a deletion does not wait for a large creation. A topic may wait for another topic of the same name that
-is being removed, and for nothing else (`LogManager`).
+works on them for a while, in the order of the calls, and then appends producers' batches again. Openings and
+removals take turns, so that a deletion does not wait for a large creation. A topic may wait for another topic
+of the same name that is being removed, and for nothing else (`LogManager`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TopicWork:
         self._removing.append((call, _removed(message, steps)))
 
     def follow(self, call: Call, steps: Generator[None, None, calls.Message]) -> None:
-        """Queue the steps of another call. They run after all openings that were queued before."""
+        """Queue steps of a call that is no opening or removal. They run after the openings queued before."""
         self._opening.append((call, steps))
 
     def advance(self) -> bool:

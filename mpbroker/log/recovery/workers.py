@@ -5,8 +5,9 @@ plain values (`RecoveredPartition`). The log process alone owns the partition fr
 closed the partition's files.
 
 Any worker may take any partition, so the death of a worker only takes time: its jobs are given to another
-worker, and in the end done by the log process itself. Opening a partition twice has the same result, even if
-the first time was interrupted. A worker that hangs is killed (`ipc.hangs`).
+worker. After some failed tries, or if no worker is left, the log process does a job itself. Opening a
+partition twice has the same result, even if the first time was interrupted. A worker that hangs is killed
+(`ipc.hangs`).
 
 A directory with few entries gets no workers: a fork would take longer. Workers end at once when the log
 process does. Each worker locks a byte of the directory's `.lock`. A successor of the log process waits for
@@ -65,9 +66,9 @@ _log = logging.getLogger("mpbroker.log.recovery")
 
 
 class RecoveredPartition(NamedTuple):
-    """The state of an opened partition, taken by a recovery worker (`of`), used by its log worker (`adopt`).
+    """The state of an opened partition, which a recovery worker sends to the log process.
 
-    No file is open in between.
+    The recovery worker closes the files and makes the state (`of`). The log process applies it (`adopt`).
     """
 
     state: tuple[int, ...]

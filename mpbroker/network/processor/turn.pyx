@@ -509,7 +509,10 @@ cdef class ProcessorTurn:
         self.t.lists.soon = True          # channels that wait for room in the queue may go on
 
     def set_window(self, uint32_t requests) -> None:
-        """Serve `requests` requests of a connection at a time, 1 to WINDOW_MOST. Raise ValueError."""
+        """Serve up to `requests` requests of a connection at a time.
+
+        Raise ValueError unless `requests` is from 1 to WINDOW_MOST.
+        """
         cdef uint32_t before = self.t.window.window_most, i
         cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
