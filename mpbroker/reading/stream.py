@@ -370,9 +370,9 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
 
 
 def _is_lagging(bounds: Bounds, offsets: StreamOffsets) -> bool:
-    """Return whether a partition of `offsets` is missing in `bounds`, or ends there below its offset.
+    """Return whether `bounds` lacks a partition of `offsets`, or has an end below the partition's offset.
 
-    Such an end does not count if the topic was recreated.
+    In a recreated topic, an end below the offset is no lag.
     """
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)
