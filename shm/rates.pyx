@@ -96,7 +96,7 @@ cdef int64_t newest_start(RatesRef *rates, uint64_t key) noexcept nogil:
 
 
 cdef void begin(Sample *sample, int64_t start_ms) noexcept nogil:
-    """Replace an expired sample by a new one. `last_ms` = 0 comes first, so no reader mixes old and new."""
+    """Replace an expired sample by a new one. Set `last_ms` to 0 first, so no reader mixes old and new."""
     store_release(&sample.last_ms, 0)
     store_release(&sample.value, 0)
     store_release(&sample.start_ms, <uint64_t>start_ms)

@@ -48,7 +48,7 @@ cdef class Ring:
         """Empty the ring after its producer or consumer has ended, for the successor of that process.
 
         A running consumer must have taken all slots. A running producer must `rebind` before its next push.
-        Positions are not reset to 0: a consumer that reads meanwhile must see no slots.
+        The head is set to the tail, not both to 0, so a consumer that reads meanwhile sees an empty ring.
         """
         cdef uint64_t tail = load_acquire(self.ref.tail)
         if load_acquire(self.ref.head) != tail:

@@ -47,7 +47,7 @@ SERIES: Final = (
 
 
 class Watch:
-    """Takes and keeps samples. `_sample` and `_health` block, in worker threads. No other method blocks."""
+    """Takes and keeps samples. Only `_sample` and `_health` block, and they run in worker threads."""
 
     def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context

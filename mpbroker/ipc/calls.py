@@ -535,7 +535,10 @@ class Producers(Struct, tag="producers"):
 
 
 class MovePartition(Struct, array_like=True):
-    """A partition to move to log directory number `log_dir`. `topic_id` is zeros for a missing partition."""
+    """A partition to move to log directory number `log_dir`.
+
+    `topic_id` is zeros if the partition does not exist.
+    """
 
     topic: str
     partition: int

@@ -199,7 +199,7 @@ def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of shared memory that depend on settings. `partition_slots`: of all log workers together."""
+    """Sizes of shared memory that depend on settings. `partition_slots`: the total of all log workers."""
 
     partition_slots: int = 16384
     request_limit_bytes: int = 1 << 30  # per processor, until the supervisor gives out another limit

@@ -220,7 +220,10 @@ class Stream:
     def _begin_of(
         self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, bounds: Bounds
     ) -> int:
-        """Return where the batch begins: as in `first`, or at the log start if partition or topic is new."""
+        """Return the offset at which the batch begins in a partition.
+
+        It is that in `first`, but the log start (0 if unknown) for a new partition or a recreated topic.
+        """
         topic = one[0]
         known = first.offsets.get(one)
         is_another = first.of_another(topic, last.topic_ids.get(topic))
@@ -370,9 +373,9 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
 
 
 def _is_lagging(bounds: Bounds, offsets: StreamOffsets) -> bool:
-    """Return whether a partition of `offsets` is missing in `bounds`, or ends there below its offset.
+    """Return whether `bounds` lacks a partition of `offsets`, or has an end below the partition's offset.
 
-    Such an end does not count if the topic was recreated.
+    In a recreated topic, an end below the offset is no lag.
     """
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)

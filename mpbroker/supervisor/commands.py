@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Commands:
-    """Serves commands. `serve` only begins or records changes, so a Tree that waits may call `serve`."""
+    """Serves commands. Changes are only begun or recorded, so `serve` may run while `tree` waits."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, changing: Changing, faulting: Faulting, about: dict[str, Any]
@@ -134,12 +134,12 @@ class CommandsAudit:
             self._log.close()
 
     def follow(self) -> None:
-        """Write how many events the audit log's limit left out in each past minute. Call it regularly."""
+        """Write how many events the audit log's limits left out in each ended minute. Call it regularly."""
         self._audit.follow(monotonic_ms())
         self._log.close()
 
     def close(self) -> None:
-        """Write how many events the limit has left out so far. Call it before the process ends."""
+        """Write how many events the limits have left out so far. Call it before the process ends."""
         self._audit.close()
         self._log.close()
 

@@ -12,7 +12,7 @@ _TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", r
 
 
 class TableError(ValueError):
-    """The page does not fit its tables: a table has no place there, is unknown, or lacks its source."""
+    """The page has no place for a table, or it names a table that is unknown or lacks its data."""
 
 
 def filled(text: str, page: Path, made: Made) -> str:

@@ -153,7 +153,7 @@ def _restore(copy: Copy, log_dirs: Sequence[Path]) -> None:
 def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[Path]]]:
     """Yield a client of the running broker (None: no broker runs), and the log directories.
 
-    The directories of a stopped broker are locked in the block. Raises CliError, OSError.
+    The directories of a stopped broker are locked until the `with` block ends. Raises CliError, OSError.
     """
     named = [Path(name.strip()).absolute() for name in (here.log_dirs or "").split(",") if name.strip()]
     if named and not any(map(has_broker, named)):

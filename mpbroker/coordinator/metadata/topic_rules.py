@@ -67,7 +67,7 @@ def too_many_text(asked: int) -> str:
 
 
 def check_more(topic: MorePartitions, current: int, broker: BrokerConfig) -> int:
-    """Return how many partitions a request adds to a topic that has `current`. Raises Refused."""
+    """Return how many partitions a request adds to a topic with `current` partitions. Raises Refused."""
     if topic.count == current:
         raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if topic.count < current:

@@ -62,7 +62,8 @@ class PendingStep:
 class Step(NamedTuple):
     """The next value of a transactional id. (Kafka: TxnTransitMetadata.)
 
-    `last_epoch`: the previous epoch, with which a client that lost the last answer retries. Not in records.
+    `last_epoch`: the previous epoch. A client that did not get the last answer retries with this epoch.
+    Records do not contain it.
     """
 
     value: TransactionValue

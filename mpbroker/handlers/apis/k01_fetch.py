@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: respond at once, because the answer has `diverging_epoch`."""
+    """The answer for one partition. `more`: it has `diverging_epoch`, so the fetch must not wait."""
 
     answer: Answer
     length: int = 0
@@ -291,7 +291,7 @@ class Fetch:
     def _prefetch(self, cold: NotResident) -> None:
         """Begin to read bytes from the disk, unless this poll has begun enough reads for a full response.
 
-        Bytes that are not read now are read for a later fetch. Raises OSError if an earlier read failed.
+        If it has, a later fetch reads these bytes. Raises OSError if an earlier read failed.
         """
         broker = self.context.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):

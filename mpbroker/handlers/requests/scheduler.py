@@ -15,10 +15,10 @@ from mpbroker.ipc.slots import Request
 
 
 class Scheduler:
-    """The requests of a handler that are done in pieces.
+    """Serves the heavy and long requests of a handler, one piece at a time.
 
-    `begin` serves a heavy request. `long_work` has long requests that wait. `announce(True)` lets processors
-    know that this handler has such work.
+    `begin` starts to serve a heavy request. `long_work` has the long requests that wait. `announce(True)`
+    lets processors know that this handler has such work.
     """
 
     def __init__(

@@ -12,12 +12,12 @@ for the offset map, then from the first segment on for the new segments. Both wa
   last stable offset is not below the end of the cleaned part.
 * Aborted batches are neither in the offset map nor in the new segments. If an aborted batch has the last
   sequence number of its producer, its header stays, without records.
-* A marker stays as long as its transaction has a batch in the log, if only its header. The first walk that
-  finds none sets the marker's delete horizon, and the first walk after that removes the marker. Each walk
-  reads all files from the first segment on, so it does not matter whether the cleaning before was killed.
+* A marker stays as long as its transaction has a batch in the log, even a batch without records. The first
+  walk that finds no such batch sets the marker's delete horizon, and the first walk after the horizon removes
+  the marker. Each walk reads all files from the first segment on, so a killed cleaning does no harm.
 * An index entry stays as long as a walk finds a batch of its transaction, for read_committed consumers. It is
-  removed when the marker gets its horizon, so no entry outlives its marker. Otherwise consumers would discard
-  records that the producer commits later.
+  removed when the marker gets its horizon, so no entry outlives its marker. If one did, consumers would
+  discard records that the producer commits later.
 * Entries and markers agree. If a marker aborts records without an entry, or lies within the range of another
   entry of its producer, an index is damaged, and the log is not cleaned.
 """

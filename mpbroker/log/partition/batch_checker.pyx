@@ -159,7 +159,7 @@ cdef struct Seen:
 
 
 def recall_batches(int fd, int64_t position, int64_t end, Producers producers) -> None:
-    """Add batches in [position, end) that directly precede the oldest known batch of their producer.
+    """Add to each of `producers` its batches in [position, end) that precede its known ones without a gap.
 
     A producer remembers at most five batches. Raises OSError, MemoryError.
     """

@@ -51,10 +51,10 @@ class Believed(NamedTuple):
 
 
 def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Believed | None:
-    """Find the index entries to keep below an offset; None if there are none, or the last matches no batch.
+    """Find the index entries that can be kept: the sound ones whose offsets are less than `below`.
 
-    `below` is the recovery point, or the offset of a snapshot: the indexes were synced up to there. Raises
-    OSError.
+    Return None if there are none, or if the last one matches no batch. `below` is the recovery point, or the
+    offset of a snapshot: the indexes were synced up to there. Raises OSError.
     """
     entries, offset, position = sound_entries(fds[1], base, below, size)
     at = scan.find_offset(fds[0], position, size, offset) if entries else None

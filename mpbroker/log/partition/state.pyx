@@ -76,7 +76,8 @@ cdef class PartitionState:
     ) -> None:
         """Resume a cleanly closed segment at its end, or a replay at a batch that has an index entry.
 
-        The last entries of the indexes are (entries, offset, position) and (entries, timestamp, offset).
+        `last_entry`: the number of entries in `.index`, and the last one's offset and position.
+        `last_time`: the number of entries in `.timeindex`, and the last one's timestamp and offset.
         """
         cdef PartitionCore *core = &self.core
         core.size, core.log_end, core.first_timestamp = position, log_end, first_timestamp
@@ -114,9 +115,10 @@ cdef class PartitionState:
     def end_times(self, last_time: tuple[int, int, int], bint is_final) -> int:
         """Return the number of entries of `.timeindex` to keep after a replay.
 
-        `last_time` is the file's last entry as (entries, timestamp, offset). The entries that the replay made
-        are kept. One more entry is kept if it is what `finish_segment` would write, and `is_final` is True: a
-        snapshot at the log end then shows that the indexes were synced. This saves truncations at a start.
+        `last_time`: the number of entries in the file, and the last entry's timestamp and offset. The entries
+        that the replay made are kept. With `is_final`, one more entry is kept if it is the one that
+        `finish_segment` would write. This saves truncations at a start. `is_final`: a snapshot at the log
+        end shows that the indexes were synced.
         """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
@@ -133,7 +135,7 @@ cdef class PartitionState:
         core.appendable = core.slot.flags == PARTITION_LIVE
 
     def carried(self) -> tuple[int, ...]:
-        """Return what `carry` needs to continue in another process; producers are carried separately."""
+        """Return the state that `carry` loads in another process. Producers are carried separately."""
         cdef PartitionCore *c = &self.core
         return (
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp,
@@ -177,7 +179,7 @@ cdef class PartitionState:
             time_index_add(&core.time_index, core.max_timestamp, core.max_timestamp_offset, True)
 
     def take_refused(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return (refused, entries, last offset) of `.index` and of `.timeindex`.
+        """Return (refused, number of entries, last entry's offset) of `.index` and of `.timeindex`.
 
         `refused` counts the entries refused since the last call because they were not above the last entry.
         """
