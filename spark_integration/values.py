@@ -84,7 +84,7 @@ def decode_column(column: pa.Array, decode: Convert, kind: pa.StructType, mode: 
 def _typed(rows: list[Any], kind: pa.StructType, errors: dict[int, str]) -> pa.StructArray:
     """Make an array of the rows.
 
-    A row that does not fit the type gets no fields, and is noted in `errors`.
+    In a row that does not fit the type, all fields are null; `errors` gets the reason.
     """
     try:
         return pa.array(rows, kind)
@@ -160,8 +160,9 @@ def _in_list(each: Convert) -> Convert:
 def of_text(kind: pa.DataType) -> Convert | None:
     """Return the conversion for a type that a format writes as text: a time (ISO 8601), date or decimal.
 
-    A number is refused as a time, since it may be in s or ms; a float as a decimal, since it is not exact. As
-    integers and floats bools are refused. Returns None for other types.
+    The conversion to a time refuses numbers, which may be in s or ms. The conversion to a decimal refuses
+    floats, which are not exact. For integers and floats, return a conversion that only refuses bools. For
+    other types, return None.
     """
     if pa.types.is_timestamp(kind):
         return _zoned if kind.tz else _unzoned

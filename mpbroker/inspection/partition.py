@@ -21,7 +21,8 @@ from mpbroker.storage.strict_stat import is_there
 class Partition:
     """A partition and its findings.
 
-    `durable`: records below this offset were on disk; None if the checkpoints do not name the partition.
+    `durable`: the checkpoints say that records below this offset are on disk; None if none names the
+    partition.
     `log_start`: the checkpointed log start offset, by default 0.
     """
 

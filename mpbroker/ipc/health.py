@@ -78,7 +78,10 @@ def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[s
 
 
 def _stands_still(memory: SharedMemory, role: int) -> bool:
-    """Return whether a serving process is silent without a heavy request, a disk wait or a lack of CPU."""
+    """Return whether a serving process is silent for no known reason.
+
+    Known reasons are a heavy request, a wait for the disk, and a lack of CPU.
+    """
     if _silent_s(memory, role) <= SERVING_SILENT_S:
         return False
     if topology.is_handler(role) and memory.words("heavy").load(role - topology.FIRST_HANDLER):

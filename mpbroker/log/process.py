@@ -230,7 +230,7 @@ class LogProcess:
 
     @property
     def _is_idle(self) -> bool:
-        """Return whether no work is pending that advances with time or in another thread."""
+        """Return whether the loop may sleep longer: no task, deletion, move or sync is pending."""
         if self.topics or self._tasks or self.manager.open_partitions.awaits_flush:
             return False
         manager = self.manager
@@ -346,7 +346,10 @@ class LogProcess:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
     def _publish_refusals(self, error: int) -> None:
-        """Publish `error` for log directories without room (for all, if none lacks room), 0 for others."""
+        """Publish why each log directory refuses produce requests: `error`, or 0 if it does not refuse them.
+
+        `error` is published for the directories without room, or for all directories if none lacks room.
+        """
         paths = self._log_dirs() if error else []
         paths = without_room(paths) or paths
         for log_dir in self.manager.dirs:
@@ -421,7 +424,10 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish since when (ns) calls have seen the present commit round; 0 if this is the first."""
+        """Publish when a call of this method first saw the present commit round, in ns.
+
+        Publish 0 if this call is the first that sees the round, or if no round waits for the disk.
+        """
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0

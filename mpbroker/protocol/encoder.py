@@ -29,7 +29,7 @@ _SMALL = 33
 
 @cache
 def packers(length_code: str, code: str) -> list[Callable[..., bytes]]:
-    """Return a list in which item N is the `pack` of a length and N values of one type."""
+    """Return a list of `Struct.pack` methods: item N packs a length and N values of type `code`."""
     return [Struct(">" + length_code + code * n).pack for n in range(_SMALL)]
 
 

@@ -375,7 +375,7 @@ def offsets_in_files(directory: Path) -> tuple[int, int]:
 
 
 def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:
-    """Return the high watermark's position in the files; the end of the last whole batch if that is lower."""
+    """Return the high watermark's position in the files, at most the end of the last whole batch."""
     base = max((one for one in bases if one <= high_watermark), default=bases[0])
     with opened(directory, base) as fd:
         size = os.fstat(fd).st_size

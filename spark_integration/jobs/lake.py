@@ -206,7 +206,10 @@ def opened(path: Path) -> Iterator[Lake]:
 
 @contextmanager
 def locked(path: Path, name: str) -> Iterator[None]:
-    """Lock out all other processes. The kernel frees the lock of a killed one. Raises JobError."""
+    """Hold the lock on the file `name` in `path`. Raises JobError if another process holds the lock.
+
+    If a process is killed, the kernel frees its lock.
+    """
     with (path / name).open("a+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

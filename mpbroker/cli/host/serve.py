@@ -26,7 +26,7 @@ def serve(
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    Warnings and errors before the log's first line have the log's format if it is JSON or for journald.
+    If the log's format is JSON or journald's, warnings and errors before its first line have it, too.
     """
     try:
         logs.wanted_level(os.environ)

@@ -93,7 +93,7 @@ class TopicListener(Protocol):
     def creation_failed(self) -> None: ...
 
     def topic_loaded(self) -> None:
-        """Do what has to be done after the topic, or more of its partitions, was read."""
+        """Do what is due when the topic, or partitions of it that were opened later, have been read."""
 
 
 class InternalTopic:
@@ -211,7 +211,7 @@ class InternalTopic:
         self._loader = Loader(self._spec.name, lost, self._shard.contents, table, log_dirs, images)
 
     def _note_unopened(self) -> None:
-        """Log if partitions cannot be opened, and later when all are open. The log workers log reasons."""
+        """Log that some partitions cannot be opened, or that all are open again. Log workers log reasons."""
         before, self._unopened = self._unopened, sum(not one.slot_generation for one in self._images.values())
         if self._unopened and not before:
             log.warning(

@@ -193,6 +193,9 @@ class TransactionChecks:
         return self._again[0][0] if self._again else None
 
     def close_waiting(self) -> None:
-        """Close the connections of waiting requests (a log worker died). Processors count these as lost."""
+        """Close the connections of all waiting requests.
+
+        Call this after the death of a log worker: processors then count all waiting produces as lost.
+        """
         for context in list(self._waiting):
             context.close()

@@ -117,7 +117,7 @@ class Throttling:
         return self._noted(budgets, _longer(of_bytes, self._charge_time(request, budgets.request)))
 
     def charge_fetch(self, request: ReceivedRequest, response_bytes: int) -> Pause:
-        """Charge a Fetch with its response's size, unless the client must pause; return the pause."""
+        """Charge a Fetch's time, and its response's size unless the client must pause; return the pause."""
         if request.slot.flags & SlotFlag.AGAIN:
             return NO_PAUSE  # charged before its response turned out to be unsendable
         budgets = self.budgets(request)
@@ -172,7 +172,10 @@ class Throttling:
 
 
 def _spent_ns(request: ReceivedRequest) -> int:
-    """Return the handler's time plus the processor's (counted since the connection's previous request)."""
+    """Return the handler's time for the request, plus the processor's time for the connection.
+
+    The processor's time is counted from the connection's previous request on.
+    """
     return request.worked_ns + request.slot.network_ns
 
 

@@ -27,7 +27,7 @@ def use_journal(
 
 
 def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
-    """Record that all segments named by an earlier process's records in the journal are synced."""
+    """Record that the segments which an earlier process named in the journal are all synced."""
     turn.commit.journals[log_dir].inherited = NOT_SYNCING
 
 

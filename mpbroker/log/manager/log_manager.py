@@ -169,10 +169,10 @@ class LogManager:
         return EnsuredTopic(topic.topic_id, done)
 
     def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
-        """Return (settings, problem) of a topic that overrides `configs`; None: no problem.
+        """Return (settings, problem) of a topic whose own settings are `configs`; None: no problem.
 
         With a problem, the settings are the broker's defaults. The last result is kept, since topics that are
-        opened together often have the same overrides.
+        opened together often have the same settings of their own.
         """
         if self._last_resolved is None or self._last_resolved[0] != configs:
             try:
@@ -322,7 +322,7 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """Return the log of a partition after an error. If it has no slot yet, show it as offline."""
+        """Return a partition's log after an error. A partition without a slot gets one, marked offline."""
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             return self.logs[slot]

@@ -123,7 +123,7 @@ class ReplicaMover:
         self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
 
     def _bytes_per_s(self) -> float:
-        """Return this worker's share of the limit, which all workers with moves share. Runs in a thread."""
+        """Return how fast this worker may copy: its equal share of the broker's limit. Runs in a thread."""
         moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
         return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
 
@@ -266,7 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the replica renames that are under way have ended. First make the topic unreachable."""
+        """Yield until the replica renames under way have ended. The topic must already be unreachable."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
@@ -353,7 +353,7 @@ class ReplicaMover:
                     return False
 
     def _left_bytes(self, move: Move) -> int:
-        """Return the bytes appended since the last pass began; above LITTLE_BYTES if the log has rolled."""
+        """Return the bytes appended since the last pass began; LITTLE_BYTES + 1 if the log has rolled."""
         state, wanted = move.log.state, move.wanted
         assert wanted is not None
         if state.segment_base != wanted.active:
@@ -416,9 +416,10 @@ class ReplicaMover:
         return True
 
     def _waits_for(self, move: Move, error: OSError) -> bool:
-        """Report a temporary error of the target, such as a full disk. Return False: the move must wait.
+        """Report a temporary error of the target, such as a full disk, and return False.
 
-        Raises _Over if the future replica was removed, or if the error takes the target directory offline.
+        False means that the move must be tried again later. Raises _Over if the future replica was removed,
+        or if the error takes the target directory offline.
         """
         if error.errno == errno.ENOENT and not _is_there(move.copy.future):
             _log.error("%s stays where it is: %s was removed", move.log.directory, move.copy.future)

@@ -27,7 +27,7 @@ assert (
 cdef void count_taken_by(Peers *p, Peer *peer) noexcept nogil:
     """Count the requests that the handler has taken since the last call, and lower `untaken` by their number.
 
-    If `untaken` is 0, do not read `is_request`: later descriptors may have overwritten its entries.
+    If `untaken` is 0, `is_request` is not read: its entries may belong to later descriptors.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
     cdef uint32_t taken = 0

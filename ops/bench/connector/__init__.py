@@ -29,7 +29,7 @@ def _home() -> Path:
 
 
 def is_there() -> bool:
-    """Return whether PySpark and the jars were fetched, so that `python` and `jars` need no network."""
+    """Return whether PySpark and the jars are fetched. If so, `python` and `jars` need no network."""
     return (_home() / "complete").exists()
 
 
