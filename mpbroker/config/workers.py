@@ -113,7 +113,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the content of a small file; None if it cannot be read, because then it sets no limit."""
+    """Return the content of a file of a cgroup; None if it cannot be read, which means no limit."""
     try:
         return path.read_text()
     except OSError:

@@ -107,9 +107,9 @@ class Reader:
     ) -> Generator[Step, None, None]:
         """Yield the offset after each record from `position` on, and the record if it is wanted, else None.
 
-        Ends soon after the scan is over. At unreadable bytes, yields the reason in place of a record, and the
-        offset of the next batch (if unknown, the next offset); then ends. Close the generator unless it is
-        exhausted: it may hold the lock that other requests need to decompress batches.
+        Ends soon after `scan`, its budget, is used up. At unreadable bytes, yields the reason in place of a
+        record, and the offset of the next batch (if unknown, the next offset); then ends. Close the generator
+        unless it is exhausted: it may hold the lock that other requests need to decompress batches.
         """
         if fetched.error_code:
             why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify finds the place"

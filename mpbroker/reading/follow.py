@@ -274,7 +274,10 @@ class LocalFollower:
             self._use_if_current(self._opened())
 
     def _use_if_current(self, catalog: LocalCatalog) -> None:
-        """Use the catalog, unless no broker runs and a known partition is missing, recreated or shorter."""
+        """Use the catalog if it is current.
+
+        It is not if no broker runs, and one of the known partitions is missing, recreated or shorter in it.
+        """
         if None in catalog.brokers.values():
             found = catalog.bounds(selected(catalog, self._options))
             for one, known in self._bounds.items():

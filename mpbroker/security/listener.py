@@ -167,7 +167,7 @@ def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecurityS
 def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecurity:
     """Return the security of a listener that is added to a running broker. Raises SecurityError.
 
-    The settings are those of `settings_of`.
+    It is made from the settings that `settings_of` returns for the listener.
     """
     name, protocol = listener.name, listener.protocol
     known = {**config.listener_security, **settings_of(listener, config)}

@@ -58,7 +58,7 @@ class Pointers:
         self.name(config.listeners)
 
     def name(self, listeners: Iterable[Listener]) -> None:
-        """Set the bound listeners that the pointers name. If they differ, the next `write` writes them."""
+        """Set the bound listeners of the pointer files. If any differs, the next `write` writes the files."""
         addresses = {one.name: str(one).partition("://")[2] for one in listeners}
         if addresses != self._pointer.listeners:
             self._pointer.listeners = addresses

@@ -304,9 +304,9 @@ def fields(
 
 
 class Topics:
-    """The topic of a load on each broker. A broker's forms share the topic.
+    """The topics of a load, one on each broker: plain, TLS and SASL listeners of a broker share it.
 
-    For a load of large produces, each turn makes a new topic and deletes it, or the disk would fill up.
+    For a load of large produces, each round makes a new topic and deletes it, or the disk would fill up.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -132,7 +132,7 @@ def copy_of(group: AskedGroup, topics: list[AskedTopic] | None) -> AskedGroup:
 
 
 def parts_of(groups: list[AskedGroup]) -> Iterator[list[tuple[int, AskedGroup]]]:
-    """Yield lists of (index, group) to ask the coordinator for together; at least one list, perhaps empty."""
+    """Split the groups into lists of (index, group), one for each call of the coordinator, at least one."""
     part: list[tuple[int, AskedGroup]] = []
     size = 0
     for number, group in enumerate(groups):

@@ -64,7 +64,7 @@ class TopicWork:
         self._opening.append((call, steps))
 
     def advance(self) -> bool:
-        """Do a piece of work on the first opening and the first removal. Return whether any was pending."""
+        """Do a piece of work on the oldest opening and the oldest removal. Return whether any was pending."""
         self._awaiting = 0
         had_work = bool(self)
         self._advance(self._opening, "opened")

@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage. While a damaged partition's directory cannot be read, clear no word."""
+        """Publish the damage word of each partition. While a damaged one cannot be read, clear no word."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]

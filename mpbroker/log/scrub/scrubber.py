@@ -159,7 +159,7 @@ class SegmentScrub:
         self._check_place()
 
     def _fit(self, epochs: Epochs) -> bool:
-        """Return whether the checkpoint's epochs agree with the first batch of this segment or the next."""
+        """Return whether the checkpoint's epochs agree with the first batch of this or the next segment."""
         if not epochs:
             return False
         seen = [header_of(self._file.read(0, BATCH_HEADER_BYTES))] if self._size >= BATCH_HEADER_BYTES else []
