@@ -1,6 +1,9 @@
 package io.mpbroker.spark;
 
 import java.util.Map;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.SaveMode;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
@@ -14,6 +17,11 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * tables that support batch writes take only append and overwrite.
  */
 public final class PythonSink implements TableProvider {
+  /** Appends the rows to topics. */
+  static void append(Dataset<Row> rows, Map<String, String> options) {
+    rows.write().format(PythonSink.class.getName()).mode(SaveMode.Append).options(options).save();
+  }
+
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
     return SourceTable.inferSchema(options);

@@ -13,6 +13,7 @@ import org.apache.spark.sql.sources.CreatableRelationProvider;
 import org.apache.spark.sql.sources.DataSourceRegister;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Is what Spark finds for {@code format("mpbroker")} if this jar is on its class path.
@@ -64,7 +65,7 @@ public final class Source implements DataSourceRegister, TableProvider, Creatabl
     if (mode == SaveMode.Overwrite || mode == SaveMode.Ignore) {
       throw new Failures.ModeRefused(mode);
     }
-    rows.write().format(PythonSink.class.getName()).mode(SaveMode.Append).options(options).save();
+    PythonSink.append(rows, CollectionConverters.asJava(options));
     return new Written(context, rows.schema());
   }
 

@@ -45,7 +45,7 @@ record TopicWrite(Write python, CaseInsensitiveStringMap options) implements V1W
       if (overwrite) {
         throw new Failures.ModeRefused(SaveMode.Overwrite);
       }
-      rows.write().format(PythonSink.class.getName()).mode(SaveMode.Append).options(options).save();
+      PythonSink.append(rows, options.asCaseSensitiveMap());
     };
   }
 
