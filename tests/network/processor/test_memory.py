@@ -55,10 +55,10 @@ def test_the_second_of_two_big_requests_is_let_in_and_the_third_waits(make_rig: 
     send_all(rig, clients[1:2], [big(1)])
     first, second = rig.requests_taken()
     assert (first.correlation, second.correlation) == (0, 1)
+    before_ns = time.monotonic_ns()
     send_all(rig, clients[2:], [big(2)])
     assert rig.requests_taken() == []
     assert rig.counter(Counter.COUNT_MEMORY_FULL) == 1, "who waits is not tried again and again"
-    before_ns = time.monotonic_ns()
     # Not one sleep: what an answer frees is used in the same turn.
     rig.answer(first, answer_frame(0))
     rig.turn.turn(0)
@@ -70,7 +70,7 @@ def test_the_second_of_two_big_requests_is_let_in_and_the_third_waits(make_rig: 
     third = resume(rig, clients[2], big(2))
     assert third.correlation == 2
     depleted_ns = rig.counter(Counter.COUNT_MEMORY_DEPLETED_NS)
-    assert 0 < depleted_ns < time.monotonic_ns() - before_ns + 5_000_000_000
+    assert 0 < depleted_ns <= time.monotonic_ns() - before_ns
 
 
 def resume(rig: Rig, client: socket.socket, whole: bytes) -> Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,8 +38,23 @@ def took_ns(do: Callable[[], object]) -> int:
     return time.monotonic_ns() - begun_ns
 
 
+def least_ns(ask: Callable[[], Request], times: int = 20) -> int:
+    """Return the least time told for requests that are alike: the system may stop the turn of any one."""
+    return min(ask().network_ns for _ in range(times))
+
+
 def small() -> bytes:
     return frame(METADATA, 8, 0)
+
+
+def exchange(rig: Rig, client: socket.socket) -> Request:
+    """Send a small request, answer it, and return it."""
+    client.sendall(small())
+    (request,) = rig.await_requests()
+    rig.answer(request, answer_frame(0))
+    rig.step()
+    receive(client, 8)
+    return request
 
 
 def big() -> bytes:
@@ -82,30 +98,20 @@ def test_receiving_counts_for_the_request_and_sending_for_the_next(rig: Rig) -> 
     assert 0 < requests[1].network_ns <= spent_ns
     # What was told is told once.
     rig.answer(requests[1], answer_frame(0))
-    client.sendall(small())
-    spent_ns = took_ns(lambda: requests.extend(rig.await_requests()))
-    assert requests[2].network_ns < requests[1].network_ns
+    rig.step()
+    receive(client, 8)
+    assert least_ns(lambda: exchange(rig, client)) < requests[1].network_ns
 
 
 def test_what_is_less_than_a_unit_adds_up(rig: Rig) -> None:
     limit_time(rig)
     client = rig.connect()
     told = []
-
-    def one() -> None:
-        client.sendall(small())
-        (request,) = rig.await_requests()
-        told.append(request.network_ns)
-        rig.answer(request, answer_frame(0))
-        rig.step()
-        receive(client, 8)
-
-    spent_ns = took_ns(lambda: [one() for _ in range(400)])
+    spent_ns = took_ns(lambda: told.extend(exchange(rig, client).network_ns for _ in range(400)))
     assert 0 < sum(told) <= spent_ns
     limit_time(rig, False)
-    one()
-    one()
-    assert told[-1] == 0
+    exchange(rig, client)
+    assert exchange(rig, client).network_ns == 0
 
 
 def test_of_each_connection_its_own_time(rig: Rig) -> None:
@@ -114,8 +120,7 @@ def test_of_each_connection_its_own_time(rig: Rig) -> None:
     request = rig.ask_in_pieces(busy, big())
     assert request.network_ns > 0
     rig.answer(request, answer_frame(0))
-    idle.sendall(small())
-    assert rig.await_requests()[0].network_ns < request.network_ns
+    assert least_ns(lambda: exchange(rig, idle)) < request.network_ns
 
 
 def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, segment: Path) -> None:
@@ -139,16 +144,23 @@ def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, segme
 
 def test_a_handshake_counts_for_the_first_request(secure: SecureRig) -> None:
     limit_time(secure)
-    clients = []
-    spent_ns = took_ns(lambda: clients.append(secure.handshake()))
-    (client,) = clients
-    first = secure.ask(client, small())
+    clients, requests = [], []
+
+    def meet_and_ask() -> None:
+        clients.append(secure.handshake())
+        requests.append(secure.ask(clients[0], small()))
+
+    spent_ns = took_ns(meet_and_ask)
+    (client,), (first,) = clients, requests
+
+    def ask_again() -> Request:
+        secure.answer(requests.pop(), answer_frame(0))
+        secure.step()
+        requests.append(secure.ask(client, small()))
+        return requests[0]
+
     # It signs; nothing that a request does takes as long.
-    assert 100_000 < first.network_ns < spent_ns + 100_000_000
-    secure.answer(first, answer_frame(0))
-    secure.step()
-    second = secure.ask(client, small())
-    assert 0 < second.network_ns < first.network_ns
+    assert least_ns(ask_again) < first.network_ns <= spent_ns
 
 
 def test_a_login_counts_and_then_the_turn_does(secure: SecureRig) -> None:
