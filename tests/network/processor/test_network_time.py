@@ -106,7 +106,7 @@ def test_receiving_counts_for_the_request_and_sending_for_the_next(rig: Rig) -> 
 def test_what_is_less_than_a_unit_adds_up(rig: Rig) -> None:
     limit_time(rig)
     client = rig.connect()
-    told = []
+    told: list[int] = []
     spent_ns = took_ns(lambda: told.extend(exchange(rig, client).network_ns for _ in range(400)))
     assert 0 < sum(told) <= spent_ns
     limit_time(rig, False)
@@ -178,7 +178,7 @@ def test_more_than_a_descriptor_holds_is_told_later(secure: SecureRig) -> None:
     channel, connection = secure.by_client[client]
     secure.secure.channels.native.spent(channel, connection, NS_MAX + 500_000_000)
     secure.secure.channels.native.spent(channel, connection + 1, NS_MAX)
-    told = []
+    told: list[int] = []
     for _ in range(3):
         request = secure.ask(client, small())
         told.append(request.network_ns)
