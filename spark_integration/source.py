@@ -5,6 +5,7 @@ PySpark imports this in several kinds of processes, so modules that plan or read
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -39,6 +40,9 @@ _WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
     spark.StringEndsWith: "ends",
     spark.StringContains: "contains",
 }
+
+# The JVM reader sets this option of a stream, true if all executors are on its host. (Java: LogStreamScan.)
+DESCRIBE_PLANS: Final = "describeplans"
 
 AdmissionControl: type
 try:
@@ -157,10 +161,19 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._decoding = check_schema(schema, options)
-        self._options = parse_options(dict(options), streaming=True)
+        given = dict(options)
+        described = given.pop(DESCRIBE_PLANS, None)
+        self._decoding = check_schema(schema, given)
+        self._options = parse_options(given, streaming=True)
         self._schema = schema
         self._run: Stream | None = None
+        self._is_described = described is not None
+        self._declined: str | None = None
+        if self._is_described:
+            from spark_integration.jvm.planner import reason_for_python
+
+            here = described == "true"
+            self._declined = reason_for_python(given, self._options, executors_are_here=here)
         if AdmissionControl is object and self._options.is_limited:
             raise OptionError("this Spark cannot limit a batch: leave …PerTrigger away, or use Spark 4.2")
         if AdmissionControl is object and self._options.commit_group_id is not None:
@@ -200,8 +213,20 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._stream().prepare_available_now()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SparkTask]:
-        return [SparkTask(one) for one in self._stream().plan(start, end)]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[spark.InputPartition]:
+        """Return the tasks of a batch, after a partition that describes them if the JVM asked for it."""
+        planned = self._stream().plan(start, end)
+        tasks: list[spark.InputPartition] = [SparkTask(one) for one in planned]
+        if not self._is_described:
+            return tasks
+        from mpbroker.reading.manifest import manifest_of
+
+        if self._declined:
+            manifest: dict[str, Any] = {"declined": self._declined}
+        else:
+            manifest = manifest_of(planned, _patient(self._options))
+        description = spark.InputPartition(json.dumps(manifest).encode())
+        return [description, *tasks] if "declined" in manifest else [description]
 
     def read(self, partition: spark.InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self._schema, _patient(self._options), self._decoding)
@@ -224,7 +249,7 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         return self._run
 
 
-class RefusedStreamReader(spark.DataSourceStreamReader):
+class RefusedStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # type: ignore[misc]
     """Replaces a reader whose creation failed; raises the creation's error when Spark first calls it.
 
     Without this object PySpark would try to stop a missing reader, and report that failure first.
@@ -237,6 +262,7 @@ class RefusedStreamReader(spark.DataSourceStreamReader):
         raise self._error
 
     initialOffset = latestOffset = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815
+    getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815
 
 
 def _patient(options: ReadOptions) -> ReadOptions:

@@ -137,10 +137,11 @@ class Stream:
     def committed(self, end: Mapping[str, Any]) -> None:
         """Record that Spark has finished all batches up to this end.
 
-        Spark calls this late, and never for a run's last batch.
+        Spark calls this late, and never for a run's last batch: only the JVM reader does, when the run stops.
         """
         if self._progress is not None:
-            self._progress.reached(parse_offsets(end).offsets)
+            found = self._parsed(end)
+            self._progress.reached(found.offsets, is_last=found is self._last_end)
 
     def close(self) -> None:
         if self._follower is not None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from typing import IO, Any
 
 from pyspark.sql.types import StructType
 from pyspark.sql.worker.utils import worker_run
 
 from mpbroker.reading.manifest import manifest_of
-from mpbroker.reading.options import parse_options
+from mpbroker.reading.options import ReadOptions, parse_options
 from spark_integration.schema import value_format
 from spark_integration.source import MpbrokerDataSource, SparkTask
 
@@ -27,17 +28,27 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
     The answer is {"declined": why} if only Python can read the query. Raises what the Python source raises.
     """
     options = parse_options(request["options"])
-    if value_format(request["options"]) is not None:
-        return {"declined": "valueFormat is set, and Python decodes values"}
     if options.filter_pushdown:
         return {"declined": "filterPushdown is set, and Python plans by the query's conditions"}
-    if options.read_mode == "remote":
-        return {"declined": "readMode is remote"}
-    if options.bootstrap_servers is not None and not request["executorsAreHere"]:
-        return {"declined": "tasks on other hosts may have to fetch"}
+    declined = reason_for_python(request["options"], options, executors_are_here=request["executorsAreHere"])
+    if declined is not None:
+        return {"declined": declined}
     schema = StructType.fromJson(json.loads(request["schema"]))
     reader = MpbrokerDataSource(request["options"]).reader(schema)
     return manifest_of([task.range for task in reader.partitions() if isinstance(task, SparkTask)], options)
+
+
+def reason_for_python(
+    given: Mapping[str, str], options: ReadOptions, *, executors_are_here: bool
+) -> str | None:
+    """Return why only Python can read a batch or a stream; None if the JVM can."""
+    if value_format(given) is not None:
+        return "valueFormat is set, and Python decodes values"
+    if options.read_mode == "remote":
+        return "readMode is remote"
+    if options.bootstrap_servers is not None and not executors_are_here:
+        return "tasks on other hosts may have to fetch"
+    return None
 
 
 def _main(infile: IO[bytes], outfile: IO[bytes]) -> None:

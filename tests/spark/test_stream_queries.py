@@ -58,10 +58,16 @@ def rows(tmp_path: Path) -> Rows:
     return Rows(tmp_path / "checkpoint")
 
 
+@pytest.fixture(params=[True, False], ids=["jvm", "python"])
+def accelerated(request: pytest.FixtureRequest) -> bool:
+    found: bool = request.param
+    return found
+
+
 @pytest.fixture
-def reader(spark: SparkSession, log_dir: Path) -> DataStreamReader:
+def reader(spark: SparkSession, log_dir: Path, accelerated: bool) -> DataStreamReader:
     options = {"log.dir": str(log_dir), "subscribe": "events", "startingOffsets": "earliest"}
-    return spark.readStream.format("mpbroker").options(**options)
+    return spark.readStream.format("mpbroker").options(accelerated=accelerated, **options)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ final class Compatibility {
           new Use(SQL + "errors.QueryCompilationErrors", "pythonDataSourceError"),
           new Use(SQL + "execution.datasources.DataSourceManager", "dataSourceExists", "lookupDataSource"),
           new Use(SQL + "execution.datasources.v2.python.PythonDataSourceV2", "setShortName", "getTable"),
+          new Use(SQL + "execution.datasources.v2.python.PythonStreamingInputPartition", "pickedPartition"),
           new Use(SQL + "execution.datasources.v2.python.PythonTable", "newScanBuilder", "newWriteBuilder"),
           new Use(SQL + "execution.datasources.v2.python.UserDefinedPythonDataSource", "dataSourceCls"),
           // Spark 4.1 has no runnerConf, and its Python workers another protocol.
@@ -49,6 +50,8 @@ final class Compatibility {
           new Use(SQL + "internal.SessionState", "dataSourceManager"),
           new Use("com.fasterxml.jackson.databind.ObjectMapper"),
           new Use("net.razorvine.pickle.Pickler"),
+          new Use("net.razorvine.pickle.Unpickler"),
+          new Use("net.razorvine.pickle.objects.ClassDict"),
           new Use("scala.collection.immutable.Map$Map1"));
 
   private static final boolean COMPLETE = isComplete(USES);

@@ -7,6 +7,7 @@ import java.util.OptionalLong;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
@@ -85,6 +86,16 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     }
     long bytes = rows * width + (stored ? tasks.stream().mapToLong(LogRange::bytes).sum() : 0);
     return new Estimate(OptionalLong.of(Math.max(bytes, 1)), OptionalLong.of(rows));
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return ReadMetrics.all();
+  }
+
+  /** Returns what reads the columns of a schema in ranges of any plan. */
+  static PartitionReaderFactory readers(Manifest.Rules rules, StructType schema) {
+    return new Readers(rules, schema, false, Long.MAX_VALUE);
   }
 
   private record Estimate(OptionalLong sizeInBytes, OptionalLong numRows) implements Statistics {}

@@ -1,7 +1,6 @@
 package io.mpbroker.spark;
 
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
-import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
@@ -11,6 +10,7 @@ import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
@@ -27,6 +27,7 @@ final class LogScanBuilder
         SupportsPushDownRequiredColumns,
         SupportsPushDownAggregates,
         SupportsPushDownLimit {
+  private final PythonTable table;
   private final ScanBuilder python;
   private final CaseInsensitiveStringMap options;
   private final StructType schema;
@@ -35,10 +36,11 @@ final class LogScanBuilder
   private boolean counts;
   private long limit = Long.MAX_VALUE;
 
-  LogScanBuilder(ScanBuilder python, CaseInsensitiveStringMap options, Column[] columns) {
-    this.python = python;
+  LogScanBuilder(PythonTable table, CaseInsensitiveStringMap options) {
+    this.table = table;
+    this.python = table.newScanBuilder(options);
     this.options = options;
-    this.schema = CatalogV2Util.v2ColumnsToStructType(columns);
+    this.schema = CatalogV2Util.v2ColumnsToStructType(table.columns());
     this.pruned = schema;
   }
 
@@ -106,7 +108,7 @@ final class LogScanBuilder
     return isOurs() ? new LogScan(manifest, pruned, counts, limit) : python.build();
   }
 
-  ScanBuilder python() {
-    return python;
+  Scan buildStream() {
+    return new LogStreamScan(table, options, schema);
   }
 }

@@ -31,8 +31,7 @@ final class QueryScan implements Scan, SupportsReportStatistics {
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
-    Failures.reportPython("the JVM reader does not read streams");
-    decided = builder.python().build();
+    decided = builder.buildStream();
     return decided.toMicroBatchStream(checkpoint);
   }
 

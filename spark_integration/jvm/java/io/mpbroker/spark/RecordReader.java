@@ -2,6 +2,7 @@ package io.mpbroker.spark;
 
 import io.mpbroker.spark.Failures.Malformed;
 import java.io.IOException;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
@@ -20,6 +21,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   private BatchHeader kept;
   private ColumnarBatch batch;
   private long seen;
+  private long bytes;
 
   /** Reads the columns of the schema, and ends after about `limit` rows. */
   RecordReader(LogRange range, Manifest.Rules rules, StructType schema, long limit) throws IOException {
@@ -68,15 +70,16 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   }
 
   private int take(BatchHeader header, int rows) {
+    bytes += header.length();
     try {
-      int bytes = header.length() - BatchHeader.BYTES;
+      int unpacked = header.length() - BatchHeader.BYTES;
       long address = cursor.address();
-      if (header.codec() != 0 && bytes > 0) {
+      if (header.codec() != 0 && unpacked > 0) {
         codecs.unpack(header.codec(), cursor.records());
-        bytes = codecs.size();
-        address = arena.add(codecs.bytes(), bytes);
+        unpacked = codecs.size();
+        address = arena.add(codecs.bytes(), unpacked);
       }
-      return decoder.decode(header, address, bytes, rows);
+      return decoder.decode(header, address, unpacked, rows);
     } catch (Malformed error) {
       throw cursor.corrupt(error.getMessage());
     }
@@ -85,6 +88,15 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   @Override
   public ColumnarBatch get() {
     return batch;
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return new CustomTaskMetric[] {
+      new ReadMetrics.Value(ReadMetrics.Bytes.NAME, bytes),
+      new ReadMetrics.Value(ReadMetrics.RecordsOfFiles.NAME, seen),
+      new ReadMetrics.Value(ReadMetrics.RecordsFetched.NAME, 0)
+    };
   }
 
   @Override

@@ -19,7 +19,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Wraps the table of the Python source: this jar plans its batch scans, Python does everything else. */
+/** Wraps the table of the Python source: this jar reads, Python plans and writes. */
 final class SourceTable implements Table, SupportsRead, SupportsWrite {
   /** Names the option of a read, and the setting of a session, that are false to leave reads to Python. */
   private static final String OPTION = "accelerated";
@@ -81,11 +81,10 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    ScanBuilder theirs = python.newScanBuilder(options);
     String ofSession = SparkSession.active().conf().get(SETTING, "true");
     return options.getBoolean(OPTION, Boolean.parseBoolean(ofSession))
-        ? new LogScanBuilder(theirs, options, python.columns())
-        : theirs;
+        ? new LogScanBuilder(python, options)
+        : python.newScanBuilder(options);
   }
 
   @Override

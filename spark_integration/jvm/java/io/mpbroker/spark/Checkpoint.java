@@ -1,0 +1,55 @@
+package io.mpbroker.spark;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalLong;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+
+/** Reads the checkpoint of a query. (Spark: CommitLog, OffsetSeqLog.) */
+record Checkpoint(String sourceDirectory, Configuration configuration) {
+  private static final String NO_OFFSET = "-";
+
+  /** Returns the end of the last finished batch in this source; nothing if no batch was finished. */
+  Optional<String> committed() {
+    Path source = new Path(sourceDirectory);
+    Path root = source.getParent().getParent();
+    try {
+      FileSystem files = root.getFileSystem(configuration);
+      OptionalLong batch =
+          Arrays.stream(files.listStatus(new Path(root, "commits")))
+              .map(file -> file.getPath().getName())
+              .filter(name -> name.matches("[0-9]+"))
+              .mapToLong(Long::parseLong)
+              .max();
+      if (batch.isEmpty()) {
+        return Optional.empty();
+      }
+      try (InputStream in = files.open(new Path(root, "offsets/" + batch.getAsLong()))) {
+        return offset(new String(in.readAllBytes(), StandardCharsets.UTF_8).lines().toList(), source.getName());
+      }
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+  }
+
+  /** Finds the offset of a source below the version and the metadata: by its number, or in version 2 by its name. */
+  private static Optional<String> offset(List<String> lines, String source) {
+    String found = NO_OFFSET;
+    if (lines.get(0).equals("v2")) {
+      String prefix = source + ":";
+      found =
+          lines.stream().skip(2).filter(one -> one.startsWith(prefix)).findFirst().map(one -> one.substring(prefix.length()))
+              .orElse(NO_OFFSET);
+    } else if (lines.get(0).equals("v1")) {
+      found = lines.get(2 + Integer.parseInt(source));
+    }
+    return found.equals(NO_OFFSET) ? Optional.empty() : Optional.of(found);
+  }
+}

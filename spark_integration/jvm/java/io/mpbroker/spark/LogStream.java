@@ -1,0 +1,175 @@
+package io.mpbroker.spark;
+
+import io.mpbroker.spark.Manifest.Rules;
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.Optional;
+import net.razorvine.pickle.Unpickler;
+import net.razorvine.pickle.objects.ClassDict;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Reads the micro-batches of a streaming query in the JVM.
+ *
+ * <p>The Python stream decides offsets and limits, so a checkpoint has the same form whoever reads. Its plan of
+ * a batch begins with a partition that describes the batch for this reader. (Python: MpbrokerStreamReader.)
+ */
+final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
+  private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
+
+  private final SupportsTriggerAvailableNow python;
+  private final MicroBatchStream pythonBatches;
+  private final StructType schema;
+  private final String description;
+  private final Checkpoint checkpoint;
+  private Offset latest;
+  private Plan plan;
+
+  /** `checkpoint` is null for a query that commits to no group. */
+  LogStream(MicroBatchStream python, StructType schema, String description, Checkpoint checkpoint) {
+    this.python = (SupportsTriggerAvailableNow) python;
+    this.pythonBatches = python;
+    this.schema = schema;
+    this.description = description;
+    this.checkpoint = checkpoint;
+  }
+
+  /** Holds the tasks of a batch. {@code rules} is null, and {@code readers} is Python's, if Python reads it. */
+  private record Plan(
+      String start, String end, InputPartition[] tasks, Rules rules, PartitionReaderFactory readers) {}
+
+  @Override
+  public Offset initialOffset() {
+    return python.initialOffset();
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return python.deserializeOffset(json);
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    return python.getDefaultReadLimit();
+  }
+
+  @Override
+  public void prepareForTriggerAvailableNow() {
+    python.prepareForTriggerAvailableNow();
+  }
+
+  @Override
+  public Offset latestOffset() {
+    throw new UnsupportedOperationException("latestOffset(Offset, ReadLimit) is called instead");
+  }
+
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    return python.latestOffset(start, limit);
+  }
+
+  @Override
+  public Offset reportLatestOffset() {
+    latest = python.reportLatestOffset();
+    return latest;
+  }
+
+  /** Returns the lag behind the latest offsets in the form of Kafka's source. (Spark: KafkaMicroBatchStream.) */
+  @Override
+  public Map<String, String> metrics(Optional<Offset> consumed) {
+    return consumed.isEmpty() || latest == null ? Map.of() : Progress.lag(consumed.get().json(), latest.json());
+  }
+
+  /** Plans a batch. Spark may ask more than once. */
+  @Override
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    if (plan == null || !plan.start().equals(start.json()) || !plan.end().equals(end.json())) {
+      plan = planned(start, end);
+    }
+    return plan.tasks();
+  }
+
+  private Plan planned(Offset start, Offset end) {
+    InputPartition[] found = pythonBatches.planInputPartitions(start, end);
+    Manifest manifest = described(found[0]);
+    if (manifest.declined() == null) {
+      return new Plan(
+          start.json(), end.json(), manifest.tasks().toArray(new InputPartition[0]), manifest.rules(), null);
+    }
+    Failures.reportPython(manifest.declined());
+    InputPartition[] theirs = Arrays.copyOfRange(found, 1, found.length);
+    return new Plan(start.json(), end.json(), theirs, null, pythonBatches.createReaderFactory());
+  }
+
+  private static Manifest described(InputPartition first) {
+    try {
+      byte[] pickled = ((PythonStreamingInputPartition) first).pickedPartition();
+      return Manifest.parse((byte[]) ((ClassDict) new Unpickler().loads(pickled)).get("value"));
+    } catch (IOException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  /** Returns what reads the tasks of the batch that was planned last. */
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return plan.readers() != null ? new ByPython(plan.readers()) : LogScan.readers(plan.rules(), schema);
+  }
+
+  @Override
+  public void commit(Offset end) {
+    python.commit(end);
+  }
+
+  /** Ends the run. Spark does not commit the last batch of a run to its source, so this does if it was finished. */
+  @Override
+  public void stop() {
+    try {
+      if (checkpoint != null) {
+        checkpoint.committed().map(this::deserializeOffset).ifPresent(this::commit);
+      }
+    } catch (RuntimeException error) {
+      // Spark interrupts a call in progress, which closes the connection to Python. That call told Python the end.
+      LOG.debug("The end of the last batch was not committed", error);
+    } finally {
+      python.stop();
+    }
+  }
+
+  @Override
+  public String toString() {
+    return description;
+  }
+
+  /** Reads rows of Python, which has no columnar batches. */
+  private record ByPython(PartitionReaderFactory readers) implements PartitionReaderFactory {
+    @Override
+    public boolean supportColumnarReads(InputPartition partition) {
+      return false;
+    }
+
+    @Override
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
+      return readers.createReader(partition);
+    }
+
+    @Override
+    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+      throw new UnsupportedOperationException("Python reads rows");
+    }
+  }
+}

@@ -1,0 +1,54 @@
+package io.mpbroker.spark;
+
+import java.util.HashMap;
+import java.util.Map;
+import java.util.stream.Stream;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** Makes the stream of a query. Each batch decides whether its tasks read in the JVM or in Python. */
+final class LogStreamScan implements Scan {
+  /** Has Python describe its plans for this reader. The value says whether all executors are on this host. (Python: source.py.) */
+  private static final String DESCRIBE = "describePlans";
+
+  private final CaseInsensitiveStringMap options;
+  private final StructType schema;
+  private final Scan python;
+
+  LogStreamScan(PythonTable table, CaseInsensitiveStringMap options, StructType schema) {
+    this.options = options;
+    this.schema = schema;
+    Map<String, String> given = new HashMap<>(options.asCaseSensitiveMap());
+    given.put(DESCRIBE, Boolean.toString(Hosts.executorsAreHere(SparkSession.active())));
+    python = table.newScanBuilder(new CaseInsensitiveStringMap(given)).build();
+  }
+
+  @Override
+  public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    Checkpoint read =
+        options.containsKey("commitGroupId")
+            ? new Checkpoint(checkpoint, SparkSession.active().sessionState().newHadoopConf())
+            : null;
+    return new LogStream(python.toMicroBatchStream(checkpoint), schema, Progress.describe(options), read);
+  }
+
+  @Override
+  public StructType readSchema() {
+    return schema;
+  }
+
+  @Override
+  public String description() {
+    return Progress.describe(options) + " by its JVM reader";
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return Stream.of(ReadMetrics.all(), python.supportedCustomMetrics()).flatMap(Stream::of).toArray(CustomMetric[]::new);
+  }
+}
