@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, check_options, parse_options, pushes_filters
+from spark_integration.jvm.choice import reason_for_python
 from spark_integration.schema import VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
 
@@ -170,8 +171,6 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         self._is_described = described is not None
         self._declined: str | None = None
         if self._is_described:
-            from spark_integration.jvm.planner import reason_for_python
-
             here = described == "true"
             self._declined = reason_for_python(given, self._options, executors_are_here=here)
         if AdmissionControl is object and self._options.is_limited:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
 from typing import IO, Any
 
 from pyspark.sql.types import StructType
 from pyspark.sql.worker.utils import worker_run
 
 from mpbroker.reading.manifest import manifest_of
-from mpbroker.reading.options import ReadOptions, parse_options
-from spark_integration.schema import value_format
+from mpbroker.reading.options import parse_options
+from spark_integration.jvm.choice import reason_for_python
 from spark_integration.source import MpbrokerDataSource, SparkTask
 
 _LENGTH = struct.Struct(">i")
@@ -36,19 +35,6 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
     schema = StructType.fromJson(json.loads(request["schema"]))
     reader = MpbrokerDataSource(request["options"]).reader(schema)
     return manifest_of([task.range for task in reader.partitions() if isinstance(task, SparkTask)], options)
-
-
-def reason_for_python(
-    given: Mapping[str, str], options: ReadOptions, *, executors_are_here: bool
-) -> str | None:
-    """Return why only Python can read a batch or a stream; None if the JVM can."""
-    if value_format(given) is not None:
-        return "valueFormat is set, and Python decodes values"
-    if options.read_mode == "remote":
-        return "readMode is remote"
-    if options.bootstrap_servers is not None and not executors_are_here:
-        return "tasks on other hosts may have to fetch"
-    return None
 
 
 def _main(infile: IO[bytes], outfile: IO[bytes]) -> None:

@@ -592,7 +592,7 @@ def test_queries_that_are_left_to_python(spark: SparkSession, log_dir: Path, fak
     assert decoded.where("value._corrupt IS NOT NULL").count() == 10
 
 
-def test_streams_and_writes_keep_the_python_source(
+def test_explain_names_the_reader_of_a_stream_and_writes_keep_the_python_sink(
     spark: SparkSession, log_dir: Path, fake_broker: FakeBroker, tmp_path: Path
 ) -> None:
     writer = PartitionWriter(log_dir, "t")
@@ -604,9 +604,7 @@ def test_streams_and_writes_keep_the_python_source(
     query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_S)
     assert offsets(spark.table("read_by_a_stream")) == list(range(20))
-    plan = str(query._jsq.explainInternal(False))
-    assert "(Python)" in plan
-    assert BY_JVM not in plan
+    assert f"mpbroker[Subscribe[t]] {BY_JVM}" in str(query._jsq.explainInternal(False))
     rows = spark.read.format("mpbroker").options(**options).load().select("value")
     refused = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "kafka.key.serializer": "x"}
     # As only the Python sink says it.
