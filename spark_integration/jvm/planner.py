@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">i")
 
 
 def manifest(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a request {options, schema, executorsAreHere} with the plan as JSON.
+    """Answer a request {options, schema} with the plan as JSON.
 
     The answer is {"declined": why} if only Python can read the query. Raises what the Python source raises.
     """
@@ -31,10 +31,6 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
         return {"declined": "valueFormat is set, and Python decodes values"}
     if options.filter_pushdown:
         return {"declined": "filterPushdown is set, and Python plans by the query's conditions"}
-    if options.read_mode == "remote":
-        return {"declined": "readMode is remote"}
-    if options.bootstrap_servers is not None and not request["executorsAreHere"]:
-        return {"declined": "tasks on other hosts may have to fetch"}
     schema = StructType.fromJson(json.loads(request["schema"]))
     reader = MpbrokerDataSource(request["options"]).reader(schema)
     return manifest_of([task.range for task in reader.partitions() if isinstance(task, SparkTask)], options)
