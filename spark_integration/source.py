@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, check_options, parse_options, pushes_filters
-from spark_integration.jvm.choice import reason_for_python
 from spark_integration.schema import VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
 
@@ -42,8 +41,11 @@ _WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
     spark.StringContains: "contains",
 }
 
-# The JVM reader sets this option of a stream, true if all executors are on its host. (Java: LogStreamScan.)
+# The JVM reader sets this option of a stream. (Java: LogStreamScan.)
 DESCRIBE_PLANS: Final = "describeplans"
+
+DECODED_BY_PYTHON: Final = "valueFormat is set, and Python decodes values"
+"""Says why the JVM does not read a query."""
 
 AdmissionControl: type
 try:
@@ -163,16 +165,11 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = dict(options)
-        described = given.pop(DESCRIBE_PLANS, None)
+        self._is_described = given.pop(DESCRIBE_PLANS, None) is not None
         self._decoding = check_schema(schema, given)
         self._options = parse_options(given, streaming=True)
         self._schema = schema
         self._run: Stream | None = None
-        self._is_described = described is not None
-        self._declined: str | None = None
-        if self._is_described:
-            here = described == "true"
-            self._declined = reason_for_python(given, self._options, executors_are_here=here)
         if AdmissionControl is object and self._options.is_limited:
             raise OptionError("this Spark cannot limit a batch: leave …PerTrigger away, or use Spark 4.2")
         if AdmissionControl is object and self._options.commit_group_id is not None:
@@ -220,8 +217,8 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
             return tasks
         from mpbroker.reading.manifest import manifest_of
 
-        if self._declined:
-            manifest: dict[str, Any] = {"declined": self._declined}
+        if self._decoding is not None:
+            manifest: dict[str, Any] = {"declined": DECODED_BY_PYTHON}
         else:
             manifest = manifest_of(planned, _patient(self._options))
         description = spark.InputPartition(json.dumps(manifest).encode())
