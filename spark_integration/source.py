@@ -201,6 +201,8 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         """Return the end of the next batch. Spark 4.1 passes no arguments: the batch takes all records."""
         if start is None:
             return self._stream().next_end(self._stream().initial(), everything=True)
+        if self._is_described and limit == limits.ReadMaxRows(0):
+            return self._stream().now(start)
         return self._stream().next_end(start, everything=isinstance(limit, limits.ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

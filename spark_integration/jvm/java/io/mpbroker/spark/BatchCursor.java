@@ -20,10 +20,10 @@ final class BatchCursor implements Closeable {
   private long end;
   private BatchHeader header;
 
-  BatchCursor(LogRange range, Manifest.Rules rules) throws IOException {
+  BatchCursor(LogRange range, Manifest.Rules rules, Pieces pieces) {
     this.range = range;
     this.rules = rules;
-    pieces = Pieces.of(range, rules);
+    this.pieces = pieces;
   }
 
   /**
@@ -67,6 +67,10 @@ final class BatchCursor implements Closeable {
         position += found.length();
       }
     }
+  }
+
+  boolean isFetching() {
+    return pieces instanceof FetchedPieces;
   }
 
   boolean isAtEnd() {

@@ -38,6 +38,7 @@ final class Compatibility {
           new Use(SQL + "execution.datasources.DataSourceManager", "dataSourceExists", "lookupDataSource"),
           new Use(SQL + "execution.datasources.v2.python.PythonDataSourceV2", "setShortName", "getTable"),
           new Use(SQL + "execution.datasources.v2.python.PythonStreamingInputPartition", "pickedPartition"),
+          new Use(SQL + "execution.datasources.v2.python.PythonStreamingSourceReadLimit"),
           new Use(SQL + "execution.datasources.v2.python.PythonTable", "newScanBuilder", "newWriteBuilder"),
           new Use(SQL + "execution.datasources.v2.python.UserDefinedPythonDataSource", "dataSourceCls"),
           // Spark 4.1 has no runnerConf, and its Python workers another protocol.

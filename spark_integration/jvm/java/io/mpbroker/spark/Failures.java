@@ -80,6 +80,13 @@ final class Failures {
     }
   }
 
+  /** An option does not fit the rest of the query. */
+  static final class OptionRefused extends Failure {
+    OptionRefused(String text) {
+      super(text, null);
+    }
+  }
+
   /** Bytes are not a record. The decoder throws it; a caller that knows the position adds it. */
   static final class Malformed extends Exception {
     Malformed(String reason) {

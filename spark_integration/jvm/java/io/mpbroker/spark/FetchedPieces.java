@@ -12,6 +12,8 @@ final class FetchedPieces implements Pieces {
   private final Manifest.Rules rules;
   private final Fetcher fetcher;
   private long offset;
+  private long deadlineNs;
+  private boolean follows;
   private ByteBuffer records = ByteBuffer.allocateDirect(0);
   private AbortedRanges aborted = AbortedRanges.NOT_WANTED;
 
@@ -28,11 +30,25 @@ final class FetchedPieces implements Pieces {
     }
   }
 
+  /** Has calls of `next` wait for new records until this time has passed, instead of for those of a range. */
+  void follow(long timeoutMs) {
+    deadlineNs = System.nanoTime() + timeoutMs * 1_000_000;
+    follows = true;
+  }
+
+  /** Returns the offset after the current piece. */
+  long nextOffset() {
+    return offset;
+  }
+
   @Override
   public boolean next() throws IOException {
     while (offset < range.end()) {
       try {
-        Fetcher.Batches found = fetcher.fetch(offset, range.end());
+        Fetcher.Batches found = follows ? awaited() : fetcher.fetch(offset, range.end());
+        if (found == null) {
+          return false;
+        }
         records = found.records();
         aborted = AbortedRanges.known(found.aborted());
         offset = found.nextOffset();
@@ -42,6 +58,17 @@ final class FetchedPieces implements Pieces {
       }
     }
     return false;
+  }
+
+  /** Returns the next batches; null if there are none in time. */
+  private Fetcher.Batches awaited() throws IOException, Fetcher.Failed {
+    for (long left = deadlineNs - System.nanoTime(); left > 0; left = deadlineNs - System.nanoTime()) {
+      Fetcher.Batches found = fetcher.await(offset, left / 1_000_000);
+      if (found != null) {
+        return found;
+      }
+    }
+    return null;
   }
 
   /** Goes on after records that were lost, if that is wanted; throws any other failure. */

@@ -81,6 +81,9 @@ public interface Fetcher extends Closeable {
    */
   Batches fetch(long offset, long end) throws Failed, IOException;
 
+  /** Waits up to `waitMs` ms for batches from the offset on. Returns null if none come. They are valid until the next call. */
+  Batches await(long offset, long waitMs) throws Failed, IOException;
+
   /** Asks for the offsets that can be read now. */
   Bounds bounds() throws Failed, IOException;
 

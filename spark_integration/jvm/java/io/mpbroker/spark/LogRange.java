@@ -28,6 +28,12 @@ record LogRange(
   static final LogRange NOTHING =
       new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
 
+  /** Describes a task that fetches from an offset on, without an end. */
+  static LogRange following(String topic, int partition, long start, String topicId) {
+    return new LogRange(
+        topic, partition, start, Long.MAX_VALUE, topicId, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
+  }
+
   /** Returns the part of the range that lies within [from, to). */
   LogRange within(long from, long to) {
     return new LogRange(

@@ -2,6 +2,7 @@ package io.mpbroker.spark;
 
 import io.mpbroker.spark.Manifest.Rules;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.Optional;
@@ -13,11 +14,15 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceReadLimit;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -28,23 +33,30 @@ import org.slf4j.LoggerFactory;
  * <p>The Python stream decides offsets and limits, so a checkpoint has the same form whoever reads. Its plan of
  * a batch begins with a partition that describes the batch for this reader. (Python: MpbrokerStreamReader.)
  */
-final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
+final class LogStream 
+    implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
+  /** Has Python look at the log at once. Without records it waits a little for any other limit. (Python: source.py.) */
+  private static final ReadLimit AT_ONCE =
+      new PythonStreamingSourceReadLimit("{\"_type\": \"ReadMaxRows\", \"max_rows\": 0}");
+
   private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
 
   private final SupportsTriggerAvailableNow python;
   private final MicroBatchStream pythonBatches;
   private final StructType schema;
-  private final String description;
+  private final CaseInsensitiveStringMap options;
   private final Checkpoint checkpoint;
   private Offset latest;
   private Plan plan;
+  private boolean isRealTime;
 
   /** `checkpoint` is null for a query that commits to no group. */
-  LogStream(MicroBatchStream python, StructType schema, String description, Checkpoint checkpoint) {
+  LogStream(
+      MicroBatchStream python, StructType schema, CaseInsensitiveStringMap options, Checkpoint checkpoint) {
     this.python = (SupportsTriggerAvailableNow) python;
     this.pythonBatches = python;
     this.schema = schema;
-    this.description = description;
+    this.options = options;
     this.checkpoint = checkpoint;
   }
 
@@ -79,7 +91,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
   @Override
   public Offset latestOffset(Offset start, ReadLimit limit) {
-    return python.latestOffset(start, limit);
+    return python.latestOffset(start, isRealTime ? AT_ONCE : limit);
   }
 
   @Override
@@ -91,7 +103,12 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
   /** Returns the lag behind the latest offsets in the form of Kafka's source. (Spark: KafkaMicroBatchStream.) */
   @Override
   public Map<String, String> metrics(Optional<Offset> consumed) {
-    return consumed.isEmpty() || latest == null ? Map.of() : Progress.lag(consumed.get().json(), latest.json());
+    if (consumed.isEmpty()) {
+      return Map.of();
+    }
+    // A batch of the real-time trigger reads far beyond what was the latest offset at its begin.
+    Offset now = isRealTime ? python.latestOffset(consumed.get(), AT_ONCE) : latest;
+    return now == null ? Map.of() : Progress.lag(consumed.get().json(), now.json());
   }
 
   /** Plans a batch. Spark may ask more than once. */
@@ -101,6 +118,33 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
       plan = planned(start, end);
     }
     return plan.tasks();
+  }
+
+  @Override
+  public void prepareForRealTimeMode() {
+    RealTime.check(options);
+    isRealTime = true;
+  }
+
+  /** Plans a batch of the real-time trigger, whose tasks follow their partitions until Spark ends the batch. */
+  @Override
+  public InputPartition[] planInputPartitions(Offset start) {
+    Plan nothing = planned(start, start);
+    if (nothing.rules() == null) {
+      throw new Failures.OptionRefused("The real-time trigger reads in the JVM alone. Leave valueFormat away");
+    }
+    try {
+      InputPartition[] tasks = RealTime.plan(start.json(), latest.json(), nothing.rules());
+      plan = new Plan(start.json(), null, tasks, nothing.rules(), null);
+      return tasks;
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+  }
+
+  @Override
+  public Offset mergeOffsets(PartitionOffset[] ends) {
+    return deserializeOffset(RealTime.merged(ends));
   }
 
   private Plan planned(Offset start, Offset end) {
@@ -127,6 +171,9 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
   /** Returns what reads the tasks of the batch that was planned last. */
   @Override
   public PartitionReaderFactory createReaderFactory() {
+    if (isRealTime) {
+      return new RealTime.Readers(plan.rules(), schema);
+    }
     return plan.readers() != null ? new ByPython(plan.readers()) : LogScan.readers(plan.rules(), schema);
   }
 
@@ -152,7 +199,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
   @Override
   public String toString() {
-    return description;
+    return Progress.describe(options);
   }
 
   /** Reads rows of Python, which has no columnar batches. */

@@ -34,7 +34,7 @@ final class LogStreamScan implements Scan {
         options.containsKey("commitGroupId")
             ? new Checkpoint(checkpoint, SparkSession.active().sessionState().newHadoopConf())
             : null;
-    return new LogStream(python.toMicroBatchStream(checkpoint), schema, Progress.describe(options), read);
+    return new LogStream(python.toMicroBatchStream(checkpoint), schema, options, read);
   }
 
   @Override

@@ -25,8 +25,12 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
 
   /** Reads the columns of the schema, and ends after about `limit` rows. */
   RecordReader(LogRange range, Manifest.Rules rules, StructType schema, long limit) throws IOException {
+    this(range, new BatchCursor(range, rules, Pieces.of(range, rules)), schema, limit);
+  }
+
+  RecordReader(LogRange range, BatchCursor cursor, StructType schema, long limit) {
     this.limit = limit;
-    cursor = new BatchCursor(range, rules);
+    this.cursor = cursor;
     columns = new Columns(schema, range);
     decoder = new RecordDecoder(columns, range.start(), range.end());
   }
@@ -94,8 +98,8 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   public CustomTaskMetric[] currentMetricsValues() {
     return new CustomTaskMetric[] {
       new ReadMetrics.Value(ReadMetrics.Bytes.NAME, bytes),
-      new ReadMetrics.Value(ReadMetrics.RecordsOfFiles.NAME, seen),
-      new ReadMetrics.Value(ReadMetrics.RecordsFetched.NAME, 0)
+      new ReadMetrics.Value(ReadMetrics.RecordsOfFiles.NAME, cursor.isFetching() ? 0 : seen),
+      new ReadMetrics.Value(ReadMetrics.RecordsFetched.NAME, cursor.isFetching() ? seen : 0)
     };
   }
 

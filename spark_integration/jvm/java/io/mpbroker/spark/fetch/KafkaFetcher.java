@@ -51,6 +51,7 @@ public final class KafkaFetcher implements Fetcher {
   private final Cluster cluster;
   private Cluster.Asked ahead;
   private ByteBuffer lent;
+  private long highWatermark;
 
   /** Takes connections for the partition. */
   public KafkaFetcher(Settings settings, Partition partition) throws Failed {
@@ -67,8 +68,7 @@ public final class KafkaFetcher implements Fetcher {
 
   @Override
   public Batches fetch(long offset, long end) throws Failed, InterruptedIOException {
-    cluster.memory.giveBack(lent);
-    lent = null;
+    giveBack();
     Batches found = next(offset);
     if (found.nextOffset() < end) {
       try {
@@ -94,10 +94,25 @@ public final class KafkaFetcher implements Fetcher {
         refresh();
       }
     }
+    return ofPlannedTopic(() -> taken(start(offset), offset));
+  }
+
+  @Override
+  public Batches await(long offset, long waitMs) throws Failed, InterruptedIOException {
+    giveBack();
+    return ofPlannedTopic(() -> arrived(start(offset, (int) Math.min(waitMs, WAIT_MS_MAX)), offset));
+  }
+
+  private void giveBack() {
+    cluster.memory.giveBack(lent);
+    lent = null;
+  }
+
+  private Batches ofPlannedTopic(Request<Batches> request) throws Failed, InterruptedIOException {
     return retried(
         () -> {
           try {
-            return taken(start(offset), offset);
+            return request.answer();
           } catch (BrokerFailure error) {
             // A new or a deleted topic may be unknown. Under another id it is another topic.
             if (error.isUnknownTopic() && !isPlannedTopic()) {
@@ -154,6 +169,10 @@ public final class KafkaFetcher implements Fetcher {
   }
 
   private Cluster.Asked start(long offset) throws BrokerFailure, InterruptedIOException {
+    return start(offset, WAIT_MS_MAX);
+  }
+
+  private Cluster.Asked start(long offset, int waitMs) throws BrokerFailure, InterruptedIOException {
     boolean byId = partition.topicId() != null;
     Uuid id = byId ? Uuid.fromString(partition.topicId()) : Uuid.ZERO_UUID;
     short newest = byId ? ApiKeys.FETCH.latestVersion() : FIRST_VERSION_WITH_IDS - 1;
@@ -161,7 +180,7 @@ public final class KafkaFetcher implements Fetcher {
         new FetchRequest.PartitionData(
             id, offset, FetchRequest.INVALID_LOG_START_OFFSET, FETCH_BYTES, Optional.empty());
     FetchRequest.Builder request =
-        FetchRequest.Builder.forConsumer(newest, WAIT_MS_MAX, 1, Map.of(place, wanted))
+        FetchRequest.Builder.forConsumer(newest, waitMs, 1, Map.of(place, wanted))
             .isolationLevel(isolation())
             .setMaxBytes(FETCH_BYTES);
     return cluster.start(cluster.leader(place), request);
@@ -171,7 +190,22 @@ public final class KafkaFetcher implements Fetcher {
     return settings.readCommitted() ? IsolationLevel.READ_COMMITTED : IsolationLevel.READ_UNCOMMITTED;
   }
 
+  /** Returns the batches of an answer, which has some. */
   private Batches taken(Cluster.Asked asked, long offset) throws BrokerFailure, Failed, InterruptedIOException {
+    Batches found = arrived(asked, offset);
+    if (found != null) {
+      return found;
+    }
+    if (highWatermark <= offset) {
+      // The range was planned below the high watermark, so the log was cut, or the topic made anew.
+      throw offsetIsGone();
+    }
+    throw BrokerFailure.lost(
+        Cluster.address(asked.node) + " sent no record from offset " + offset + " on, reading " + partition);
+  }
+
+  /** Returns the batches of an answer; null if it has none from the offset on. */
+  private Batches arrived(Cluster.Asked asked, long offset) throws BrokerFailure, Failed, InterruptedIOException {
     ClientResponse answer = cluster.finish(asked);
     lent = cluster.memory.take();
     FetchResponse body = (FetchResponse) answer.responseBody();
@@ -185,16 +219,9 @@ public final class KafkaFetcher implements Fetcher {
     if (byName && partition.topicId() != null && !isPlannedTopic()) {
       throw topicIsGone(null);
     }
+    highWatermark = found.highWatermark();
     Batches batches = batches(found);
-    if (batches.nextOffset() > offset) {
-      return batches;
-    }
-    if (found.highWatermark() <= offset) {
-      // The range was planned below the high watermark, so the log was cut, or the topic made anew.
-      throw offsetIsGone();
-    }
-    throw BrokerFailure.lost(
-        Cluster.address(asked.node) + " sent no record from offset " + offset + " on, reading " + partition);
+    return batches.nextOffset() > offset ? batches : null;
   }
 
   private PartitionData only(FetchResponse body, Node node) throws Failed {
