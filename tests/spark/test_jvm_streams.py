@@ -23,7 +23,7 @@ from tests.support.forms import pick
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import served
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
-from tests.support.spark_produced import PARTITIONS, make_topic, produce
+from tests.support.spark_produced import PARTITIONS, make_topic, produce, records
 
 KILLS = pick("kills of a driver", short=2, long=20)
 RECORDS = 400
@@ -191,6 +191,20 @@ def test_a_group_has_the_last_finished_batch_of_a_stopped_query(
     with pytest.raises(PySparkException, match="the test fails this batch"):
         start().awaitTermination(PATIENCE_S)
     assert offset_of(broker, "watched", "events") == 10
+
+
+def test_rows_of_update_mode_are_appended(spark: SparkSession, broker: Mpbroker, tmp_path: Path) -> None:
+    make_topic(broker, "counts", 1)
+    for number in range(2):
+        produce(broker, "events", range(number, number + 10))
+        servers = {"kafka.bootstrap.servers": broker.bootstrap}
+        reader = spark.readStream.format("mpbroker").options(**servers, subscribe="events")
+        rows = reader.option("startingOffsets", "earliest").load()
+        counts = rows.groupBy("topic").count().selectExpr("cast(count as string) value")
+        writer = counts.writeStream.format("mpbroker").options(**servers, topic="counts").outputMode("update")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(PATIENCE_S)
+    assert [message.value() for message in records(broker, "counts")] == [b"10", b"20"]
 
 
 @pytest.mark.timeout(900)

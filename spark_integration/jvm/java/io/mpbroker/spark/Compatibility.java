@@ -46,6 +46,7 @@ final class Compatibility {
           new Use(SQL + "execution.vectorized.ConstantColumnVector"),
           new Use(SQL + "execution.vectorized.OnHeapColumnVector"),
           new Use(SQL + "execution.vectorized.WritableColumnVector"),
+          new Use(SQL + "internal.connector.SupportsStreamingUpdateAsAppend"),
           new Use(SQL + "internal.SessionState", "dataSourceManager"),
           new Use("com.fasterxml.jackson.databind.ObjectMapper"),
           new Use("net.razorvine.pickle.Pickler"),

@@ -7,13 +7,14 @@ import org.apache.spark.sql.connector.write.V1Write;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 import org.apache.spark.sql.sources.InsertableRelation;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** Writes topics by the Python sink: the batches of a stream, and the rows of an INSERT INTO. */
 record TopicWrite(Write python, CaseInsensitiveStringMap options) implements V1Write {
-  /** Builds the write. A stream in complete mode truncates, which the Python sink takes for an append. */
-  static final class Builder implements WriteBuilder, SupportsTruncate {
+  /** Builds the write. Rows of a stream in update mode, and in complete mode, are appended, as by Kafka's sink. */
+  static final class Builder implements WriteBuilder, SupportsTruncate, SupportsStreamingUpdateAsAppend {
     private final CaseInsensitiveStringMap options;
     private WriteBuilder python;
 
