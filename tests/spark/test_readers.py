@@ -582,7 +582,7 @@ def test_queries_that_are_left_to_python(spark: SparkSession, log_dir: Path, fak
         remote.load().count()
     options = {"subscribe": "t", "log.dir": str(log_dir), "kafka.bootstrap.servers": "127.0.0.1:1"}
     schema = json.dumps(spark.read.format("mpbroker").options(**options).load().schema.jsonValue())
-    request = {"options": options, "schema": schema, "executorsAreHere": True}
+    request = {"options": options, "schema": schema, "conditions": [], "executorsAreHere": True}
     assert [task["end"] for task in manifest(request)["tasks"]] == [10]
     elsewhere = manifest({**request, "executorsAreHere": False})
     assert elsewhere == {"declined": "tasks on other hosts may have to fetch"}

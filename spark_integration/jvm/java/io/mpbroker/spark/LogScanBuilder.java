@@ -1,5 +1,6 @@
 package io.mpbroker.spark;
 
+import java.util.Arrays;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
@@ -32,6 +33,7 @@ final class LogScanBuilder
   private final CaseInsensitiveStringMap options;
   private final StructType schema;
   private StructType pruned;
+  private Filter[] pushed = new Filter[0];
   private Manifest manifest;
   private boolean counts;
   private long limit = Long.MAX_VALUE;
@@ -47,7 +49,7 @@ final class LogScanBuilder
   /** Plans the query once. Returns true if the JVM reads it, false if the Python scan does. */
   private boolean isOurs() {
     if (manifest == null) {
-      manifest = Planner.plan(options, schema);
+      manifest = Planner.plan(options, schema, pushed);
       if (manifest.declined() != null) {
         Failures.reportPython(manifest.declined());
       }
@@ -55,15 +57,30 @@ final class LogScanBuilder
     return manifest.declined() == null;
   }
 
-  /** Leaves all filters to Spark, except for a query that Python reads: there Python decides. */
+  /**
+   * Plans by those filters that it knows. Returns all, since the plan may have other rows, too.
+   *
+   * <p>If Python reads the query, Python decides.
+   */
   @Override
   public Filter[] pushFilters(Filter[] filters) {
-    return !isOurs() && python instanceof SupportsPushDownFilters theirs ? theirs.pushFilters(filters) : filters;
+    pushed = Conditions.known(filters);
+    if (isOurs() || !(python instanceof SupportsPushDownFilters theirs)) {
+      return filters;
+    }
+    Filter[] left = theirs.pushFilters(filters);
+    pushed = theirs.pushedFilters();
+    return left;
   }
 
   @Override
   public Filter[] pushedFilters() {
-    return !isOurs() && python instanceof SupportsPushDownFilters theirs ? theirs.pushedFilters() : new Filter[0];
+    return pushed;
+  }
+
+  /** Returns the pushed filters in the words of Spark's own sources, to be part of a description. */
+  String describePushed() {
+    return pushed.length == 0 ? "" : ", PushedFilters: " + Arrays.toString(pushed);
   }
 
   @Override
