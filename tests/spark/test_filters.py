@@ -97,6 +97,14 @@ def test_times_that_python_cannot_say(spark: SparkSession, events: Path, conditi
     assert rows == sorted(plain.collect())
 
 
+@pytest.mark.parametrize("instants", ["false", "true"])
+def test_both_types_that_java_has_for_times(spark: SparkSession, events: Path, instants: str) -> None:
+    spark.conf.set("spark.sql.datetime.java8API.enabled", instants)
+    found = frame(spark, events, accelerated="true").filter("timestamp > timestamp'2024-01-01 00:59:00Z'")
+    assert found.rdd.getNumPartitions() == 0
+    spark.conf.unset("spark.sql.datetime.java8API.enabled")
+
+
 def test_spark_says_what_to_set(spark: SparkSession, events: Path) -> None:
     with pytest.raises(PySparkException, match=rf"configuration '{SETTING}' is false\. Set it to true"):
         frame(spark, events, filterPushdown="true").count()

@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
-/** Returns the row with the aggregates of a range, or no row. Without a count it reads the range's edges only. */
+/** Returns the row of a range's aggregates, if it has one. Without a count it reads the edges only. */
 final class AggregateReader implements PartitionReader<InternalRow> {
   private final LogRange range;
   private final Manifest.Rules rules;

@@ -3,6 +3,7 @@ package io.mpbroker.spark;
 import java.io.Serializable;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -77,7 +78,7 @@ record Aggregates(List<String> groups, List<Function> functions) implements Seri
       schema = schema.add(group, COMPARED.get(group));
     }
     for (Function one : functions) {
-      String name = one.kind().name().toLowerCase() + "(" + one.column() + ")";
+      String name = one.kind().name().toLowerCase(Locale.ROOT) + "(" + one.column() + ")";
       schema = schema.add(name, one.kind() == Kind.COUNT ? DataTypes.LongType : COMPARED.get(one.column()));
     }
     return schema;
@@ -87,12 +88,12 @@ record Aggregates(List<String> groups, List<Function> functions) implements Seri
     return functions.stream().anyMatch(one -> one.kind() == Kind.COUNT);
   }
 
-  /** Returns true if the function of offsets is wanted. */
+  /** Returns true if this function of the offsets is wanted. */
   boolean want(Kind kind) {
     return functions.contains(new Function(kind, "offset"));
   }
 
-  /** Returns the row of a range with these first and last records; null if there are none, and no row for it. */
+  /** Returns the row of a range by counts of its beginning and its end; null if its group has no records. */
   InternalRow row(LogRange range, RangeCounter first, RangeCounter last) {
     boolean isEmpty = first.records() == 0;
     if (isEmpty && !groups.isEmpty()) {

@@ -33,10 +33,11 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   }
 
   /**
-   * Says what of the ranges a query wants: columns of all records, of at least a number of their first or last
-   * ones, or aggregates, which are null in any other query.
+   * Holds what the query wants of each range: columns of its first or last records, as many as the limit or
+   * more. {@code aggregates} is null, or what it wants instead of records.
    */
-  record Wanted(StructType schema, long limit, boolean fromEnd, Aggregates aggregates) implements Serializable {
+  record Wanted(StructType schema, long limit, boolean fromEnd, Aggregates aggregates)
+      implements Serializable {
     boolean aggregated() {
       return aggregates != null;
     }
@@ -61,7 +62,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     return this;
   }
 
-  /** Returns the tasks. Aggregates without ranges get a task over nothing, since SQL wants a row with a count of 0. */
+  /** Returns the tasks. Aggregates without ranges get a task over nothing, since SQL wants a count of 0. */
   @Override
   public InputPartition[] planInputPartitions() {
     if (wanted.aggregated() && manifest.tasks().isEmpty()) {

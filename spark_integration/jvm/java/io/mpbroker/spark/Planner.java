@@ -31,7 +31,7 @@ final class Planner extends PythonPlannerRunner<Manifest> {
   }
 
   /**
-   * Plans a query of the rows that pass these filters. Throws what Spark throws if the planning of a Python source fails.
+   * Plans a query of the rows that pass known filters. Throws what Spark throws if Python cannot plan.
    *
    * <p>Declines the query if a method of this Spark has another signature than that which the jar was built for.
    */

@@ -51,10 +51,10 @@ final class RangeCounter {
   }
 
   /**
-   * Counts the beginning or the end of the range: a part with at least this many records, if the range has them.
+   * Counts the beginning or the end of the range: a part with this many records or all.
    *
-   * <p>Offsets may have no records for readers, so this tries parts of growing size. The part at the end has the
-   * markers of its transactions, which tell whether one of them was aborted without an entry in the index.
+   * <p>Offsets may have no records for readers, so this tries parts of growing size. A part at the end has
+   * the markers of its transactions, which tell of one that was aborted without an entry in the index.
    */
   static RangeCounter ofEdge(LogRange range, Manifest.Rules rules, long records, boolean atEnd)
       throws IOException {
