@@ -108,9 +108,9 @@ class MpbrokerReader(spark.DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[SparkTask]:
-        return self._planned()
+        return self.planned()
 
-    def _planned(self, conditions: Sequence[Condition] = ()) -> list[SparkTask]:
+    def planned(self, conditions: Sequence[Condition] = ()) -> list[SparkTask]:
         from mpbroker.reading.catalogs import open_catalog
         from mpbroker.reading.plan import plan
 
@@ -137,7 +137,7 @@ class FilteringReader(MpbrokerReader):
         return [one for one in filters if id(one) not in fulfilled]
 
     def partitions(self) -> list[SparkTask]:
-        return self._planned(self._conditions)
+        return self.planned(self._conditions)
 
 
 def _condition_of(found: spark.Filter) -> Condition | None:

@@ -113,7 +113,7 @@ class Stream:
         return end.to_json()
 
     def now(self, start: Mapping[str, Any]) -> Json:
-        """Return the end offsets at once: the real-time trigger has tasks that wait for records themselves."""
+        """Return the end offsets at once: tasks of the real-time trigger wait for records themselves."""
         begun = self._parsed(start)
         if self._progress is not None:
             self._progress.reached(begun.offsets)

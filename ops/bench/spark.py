@@ -1,12 +1,12 @@
 """Compares mpbroker's readers for Spark with Spark's own Kafka connector: `python -m ops.bench.spark`.
 
-The same records are in a log directory, in Apache Kafka and in plain Parquet. Three queries read each of
-them on local[2]: all columns, the values alone, and a count. The table also has PySpark's own time for
-batches that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an
-environment of its own; it needs Maven and the network once. The program fails if a bound is missed. The
-bounds are for the readers' speed relative to the connector, for the JVM reader's speed relative to Parquet,
-for how much a job slows down produces, and for the memory of Python workers. `--short` takes little data,
-and checks no bounds.
+The same records are in a log directory, in Apache Kafka and in plain Parquet. Queries read each of them on
+local[2]: all columns, the values alone, a count, a WHERE that leaves the last batch, the largest offset, and
+a count by partition. The table also has PySpark's own time for batches that are ready: no source in Python
+can be faster. The connector is that of Spark 4.0.0, in an environment of its own; it needs Maven and the
+network once. The program fails if a bound is missed. The bounds are for the readers' speed relative to the
+connector, for the JVM reader's speed relative to Parquet, for how much a job slows down produces, and for
+the memory of Python workers. `--short` takes little data, and checks no bounds.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ SEGMENT_BYTES = 512 << 20
 DISTINCT_BATCHES = 20
 CONNECTIONS = 16
 READY = "PySpark, bare"
-QUERIES = ("all", "value", "count")
+QUERIES = ("all", "value", "count", "where", "max", "groups")
 
 # How many times the connector's speed each reader has at least.
-TIMES_MIN = {"mpbroker, Python": {"all": 4.5, "value": 6.0}, "mpbroker, JVM": {"all": 10.0, "value": 20.0}}
+TIMES_MIN = {
+    "mpbroker, Python": {"all": 4.5, "value": 6.0},
+    "mpbroker, JVM": {"all": 10.0, "value": 20.0, "where": 40.0, "max": 40.0},
+}
 # Unless PySpark's own time for ready batches is most of it: then no reader can be faster.
 TIMES_BARE_MAX = 1.25
 PRODUCE_LOSS_MAX = 0.05
@@ -192,12 +195,14 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
     """Return the seconds of each reader's queries, and the largest memory of a Python worker in bytes."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     found, workers = {}, 0
+    last = f"partition = 0 AND offset >= {shape.records - RECORDS_PER_BATCH}"
+    queries: dict[str, Any] = {"rounds": rounds, "condition": last}
     ours = readers(place, shape)
     run({**ours["mpbroker, Python"], "write_parquet": str(place / "parquet")})
     # Recent writes would be on their way to the disk during the first reader's run.
     os.sync()
     for name, specification in ours.items():
-        found[name], bytes_of_worker = run({**specification, "rounds": rounds})
+        found[name], bytes_of_worker = run({**specification, **queries})
         if name == "mpbroker, JVM":
             assert "JVM reader" in found[name]["plan"], (
                 "the session is accelerated and Python reads all the same"
@@ -208,7 +213,7 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
         fill_kafka(kafka, shape)
         os.sync()
         options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": TOPIC, "minPartitions": "2"}
-        specification = {"format": "kafka", "options": options, "session": "spark", "rounds": rounds}
+        specification = {"format": "kafka", "options": options, "session": "spark", **queries}
         jars = {"settings": {"spark.jars": connector.jars()}}
         found["Spark's connector"], _ = run({**specification, **jars}, connector.python())
     for name, one in found.items():
@@ -227,9 +232,9 @@ def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
 def print_table(shape: Shape, found: dict[str, dict[str, Any]]) -> None:
     slowest = found["Spark's connector"]
     print(f"\n{shape}, local[2]: seconds, and times the speed of Spark's connector")
-    print(f"{'':20}" + "".join(f"{query:>20}" for query in QUERIES))
+    print(f"{'':20}" + "".join(f"{query:>18}" for query in QUERIES))
     for name, one in found.items():
-        cells = (f"{one[query]:10.2f} {slowest[query] / one[query]:7.1f} x" for query in QUERIES)
+        cells = (f"{one[query]:8.2f} {slowest[query] / one[query]:7.1f} x" for query in QUERIES)
         print(f"{name:20}" + "".join(cells), flush=True)
 
 

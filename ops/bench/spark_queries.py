@@ -1,10 +1,11 @@
-"""Times three queries in one Spark session: `python -m ops.bench.spark_queries SPECIFICATION`.
+"""Times queries in one Spark session: `python -m ops.bench.spark_queries SPECIFICATION`.
 
 If `session` is "spark", the program imports nothing but PySpark, so that it also runs with another version of
-PySpark. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session"};
-`session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count": best seconds, "rows",
-"value_bytes", "plan"}. With "seconds" it also prints "reading" after the warm-up, repeats the value query for
-that time, and prints {"runs"}. With "write_parquet", a path, it writes all columns there and prints {}.
+PySpark. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session",
+"condition"}; `session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count", "where",
+"max", "groups": best seconds, "rows", "value_bytes", "plan"}. With "seconds" it also prints "reading" after
+the warm-up, repeats the value query for that time, and prints {"runs"}. With "write_parquet", a path, it
+writes all columns there and prints {}.
 """
 
 from __future__ import annotations
@@ -85,9 +86,13 @@ def measure(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
     all_s, _ = timed(everything, rounds)
     value_s, total = timed(value_bytes, rounds)
     count_s, rows = timed(lambda: frame({}).count(), rounds)
+    where_s, _ = timed(lambda: frame({}).where(given["condition"]).count(), rounds)
+    max_s, _ = timed(lambda: frame({}).selectExpr("max(offset)").first(), rounds)
+    groups_s, _ = timed(lambda: frame({}).groupBy("partition").count().collect(), rounds)
     # The plan as text is Java's: PySpark itself only prints it.
     plan = frame({})._jdf.queryExecution().toString()
     seconds = {"all": all_s, "value": value_s, "count": count_s}
+    seconds |= {"where": where_s, "max": max_s, "groups": groups_s}
     return {**seconds, "rows": rows, "value_bytes": total, "plan": plan}
 
 

@@ -8,32 +8,51 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import IO, Any
+from datetime import UTC, datetime, timedelta
+from typing import IO, Any, Final
 
 from pyspark.sql.types import StructType
 from pyspark.sql.worker.utils import worker_run
 
+from mpbroker.reading.conditions import Condition, Operator
 from mpbroker.reading.manifest import manifest_of
 from mpbroker.reading.options import parse_options
 from spark_integration.schema import value_format
-from spark_integration.source import DECODED_BY_PYTHON, MpbrokerDataSource, SparkTask
+from spark_integration.source import DECODED_BY_PYTHON, MpbrokerReader
 
 _LENGTH = struct.Struct(">i")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def manifest(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a request {options, schema} with the plan as JSON.
+    """Answer a request {options, schema, conditions} with the plan as JSON.
 
+    The plan has every row that fulfils the conditions. Spark evaluates them on all rows of the plan.
     The answer is {"declined": why} if only Python can read the query. Raises what the Python source raises.
     """
     options = parse_options(request["options"])
-    if options.filter_pushdown:
-        return {"declined": "filterPushdown is set, and Python plans by the query's conditions"}
     if value_format(request["options"]) is not None:
         return {"declined": DECODED_BY_PYTHON}
     schema = StructType.fromJson(json.loads(request["schema"]))
-    reader = MpbrokerDataSource(request["options"]).reader(schema)
-    return manifest_of([task.range for task in reader.partitions() if isinstance(task, SparkTask)], options)
+    reader = MpbrokerReader(request["options"], schema)
+    tasks = reader.planned([_condition(**one) for one in request["conditions"]])
+    return manifest_of([task.range for task in tasks], options)
+
+
+def _condition(column: str, operator: Operator, value: Any, *, negated: bool) -> Condition:
+    """Return a condition that Conditions.java has written."""
+    values = tuple(value) if operator == "in" else (value,)
+    if column == "timestamp":
+        values = tuple(map(_instant, values))
+    return Condition(column, operator, values if operator == "in" else values[0], negated)
+
+
+def _instant(microseconds: int | None) -> datetime | int | None:
+    """Return a time since 1970. One that Python's years do not reach stays a number, which limits no plan."""
+    try:
+        return microseconds if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return microseconds
 
 
 def _main(infile: IO[bytes], outfile: IO[bytes]) -> None:

@@ -58,26 +58,58 @@ def frame(spark: SparkSession, log_dir: Path, **options: str) -> DataFrame:
         ("partition in (1, 7) and offset in (3, 50)", 2),
         ("partition <> 0 and topic is not null", 2),
         ("timestamp >= timestamp'2024-01-01 00:45:00Z' and timestamp < timestamp'2024-01-01 00:50:00Z'", 4),
-        ("timestamp > timestamp'2024-01-01 00:59:00Z'", 1),
+        ("timestamp > timestamp'2024-01-01 00:59:00Z'", 0),
         ("topic = 'left' or offset = 3", 4),
-        ("offset > 5 and offset < 3", 1),
-        ("offset <=> null", 1),
-        ("partition not in (0, cast(null as int))", 1),
+        ("not (topic = 'left' or partition = 1)", 1),
+        ("topic = 'left' and (partition = 1 or offset % 2 = 0)", 2),
+        ("partition = '1' and offset < 9.5", 2),
+        ("offset + 1 = 4 and string(partition) like '1%'", 4),
+        ("offset > 5 and offset < 3", 0),
+        ("offset <=> null", 0),
+        ("offset is null", 0),
+        ("partition not in (0, cast(null as int))", 0),
     ],
 )
 def test_the_same_rows_from_fewer_tasks(
     pushing: SparkSession, events: Path, condition: str, tasks: int
 ) -> None:
-    pushed = frame(pushing, events, filterPushdown="true").filter(condition)
+    """Of a plan without tasks Spark makes one where Python reads, or none if it knows that no row can be."""
+    by_python = frame(pushing, events, filterPushdown="true").filter(condition)
+    by_jvm = frame(pushing, events, accelerated="true").filter(condition)
     plain = frame(pushing, events).filter(condition)
-    assert sorted(pushed.collect()) == sorted(plain.collect())
-    # Of a plan without tasks Spark makes one, or none if it knows that no row can be.
-    assert pushed.rdd.getNumPartitions() in (tasks, 0 if tasks == 1 else tasks)
+    assert sorted(by_python.collect()) == sorted(by_jvm.collect()) == sorted(plain.collect())
+    assert by_python.rdd.getNumPartitions() in (tasks, tasks or 1)
+    assert by_jvm.rdd.getNumPartitions() == tasks
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "timestamp < timestamp'+290000-01-01 00:00:00Z' and partition = 1",
+        "timestamp in (timestamp_micros(-9000000000000000000), timestamp'2024-01-01 00:45:00Z')",
+    ],
+)
+def test_times_that_python_cannot_say(spark: SparkSession, events: Path, condition: str) -> None:
+    """PySpark itself fails where such a time is pushed into a Python source."""
+    plain, pushed = (frame(spark, events, accelerated=one).filter(condition) for one in ("false", "true"))
+    rows = sorted(pushed.collect())
+    assert rows
+    assert rows == sorted(plain.collect())
+
+
+@pytest.mark.parametrize("instants", ["false", "true"])
+def test_both_types_that_java_has_for_times(spark: SparkSession, events: Path, instants: str) -> None:
+    spark.conf.set("spark.sql.datetime.java8API.enabled", instants)
+    found = frame(spark, events, accelerated="true").filter("timestamp > timestamp'2024-01-01 00:59:00Z'")
+    assert found.rdd.getNumPartitions() == 0
+    spark.conf.unset("spark.sql.datetime.java8API.enabled")
 
 
 def test_spark_says_what_to_set(spark: SparkSession, events: Path) -> None:
     with pytest.raises(PySparkException, match=rf"configuration '{SETTING}' is false\. Set it to true"):
         frame(spark, events, filterPushdown="true").count()
+    # The option and the setting are for Python.
+    assert frame(spark, events, filterPushdown="true", accelerated="true").where("offset = 7").count() == 4
 
 
 def test_the_reader_is_plain_unless_asked(events: Path) -> None:

@@ -12,6 +12,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 from crc32c import crc32c
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.functions import desc, expr
 
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
@@ -172,6 +175,27 @@ def test_random_histories(spark: SparkSession, tmp_path: Path) -> None:
                 for row in frame.collect()
             ]
             assert sorted(found) == sorted(wanted), kind
+            if kind == "jvm":
+                check_edges(frame, [row[:2] for row in wanted])
+
+
+def check_edges(frame: DataFrame, wanted: list[tuple[str, int]]) -> None:
+    """What batch headers and few records tell is right for the wanted topics and offsets."""
+    of_topic = {
+        topic: [offset for _, offset in rows] for topic, rows in groupby(sorted(wanted), key=itemgetter(0))
+    }
+    edges = [(topic, found[0], found[-1], len(found)) for topic, found in of_topic.items()]
+    aggregates = ("min(offset)", "max(offset)", "count(1)")
+    for chosen in (aggregates, aggregates[:2], aggregates[:1]):
+        found = frame.groupBy("topic").agg(*map(expr, chosen))
+        assert "struct<topic:string,min(offset):bigint" in physical_plan(found)
+        assert sorted(map(tuple, found.collect())) == [row[: 1 + len(chosen)] for row in edges]
+    largest = frame.groupBy("topic").agg(expr("max(offset)")).collect()
+    assert sorted(map(tuple, largest)) == [(topic, last) for topic, _, last, _ in edges]
+    assert sorted(row.topic for row in frame.select("topic").distinct().collect()) == list(of_topic)
+    end = frame.orderBy(desc("offset"), "topic").limit(60)
+    assert "last 60" in physical_plan(end)
+    assert [row[:2] for row in end.collect()] == sorted(wanted, key=lambda row: (-row[1], row[0]))[:60]
 
 
 def test_every_column_codec_and_segment(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -582,7 +606,7 @@ def test_queries_that_are_left_to_python(spark: SparkSession, log_dir: Path, fak
         remote.load().count()
     options = {"subscribe": "t", "log.dir": str(log_dir), "kafka.bootstrap.servers": "127.0.0.1:1"}
     schema = json.dumps(spark.read.format("mpbroker").options(**options).load().schema.jsonValue())
-    request = {"options": options, "schema": schema, "executorsAreHere": True}
+    request = {"options": options, "schema": schema, "conditions": [], "executorsAreHere": True}
     assert [task["end"] for task in manifest(request)["tasks"]] == [10]
     elsewhere = manifest({**request, "executorsAreHere": False})
     assert elsewhere == {"declined": "tasks on other hosts may have to fetch"}

@@ -170,6 +170,8 @@ CONDITIONS = (
     *("{}headers is null", "size({}headers) > 1", "array_contains({}headers.key, 'a')"),
     *("exists({}headers, h -> h.value is null)", "{}headers[0].key > 'a'", "{}headers.value[0] = X'FE'"),
     *("{}timestamp >= timestamp_millis(1700000004000)", "unix_millis({}timestamp) < 1700000009000"),
+    *("{}offset in (3, 17, 50, null)", "{}partition <=> 1", "{}topic like 'mi%'", "{}offset + 1 > 40"),
+    *("{}timestamp > timestamp_millis(1700000004049)", "{}timestamp is not null", "{}offset < 33.5"),
     *("{}timestampType = 0", "false", "coalesce({}headers[0].key, '') = ''"),
 )
 # Of a lateral view over the headers: what it is, and the expressions of its row.
@@ -193,7 +195,7 @@ class Queries:
         self._dice = random.Random(seed)
         self._shapes: Sequence[Callable[[], str]] = (
             *(self._rows, self._first, self._exploded, self._aggregated, self._joined, self._set_operation),
-            *(self._distinct, self._counted, self._nested, self._windowed),
+            *(self._distinct, self._counted, self._nested, self._windowed, self._edges, self._ends),
         )
         self._number = 0
 
@@ -271,7 +273,9 @@ class Queries:
         )
 
     def _set_operation(self) -> str:
-        columns = ", ".join(self._some(TEXTS, 2) + self._some(("offset", "partition", "size(headers)"), 1))
+        made = self._some(TEXTS, 2) + self._some(("offset", "partition", "size(headers)"), 1)
+        # Spark makes an invalid plan of EXCEPT ALL if two columns have the same name.
+        columns = ", ".join(f"{one} as c{number}" for number, one in enumerate(made))
         both = [f"select {columns} from {self._table()} {self._where()}" for _ in range(2)]
         return f" {self._dice.choice(['union', 'union all', 'intersect', 'except', 'except all'])} ".join(
             both
@@ -305,6 +309,30 @@ class Queries:
             ["row_number()", "lag(headers[0].key)", "sum(length(value))", "lead(offset)"]
         )
         return f"select offset, {made} {over}, {', '.join(self._some(ANY, 2))} from {self._table()}"
+
+    def _edges(self) -> str:
+        """Aggregates that headers of batches answer, unless there is a condition."""
+        dice = self._dice
+        keys = dice.sample(["topic", "partition"], dice.randint(0, 2))
+        made = [
+            *(f"{function}({column})" for function in ("min", "max") for column in ("offset", "partition")),
+            *("count(*)", "count(offset)", "count(timestamp)", "min(topic)", "max(offset) - min(offset)"),
+        ]
+        most = 2 if dice.random() < 0.5 else 4
+        chosen = keys + dice.sample(made[:4] if most == 2 else made, dice.randint(0 if keys else 1, most))
+        group = f"group by {', '.join(keys)}" if keys else ""
+        where = self._where() if dice.random() < 0.3 else ""
+        return f"select {', '.join(chosen)} from {self._table()} {where} {group}"
+
+    def _ends(self) -> str:
+        """The first or last rows by offset, within topics and partitions or over all."""
+        dice = self._dice
+        order = ", ".join(
+            f"{one}{dice.choice(['', ' desc'])}" for one in dice.sample(["topic", "partition", "offset"], 3)
+        )
+        where = self._where() if dice.random() < 0.3 else ""
+        limit = f"limit {dice.randint(1, 40)} offset {dice.choice([0, 0, 5])}"
+        return f"select {', '.join(self._some(ANY, 3))} from {self._table()} {where} order by {order} {limit}"
 
 
 def make_tables(prefix: str, reader: Callable[[], DataFrameReader]) -> dict[str, str]:

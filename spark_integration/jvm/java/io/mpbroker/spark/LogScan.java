@@ -1,6 +1,7 @@
 package io.mpbroker.spark;
 
 import java.io.IOException;
+import java.io.Serializable;
 import java.io.UncheckedIOException;
 import java.util.List;
 import java.util.OptionalLong;
@@ -24,28 +25,36 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   private static final Set<String> STORED = Set.of("key", "value", "headers");
 
   private final Manifest manifest;
-  private final StructType schema;
-  private final boolean counts;
-  private final long limit;
+  private final Wanted wanted;
 
-  LogScan(Manifest manifest, StructType schema, boolean counts, long limit) {
+  LogScan(Manifest manifest, Wanted wanted) {
     this.manifest = manifest;
-    this.schema = schema;
-    this.counts = counts;
-    this.limit = limit;
+    this.wanted = wanted;
+  }
+
+  /**
+   * Holds what the query wants of each range: columns of its first or last records, as many as the limit or
+   * more. {@code aggregates} is null, or what it wants instead of records.
+   */
+  record Wanted(StructType schema, long limit, boolean fromEnd, Aggregates aggregates)
+      implements Serializable {
+    boolean aggregated() {
+      return aggregates != null;
+    }
   }
 
   @Override
   public StructType readSchema() {
-    return schema;
+    return wanted.schema();
   }
 
   @Override
   public String description() {
     String topics =
         manifest.tasks().stream().map(LogRange::topic).distinct().collect(Collectors.joining(", "));
-    String bound = limit < Long.MAX_VALUE ? ", limit " + limit : "";
-    return "mpbroker by its JVM reader, " + how() + ": topics [" + topics + "], " + schema.simpleString() + bound;
+    String bound = wanted.fromEnd() ? ", last " : ", limit ";
+    return "mpbroker by its JVM reader, " + how() + ": topics [" + topics + "], " + wanted.schema().simpleString()
+        + (wanted.limit() < Long.MAX_VALUE ? bound + wanted.limit() : "");
   }
 
   /** Returns how tasks read: each looks for the files of its range. */
@@ -62,10 +71,10 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     return this;
   }
 
-  /** Returns the tasks. A count without ranges gets a task over nothing, since SQL wants a row with 0. */
+  /** Returns the tasks. Aggregates without ranges get a task over nothing, since SQL wants a count of 0. */
   @Override
   public InputPartition[] planInputPartitions() {
-    if (counts && manifest.tasks().isEmpty()) {
+    if (wanted.aggregated() && manifest.tasks().isEmpty()) {
       return new InputPartition[] {LogRange.NOTHING};
     }
     return manifest.tasks().toArray(new InputPartition[0]);
@@ -73,12 +82,12 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
-    return new Readers(manifest.rules(), schema, counts, limit);
+    return new Readers(manifest.rules(), wanted);
   }
 
   @Override
   public ColumnarSupportMode columnarSupportMode() {
-    return counts ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
+    return wanted.aggregated() ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
   }
 
   /**
@@ -89,10 +98,10 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   public Statistics estimateStatistics() {
     List<LogRange> tasks = manifest.tasks();
     long offsets = tasks.stream().mapToLong(one -> one.end() - one.start()).sum();
-    long rows = counts ? Math.max(tasks.size(), 1) : offsets;
+    long rows = wanted.aggregated() ? Math.max(tasks.size(), 1) : offsets;
     long width = 0;
     boolean stored = false;
-    for (StructField field : schema.fields()) {
+    for (StructField field : wanted.schema().fields()) {
       stored |= STORED.contains(field.name());
       width += STORED.contains(field.name()) ? 0 : field.dataType().defaultSize();
     }
@@ -109,24 +118,28 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   /** Returns what reads the columns of a schema in ranges of any plan. */
   static PartitionReaderFactory readers(Manifest.Rules rules, StructType schema) {
-    return new Readers(rules, schema, false, Long.MAX_VALUE);
+    return new Readers(rules, new Wanted(schema, Long.MAX_VALUE, false, null));
   }
 
   private record Estimate(OptionalLong sizeInBytes, OptionalLong numRows) implements Statistics {}
 
   /** Makes the readers. It is serialized and sent to the tasks. */
-  private record Readers(Manifest.Rules rules, StructType schema, boolean counts, long limit)
-      implements PartitionReaderFactory {
+  private record Readers(Manifest.Rules rules, Wanted wanted) implements PartitionReaderFactory {
 
     @Override
     public boolean supportColumnarReads(InputPartition partition) {
-      return !counts;
+      return !wanted.aggregated();
     }
 
     @Override
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+      LogRange range = (LogRange) partition;
       try {
-        return new RecordReader((LogRange) partition, rules, schema, limit);
+        if (wanted.fromEnd()) {
+          LogRange end = RangeCounter.ofEdge(range, rules, wanted.limit(), true).range();
+          return new RecordReader(end, rules, wanted.schema(), Long.MAX_VALUE);
+        }
+        return new RecordReader(range, rules, wanted.schema(), wanted.limit());
       } catch (IOException error) {
         throw new UncheckedIOException(error);
       }
@@ -134,7 +147,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
-      return new CountReader((LogRange) partition, rules);
+      return new AggregateReader((LogRange) partition, rules, wanted.aggregates());
     }
   }
 }

@@ -1,23 +1,24 @@
 package io.mpbroker.spark;
 
+import java.util.Arrays;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
-import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
-import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.sources.Filter;
-import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Accepts from Spark what makes a scan read less: wanted columns, a limit, or a count.
+ * Accepts from Spark what makes a scan read less: filters, wanted columns, aggregates, or a limit.
  *
  * <p>Spark pushes nothing but columns into the builder of a stream. Any other push has the batch planned, which
  * decides whether the JVM or Python reads it.
@@ -26,15 +27,18 @@ final class LogScanBuilder
     implements SupportsPushDownFilters,
         SupportsPushDownRequiredColumns,
         SupportsPushDownAggregates,
-        SupportsPushDownLimit {
+        SupportsPushDownLimit,
+        SupportsPushDownTopN {
   private final PythonTable table;
   private final ScanBuilder python;
   private final CaseInsensitiveStringMap options;
   private final StructType schema;
   private StructType pruned;
+  private Filter[] pushed = new Filter[0];
   private Manifest manifest;
-  private boolean counts;
+  private Aggregates aggregates;
   private long limit = Long.MAX_VALUE;
+  private boolean fromEnd;
 
   LogScanBuilder(PythonTable table, CaseInsensitiveStringMap options) {
     this.table = table;
@@ -47,7 +51,7 @@ final class LogScanBuilder
   /** Plans the query once. Returns true if the JVM reads it, false if the Python scan does. */
   private boolean isOurs() {
     if (manifest == null) {
-      manifest = Planner.plan(options, schema);
+      manifest = Planner.plan(options, schema, pushed);
       if (manifest.declined() != null) {
         Failures.reportPython(manifest.declined());
       }
@@ -55,15 +59,30 @@ final class LogScanBuilder
     return manifest.declined() == null;
   }
 
-  /** Leaves all filters to Spark, except for a query that Python reads: there Python decides. */
+  /**
+   * Plans by those filters that it knows. Returns all, since the plan may have other rows, too.
+   *
+   * <p>If Python reads the query, Python decides.
+   */
   @Override
   public Filter[] pushFilters(Filter[] filters) {
-    return !isOurs() && python instanceof SupportsPushDownFilters theirs ? theirs.pushFilters(filters) : filters;
+    pushed = Conditions.known(filters);
+    if (isOurs() || !(python instanceof SupportsPushDownFilters theirs)) {
+      return filters;
+    }
+    Filter[] left = theirs.pushFilters(filters);
+    pushed = theirs.pushedFilters();
+    return left;
   }
 
   @Override
   public Filter[] pushedFilters() {
-    return !isOurs() && python instanceof SupportsPushDownFilters theirs ? theirs.pushedFilters() : new Filter[0];
+    return pushed;
+  }
+
+  /** Returns the pushed filters in the words of Spark's own sources, to be part of a description. */
+  String describePushed() {
+    return pushed.length == 0 ? "" : ", PushedFilters: " + Arrays.toString(pushed);
   }
 
   @Override
@@ -71,16 +90,15 @@ final class LogScanBuilder
     pruned = required;
   }
 
-  /** Accepts COUNT(*) without grouping. Each task counts its range, and Spark adds the counts up. */
+  /** Accepts aggregates that need few records. Each task returns a row, and Spark aggregates the rows. */
   @Override
   public boolean pushAggregation(Aggregation aggregation) {
-    AggregateFunc[] functions = aggregation.aggregateExpressions();
-    boolean only = functions.length == 1 && functions[0] instanceof CountStar;
-    if (!isOurs() || !only || aggregation.groupByExpressions().length > 0) {
+    aggregates = Aggregates.of(aggregation);
+    if (aggregates == null || !isOurs()) {
+      aggregates = null;
       return false;
     }
-    counts = true;
-    pruned = new StructType().add("count(*)", DataTypes.LongType, false);
+    pruned = aggregates.schema();
     return true;
   }
 
@@ -91,6 +109,21 @@ final class LogScanBuilder
       return false;
     }
     limit = rows;
+    return true;
+  }
+
+  /** Accepts a limit of rows by offset. In a task topic and partition are the same for all rows. */
+  @Override
+  public boolean pushTopN(SortOrder[] orders, int rows) {
+    SortOrder order =
+        Arrays.stream(orders)
+            .filter(one -> !Aggregates.CONSTANTS.contains(Aggregates.column(one.expression())))
+            .findFirst()
+            .orElse(null);
+    if (order == null || !Aggregates.column(order.expression()).equals("offset") || !pushLimit(rows)) {
+      return false;
+    }
+    fromEnd = order.direction() == SortDirection.DESCENDING;
     return true;
   }
 
@@ -105,7 +138,9 @@ final class LogScanBuilder
   }
 
   Scan buildBatch() {
-    return isOurs() ? new LogScan(manifest, pruned, counts, limit) : python.build();
+    return isOurs()
+        ? new LogScan(manifest, new LogScan.Wanted(pruned, limit, fromEnd, aggregates))
+        : python.build();
   }
 
   Scan buildStream() {

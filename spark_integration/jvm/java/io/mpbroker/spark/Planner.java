@@ -13,6 +13,7 @@ import org.apache.spark.api.python.SpecialLengths;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.errors.QueryCompilationErrors;
 import org.apache.spark.sql.execution.python.PythonPlannerRunner;
+import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -30,29 +31,30 @@ final class Planner extends PythonPlannerRunner<Manifest> {
   }
 
   /**
-   * Plans a query. Throws what Spark throws if the planning of a Python source fails.
+   * Plans a query of the rows that pass known filters. Throws what Spark throws if Python cannot plan.
    *
    * <p>Declines the query if a method of this Spark has another signature than that which the jar was built for.
    */
-  static Manifest plan(CaseInsensitiveStringMap options, StructType schema) {
+  static Manifest plan(CaseInsensitiveStringMap options, StructType schema, Filter[] filters) {
     try {
       SparkSession session = SparkSession.active();
       // Only the environment of the source is used: which Python it is, and where its modules are.
       PythonFunction environment =
           session.sessionState().dataSourceManager().lookupDataSource(Source.NAME).dataSourceCls();
-      Planner planner = new Planner(environment, request(options, schema));
+      Planner planner = new Planner(environment, request(options, schema, filters));
       return planner.runInPython(planner.runInPython$default$1());
     } catch (LinkageError error) {
       return Manifest.forPython("this version of Spark differs from those that the jar is for: " + error);
     }
   }
 
-  private static byte[] request(CaseInsensitiveStringMap options, StructType schema) {
+  private static byte[] request(CaseInsensitiveStringMap options, StructType schema, Filter[] filters) {
     ObjectMapper mapper = new ObjectMapper();
     ObjectNode request = mapper.createObjectNode();
     ObjectNode given = request.putObject("options");
     options.forEach(given::put);
     request.put("schema", schema.json());
+    request.set("conditions", Conditions.json(filters));
     try {
       return mapper.writeValueAsBytes(request);
     } catch (JsonProcessingException error) {

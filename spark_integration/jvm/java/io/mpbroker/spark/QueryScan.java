@@ -42,7 +42,7 @@ final class QueryScan implements Scan, SupportsReportStatistics {
 
   @Override
   public String description() {
-    return decided().description();
+    return decided().description() + builder.describePushed();
   }
 
   @Override

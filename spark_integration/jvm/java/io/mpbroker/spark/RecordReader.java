@@ -94,6 +94,11 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
     return batch;
   }
 
+  /** Returns the size of the log batches that were read. */
+  long bytes() {
+    return bytes;
+  }
+
   @Override
   public CustomTaskMetric[] currentMetricsValues() {
     return new CustomTaskMetric[] {

@@ -6,50 +6,100 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.zip.CRC32C;
-import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
-import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnVector;
 
 /**
- * Counts the records of a range, and returns one row with their number.
+ * Counts the records of a range, and finds its first and last.
  *
  * <p>The header of a batch has the number of its records. If the whole batch is in the range and has a record
  * for each of its offsets, nothing else of it is read, and its CRC is not checked. Other batches, which are
  * cut by an edge of the range or compacted, are read as for any query, and so is a range that is fetched.
  */
-final class CountReader implements PartitionReader<InternalRow> {
+final class RangeCounter {
+  private static final StructType OFFSET = new StructType().add("offset", DataTypes.LongType);
+  private static final long GROWTH = 16;
+
   private final LogRange range;
   private final Manifest.Rules rules;
   private final CRC32C crc = new CRC32C();
   private final OpenTransactions transactions = new OpenTransactions();
-  private boolean done;
   private long records;
+  private long first = -1;
+  private long last = -1;
+  private long bytes;
 
-  CountReader(LogRange range, Manifest.Rules rules) {
+  private RangeCounter(LogRange range, Manifest.Rules rules) {
     this.range = range;
     this.rules = rules;
   }
 
-  @Override
-  public boolean next() throws IOException {
-    if (done) {
-      return false;
-    }
-    done = true;
+  /** Counts the whole range. */
+  static RangeCounter of(LogRange range, Manifest.Rules rules) throws IOException {
+    RangeCounter counter = new RangeCounter(range, rules);
     if (range.start() >= range.end()) {
-      return true;
+      return counter;
     }
     if (!SegmentFiles.areHere(range, rules)) {
-      walk(range);
-      return true;
+      counter.walk(range);
+      return counter;
     }
     try (SegmentFiles files = new SegmentFiles(range, rules)) {
       for (var file = files.next(); file != null; file = files.next()) {
-        count(file);
+        counter.count(file);
       }
     }
-    return true;
+    return counter;
+  }
+
+  /**
+   * Counts the beginning or the end of the range: a part with this many records or all.
+   *
+   * <p>Offsets may have no records for readers, so this tries parts of growing size. A part at the end has
+   * the markers of its transactions, which tell of one that was aborted without an entry in the index.
+   */
+  static RangeCounter ofEdge(LogRange range, Manifest.Rules rules, long records, boolean atEnd)
+      throws IOException {
+    long size = range.end() - range.start();
+    long offsets = Math.min(records, size);
+    while (true) {
+      long start = atEnd ? range.end() - offsets : range.start();
+      RangeCounter counter = of(range.within(start, start + offsets), rules);
+      if (counter.records >= records || offsets == size) {
+        return counter;
+      }
+      offsets = offsets > size / GROWTH ? size : offsets * GROWTH;
+    }
+  }
+
+  LogRange range() {
+    return range;
+  }
+
+  long records() {
+    return records;
+  }
+
+  /** Returns the offset of the first record; -1 without one. */
+  long first() {
+    return first;
+  }
+
+  /** Returns the offset of the last record; -1 without one. */
+  long last() {
+    return last;
+  }
+
+  /** Returns the size of what was read. */
+  long bytes() {
+    return bytes;
+  }
+
+  private void add(long count, long from, long to) {
+    records += count;
+    first = first < 0 ? from : Math.min(first, from);
+    last = Math.max(last, to);
   }
 
   private void count(SegmentFiles.Opened file) throws IOException {
@@ -59,6 +109,7 @@ final class CountReader implements PartitionReader<InternalRow> {
     long nextOffset = -1;
     for (long position = file.position(); position < file.end(); ) {
       BatchHeader header = headers.at(position);
+      bytes += BatchHeader.BYTES;
       if (header.baseOffset() >= range.end()) {
         break;
       }
@@ -73,7 +124,7 @@ final class CountReader implements PartitionReader<InternalRow> {
       if (within && hidden) {
         check(header, headers, position);
       } else if (within && header.isFull()) {
-        records += header.count();
+        add(header.count(), header.baseOffset(), header.lastOffset());
         if (unclearFrom >= 0) {
           unclear.add(range.within(unclearFrom, header.baseOffset()));
           unclearFrom = -1;
@@ -100,6 +151,7 @@ final class CountReader implements PartitionReader<InternalRow> {
       return;
     }
     ByteBuffer batch = headers.whole(position, header.length());
+    bytes += header.length();
     if (rules.checkCrcs() && !header.matches(batch, crc)) {
       throw headers.corrupt(position, BatchHeader.BAD_CRC);
     }
@@ -114,18 +166,13 @@ final class CountReader implements PartitionReader<InternalRow> {
   }
 
   private void walk(LogRange only) throws IOException {
-    try (RecordReader reader = new RecordReader(only, rules, new StructType(), Long.MAX_VALUE)) {
+    try (RecordReader reader = new RecordReader(only, rules, OFFSET, Long.MAX_VALUE)) {
       while (reader.next()) {
-        records += reader.get().numRows();
+        ColumnVector offsets = reader.get().column(0);
+        int rows = reader.get().numRows();
+        add(rows, offsets.getLong(0), offsets.getLong(rows - 1));
       }
+      bytes += reader.bytes();
     }
   }
-
-  @Override
-  public InternalRow get() {
-    return new GenericInternalRow(new Object[] {records});
-  }
-
-  @Override
-  public void close() {}
 }
