@@ -12,6 +12,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   /** The most unpacked bytes of one columnar batch. A larger log batch is not divided. */
   private static final long UNPACKED_BYTES = 16 << 20;
 
+  private final LogRange range;
   private final BatchCursor cursor;
   private final Columns columns;
   private final RecordDecoder decoder;
@@ -29,6 +30,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   }
 
   RecordReader(LogRange range, BatchCursor cursor, StructType schema, long limit) {
+    this.range = range;
     this.limit = limit;
     this.cursor = cursor;
     columns = new Columns(schema, range);
@@ -75,6 +77,10 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
 
   private int take(BatchHeader header, int rows) {
     bytes += header.length();
+    if (columns.areOfThePartition() && header.isFull() && range.holds(header)) {
+      // The header has the number of rows, and they are alike.
+      return rows + header.count();
+    }
     try {
       int unpacked = header.length() - BatchHeader.BYTES;
       long address = cursor.address();
