@@ -18,8 +18,7 @@ from pyspark.sql.types import StructType
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, check_options, parse_options, pushes_filters
-from spark_integration.jvm.choice import reason_for_python
-from spark_integration.schema import VALUE, check_schema, schema_for
+from spark_integration.schema import DECODES, VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ _WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
     spark.StringContains: "contains",
 }
 
-# The JVM reader sets this option of a stream, true if all executors are on its host. (Java: LogStreamScan.)
+# The JVM reader sets this option of a stream. (Java: LogStreamScan.)
 DESCRIBE_PLANS: Final = "describeplans"
 
 AdmissionControl: type
@@ -163,16 +162,11 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = dict(options)
-        described = given.pop(DESCRIBE_PLANS, None)
+        self._is_described = given.pop(DESCRIBE_PLANS, None) is not None
         self._decoding = check_schema(schema, given)
         self._options = parse_options(given, streaming=True)
         self._schema = schema
         self._run: Stream | None = None
-        self._is_described = described is not None
-        self._declined: str | None = None
-        if self._is_described:
-            here = described == "true"
-            self._declined = reason_for_python(given, self._options, executors_are_here=here)
         if AdmissionControl is object and self._options.is_limited:
             raise OptionError("this Spark cannot limit a batch: leave …PerTrigger away, or use Spark 4.2")
         if AdmissionControl is object and self._options.commit_group_id is not None:
@@ -218,11 +212,11 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         tasks: list[spark.InputPartition] = [SparkTask(one) for one in planned]
         if not self._is_described:
             return tasks
-        from mpbroker.reading.manifest import manifest_of
-
-        if self._declined:
-            manifest: dict[str, Any] = {"declined": self._declined}
+        if self._decoding is not None:
+            manifest: dict[str, Any] = {"declined": DECODES}
         else:
+            from mpbroker.reading.manifest import manifest_of
+
             manifest = manifest_of(planned, _patient(self._options))
         description = spark.InputPartition(json.dumps(manifest).encode())
         return [description, *tasks] if "declined" in manifest else [description]

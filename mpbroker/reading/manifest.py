@@ -1,4 +1,7 @@
-"""Describes planned ranges as JSON for readers in other languages, which read the segments themselves."""
+"""Describes planned ranges as JSON for readers in other languages, which read segments themselves, or fetch.
+
+Passwords of the connection to the brokers are part of it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mpbroker.client.config import UNIX
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import LocalFiles, TaskRange
+from mpbroker.reading.remote_catalog import client_settings, servers_of
 from mpbroker.reading.segments import pieces, weight
 from mpbroker.reading.transactions import aborted_in
 from mpbroker.records.aborted import AbortedRange
@@ -18,36 +23,50 @@ from mpbroker.storage.reader import SegmentGone
 
 
 def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, Any]:
-    """Return the JSON for io.mpbroker.spark.Manifest; {"declined": reason} if a range has to be fetched.
+    """Return the JSON for io.mpbroker.spark.Manifest; {"declined": reason} if only Python can read.
 
     Raises SourceUnavailable, CorruptLog, OSError.
     """
-    described = []
-    for task in tasks:
-        if task.files is None:
-            return {"declined": f"{task} has to be fetched"}
-        described.append(_described(task, task.files, read_committed=options.read_committed))
+    may_fetch = options.read_mode != "local" and options.bootstrap_servers is not None
+    if may_fetch and UNIX in (options.bootstrap_servers or ""):
+        if any(task.files is None for task in tasks):
+            return {"declined": "kafka.bootstrap.servers is a Unix socket, to which only Python connects"}
+        may_fetch = False
     return {
-        "tasks": described,
+        "tasks": [_described(task, read_committed=options.read_committed) for task in tasks],
+        "brokers": _brokers(options) if may_fetch else None,
         "failOnDataLoss": options.fail_on_data_loss,
         "checkCrcs": options.check_crcs,
         "lossAdvice": LOSS_ADVICE,
     }
 
 
-def _described(task: TaskRange, files: LocalFiles, *, read_committed: bool) -> dict[str, Any]:
-    aborted = _aborted(task, files) if read_committed else None
+def _brokers(options: ReadOptions) -> dict[str, Any]:
+    """Return what a fetch needs: where the brokers are, and the settings of Kafka's client."""
+    servers = servers_of(options.bootstrap_servers or "")
+    return {
+        "servers": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers],
+        "client": client_settings(options),
+        "retries": options.retries,
+        "retryIntervalMs": options.retry_interval_ms,
+        "readCommitted": options.read_committed,
+    }
+
+
+def _described(task: TaskRange, *, read_committed: bool) -> dict[str, Any]:
+    files = task.files
+    aborted = _aborted(task, files) if read_committed and files is not None else None
     return {
         "topic": task.topic,
         "partition": task.partition,
         "start": task.start,
         "end": task.end,
         "topicId": None if task.topic_id is None else uuid_text(task.topic_id),
-        "places": [str(place) for place in files.places()],
-        "bytes": _bytes(task, files),
-        "clusterId": files.cluster_id,
-        "nodeId": files.node_id,
-        # Null, not an empty list, means that aborted records are wanted.
+        "places": [] if files is None else [str(place) for place in files.places()],
+        "bytes": 0 if files is None else _bytes(task, files),
+        "clusterId": "" if files is None else files.cluster_id,
+        "nodeId": "" if files is None else files.node_id,
+        # Null, not an empty list, means that aborted records are wanted, or that brokers will list them.
         "aborted": None if aborted is None else [list(one) for one in aborted],
     }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from mpbroker.client.backoff import ExponentialBackoff
-from mpbroker.client.config import ClientConfig, from_properties, parse_servers
+from mpbroker.client.config import JAAS, ClientConfig, from_properties, parse_servers
 from mpbroker.client.consumer import Consumer, Limits, fetch_request, fetched_of
 from mpbroker.client.errors import ApiFailed, ClientConfigError, ClientError, ConnectionLost
 from mpbroker.client.list_offsets import list_offsets
@@ -20,6 +21,8 @@ from mpbroker.reading.plan import OffsetRange, PartitionBounds, TaskRange, by_of
 
 CLIENT_ID = "mpbroker-spark"
 RECEIVE_BUFFER_BYTES = 4 << 20
+# Kafka's names of settings, by librdkafka's.
+_KAFKAS = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
 
 _LOG = logging.getLogger("mpbroker.spark")
 _T = TypeVar("_T")
@@ -118,6 +121,26 @@ class Brokers:
 def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
     """Return the topic's id; None if the broker has none for it."""
     return topic.topic_id if topic.topic_id != m.ZERO_UUID else None
+
+
+def client_settings(options: ReadOptions) -> dict[str, str]:
+    """Return the settings of a connection by the names, and in the forms, that Kafka's own client knows."""
+    base = _base(options)
+    given = {_KAFKAS.get(name, name): value for name, value in options.client.items()}
+    user, password = (given.pop(name, "") for name in ("sasl.username", "sasl.password"))
+    if user and JAAS not in given:
+        module = "plain.Plain" if given.get("sasl.mechanism", "").upper() == "PLAIN" else "scram.Scram"
+        user, password = (re.sub(r'(["\\])', r"\\\1", text) for text in (user, password))
+        given[JAAS] = (
+            f"org.apache.kafka.common.security.{module}LoginModule required "
+            f'username="{user}" password="{password}";'
+        )
+    return {
+        "client.id": base.client_id,
+        "request.timeout.ms": str(base.request_timeout_ms),
+        "receive.buffer.bytes": str(base.receive_buffer_bytes),
+        **given,
+    }
 
 
 def _base(options: ReadOptions) -> ClientConfig:

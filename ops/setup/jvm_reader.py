@@ -1,11 +1,14 @@
 """Builds the jar of the JVM reader, the same bytes each time: python -m ops.setup.jvm_reader
 
-Needs a JDK (javac 17 or newer) and the jars of the installed PySpark.
+Needs a JDK (javac 17 or newer) and the jars of the installed PySpark. The reader fetches from brokers by the
+network client of Kafka. The jar has its classes under other names, since programs have other versions of
+them, as Spark's connector does. Maven brings it once; without Maven the jar reads files only.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -15,12 +18,38 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+from ops.bench import maven
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "spark_integration" / "jvm" / "java"
 INTO = ROOT / "spark_integration" / "jvm"
 JAVA_VERSION = 17
 NAME = "mpbroker-spark.jar"
+# The sources that use Kafka's client.
+FETCH = Path("io", "mpbroker", "spark", "fetch")
+LIBRARIES = ROOT / "build" / "kafka-client"
+POM = Path(__file__).with_name("kafka_client_pom.xml")
+KAFKA: Final = "kafka-clients-4.3.0.jar"
+CHECKSUMS: Final = {
+    KAFKA: "97a5b492d4ad658fd2dfba969fa0e403c2e38c971fb1e083da4e391471925fc1",
+    "asm-9.10.1.jar": "ed825d10ab1399c8c0cb669e688cf0c8c82629b4c8399b58352b68e92ca10fcb",
+    "asm-commons-9.10.1.jar": "6d0abefb7cbf972ea16edb37ec14835372505063a45f976ab7ea889ed9497895",
+    "asm-tree-9.10.1.jar": "3dfb0d5b6a106cd40b5b250e39935fbf2f927f4477546a5369a3ac609cf0506b",
+    "jarjar-1.18.1.jar": "b28a8a2a507315224456c3746daa932b8f7a16e72287f89d84b1dc0f81604e89",
+}
+# Renames Kafka's classes, and texts that name one. Names of system properties, such as
+# org.apache.kafka.disallowed.login.modules, stay. Keeps what settings may name, and what kept classes use.
+RULES: Final = f"""\
+rule org.apache.kafka.clients.** io.mpbroker.spark.shaded.@0
+rule org.apache.kafka.common.** io.mpbroker.spark.shaded.@0
+rule org.apache.kafka.server.** io.mpbroker.spark.shaded.@0
+keep {FETCH.as_posix().replace("/", ".")}.**
+keep org.apache.kafka.common.security.**
+"""
+# Of telemetry, which no client here sends.
+LEFT_OUT: Final = "org/apache/kafka/shaded/"
 # Tells Spark the class of format("mpbroker").
 SERVICES = Path("META-INF", "services")
 # The earliest time that a zip file can say.
@@ -30,6 +59,10 @@ _READABLE_BY_ALL = 0o644 << 16
 
 class NoCompiler(RuntimeError):
     """This machine has no javac, or none that is new enough."""
+
+
+class NoKafkaClient(RuntimeError):
+    """Kafka's client cannot be had from Maven."""
 
 
 def javac() -> str:
@@ -51,12 +84,36 @@ def spark_jars() -> Path:
     return Path(str(importlib.metadata.distribution("pyspark").locate_file("pyspark/jars")))
 
 
+def libraries() -> Path:
+    """Return the directory with the jars of CHECKSUMS; the first call fetches them. Raises NoKafkaClient."""
+    LIBRARIES.parent.mkdir(exist_ok=True)
+    if not LIBRARIES.is_dir():
+        fresh = LIBRARIES.with_name(f"kafka-client.{os.getpid()}")
+        try:
+            maven.copy_dependencies(POM, fresh)
+        except (maven.MissingToolError, subprocess.TimeoutExpired) as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise NoKafkaClient(str(error)) from error
+        fresh.replace(LIBRARIES)
+    for name, expected in CHECKSUMS.items():
+        path = LIBRARIES / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            raise NoKafkaClient(f"{path} is not the file that this version wants: remove {LIBRARIES}")
+    return LIBRARIES
+
+
 def build(into: Path) -> Path:
     """Compile the sources and write the jar. Raises NoCompiler, PackageNotFoundError, CalledProcessError."""
     compiler = javac()
+    try:
+        kafka = libraries()
+    except NoKafkaClient as error:
+        print(f"setup: the JVM reader of Spark sessions will not fetch: {error}", file=sys.stderr)
+        kafka = None
     jar = into / NAME
     with tempfile.TemporaryDirectory() as name:
-        classes = Path(name)
+        classes = Path(name, "classes")
+        sources = [one for one in sorted(SOURCES.rglob("*.java")) if kafka or FETCH.name not in one.parts]
         command = [
             # A compiler that lives for seconds is done before it has optimised itself.
             *(compiler, "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"),
@@ -68,13 +125,15 @@ def build(into: Path) -> Path:
                 "-XDignore.symbol.file",
                 "-Xlint:-options",
                 "-classpath",
-                f"{spark_jars()}/*",
+                f"{spark_jars()}/*" + (f":{kafka / KAFKA}" if kafka else ""),
                 "-d",
                 str(classes),
             ),
-            *(str(source) for source in sorted(SOURCES.rglob("*.java"))),
+            *map(str, sources),
         ]
         subprocess.run(command, check=True)
+        if kafka:
+            add_kafka(classes, kafka)
         shutil.copytree(SOURCES / SERVICES, classes / SERVICES)
         for old in into.glob("mpbroker-spark-*.jar"):
             # Of a checkout before the name had no version.
@@ -86,6 +145,30 @@ def build(into: Path) -> Path:
         shutil.copyfile(written, fresh)
         fresh.replace(jar)
     return jar
+
+
+def add_kafka(classes: Path, kafka: Path) -> None:
+    """Add Kafka's client to the classes, and rename its classes in all of them."""
+    mixed, renamed = classes.with_name("mixed.jar"), classes.with_name("renamed.jar")
+    with zipfile.ZipFile(mixed, "w") as jar, zipfile.ZipFile(kafka / KAFKA) as archive:
+        for entry in archive.namelist():
+            if entry.endswith(".class") and not entry.startswith(LEFT_OUT):
+                jar.writestr(entry, archive.read(entry))
+        for path in (classes / FETCH).iterdir():
+            jar.write(path, FETCH / path.name)
+        licences = {name: archive.read(name) for name in ("LICENSE", "NOTICE")}
+    rules = classes.with_name("rules.txt")
+    rules.write_text(RULES)
+    paths = ":".join(str(kafka / name) for name in CHECKSUMS if name != KAFKA)
+    command = ["-cp", paths, "com.eed3si9n.jarjar.Main", "process", str(rules), str(mixed), str(renamed)]
+    subprocess.run([maven.java(), "-XX:+UseSerialGC", *command], check=True)
+    shutil.rmtree(classes / FETCH)
+    with zipfile.ZipFile(renamed) as archive:
+        archive.extractall(classes, [entry for entry in archive.namelist() if entry.endswith(".class")])
+    for name, text in licences.items():
+        place = classes / "META-INF" / KAFKA.removesuffix(".jar") / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text)
 
 
 def write_jar(jar: Path, classes: Path) -> None:

@@ -15,23 +15,22 @@ from pyspark.sql.worker.utils import worker_run
 
 from mpbroker.reading.manifest import manifest_of
 from mpbroker.reading.options import parse_options
-from spark_integration.jvm.choice import reason_for_python
+from spark_integration.schema import DECODES, value_format
 from spark_integration.source import MpbrokerDataSource, SparkTask
 
 _LENGTH = struct.Struct(">i")
 
 
 def manifest(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a request {options, schema, executorsAreHere} with the plan as JSON.
+    """Answer a request {options, schema} with the plan as JSON.
 
     The answer is {"declined": why} if only Python can read the query. Raises what the Python source raises.
     """
     options = parse_options(request["options"])
     if options.filter_pushdown:
         return {"declined": "filterPushdown is set, and Python plans by the query's conditions"}
-    declined = reason_for_python(request["options"], options, executors_are_here=request["executorsAreHere"])
-    if declined is not None:
-        return {"declined": declined}
+    if value_format(request["options"]) is not None:
+        return {"declined": DECODES}
     schema = StructType.fromJson(json.loads(request["schema"]))
     reader = MpbrokerDataSource(request["options"]).reader(schema)
     return manifest_of([task.range for task in reader.partitions() if isinstance(task, SparkTask)], options)

@@ -20,6 +20,11 @@ final class AbortedRanges implements Serializable {
     this(ranges, true);
   }
 
+  /** Takes over ranges as the other constructor does. There may be more than these. */
+  static AbortedRanges known(long[][] ranges) {
+    return new AbortedRanges(ranges, false);
+  }
+
   private AbortedRanges(long[][] ranges, boolean complete) {
     this.ranges = ranges;
     this.complete = complete;

@@ -7,24 +7,23 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.zip.CRC32C;
 
-/** Walks over the batches of a range that have records for the reader, in windows of the files. */
+/** Walks over the batches of a range that have records for the reader, wherever the bytes come from. */
 final class BatchCursor implements Closeable {
   private final LogRange range;
   private final Manifest.Rules rules;
-  private final SegmentFiles files;
+  private final Pieces pieces;
   private final CRC32C crc = new CRC32C();
-  private final Window window;
-  private final OpenTransactions transactions;
-  private SegmentFiles.Opened file;
+  private final OpenTransactions transactions = new OpenTransactions();
+  private boolean ended;
   private long position;
+  /** Where the batches of the current piece end. */
+  private long end;
   private BatchHeader header;
 
   BatchCursor(LogRange range, Manifest.Rules rules) throws IOException {
     this.range = range;
     this.rules = rules;
-    files = new SegmentFiles(range, rules);
-    window = new Window(range);
-    transactions = new OpenTransactions(range);
+    pieces = Pieces.of(range, rules);
   }
 
   /**
@@ -39,7 +38,7 @@ final class BatchCursor implements Closeable {
       header = null;
     }
     while (true) {
-      if (file == null || position >= file.end()) {
+      if (position >= end) {
         if (holds || !open()) {
           return null;
         }
@@ -49,7 +48,7 @@ final class BatchCursor implements Closeable {
       }
       BatchHeader found = read();
       if (found.baseOffset() >= range.end()) {
-        position = file.end();
+        position = end;
       } else if (found.baseOffset() < range.start() && found.lastOffset() < range.start()) {
         position += found.length();
       } else if (!reach(found.length(), holds)) {
@@ -57,8 +56,8 @@ final class BatchCursor implements Closeable {
       } else {
         // The CRC is checked first, so that a flipped bit cannot hide a batch.
         check(found);
-        boolean hidden = found.isHidden(range);
-        if (transactions.concerns(found)) {
+        boolean hidden = found.isHidden(pieces.aborted());
+        if (transactions.concerns(found, pieces.aborted())) {
           follow(found, hidden);
         }
         if (!hidden) {
@@ -70,60 +69,61 @@ final class BatchCursor implements Closeable {
     }
   }
 
+  boolean fetches() {
+    return pieces instanceof FetchedPieces;
+  }
+
   boolean isAtEnd() {
-    return file == null;
+    return ended;
   }
 
   /** Returns the address of the batch's records. */
   long address() {
-    return window.address(position + BatchHeader.BYTES);
+    return pieces.address(position + BatchHeader.BYTES);
   }
 
   /** Returns the records of the batch, as they are stored. */
   ByteBuffer records() {
-    return window.slice(position + BatchHeader.BYTES, header.length() - BatchHeader.BYTES);
+    return pieces.slice(position + BatchHeader.BYTES, header.length() - BatchHeader.BYTES);
   }
 
-  /** Returns an error that names the batch's file and position. */
+  /** Returns an error that says where the batch is. */
   CorruptLog corrupt(String reason) {
-    return new CorruptLog(
-        file.path() + " is damaged at position " + position + ": " + reason + ", in " + range);
+    return pieces.corrupt(position, reason);
   }
 
   @Override
   public void close() throws IOException {
-    window.close();
-    files.close();
+    pieces.close();
   }
 
   private boolean open() throws IOException {
-    window.clear();
-    file = files.next();
-    if (file != null) {
-      position = file.position();
+    ended = !pieces.next();
+    if (!ended) {
+      position = pieces.start();
+      end = pieces.end();
     }
-    return file != null;
+    return !ended;
   }
 
   /** Returns true if the window has that many bytes at the position. Moves it for this unless `holds`. */
   private boolean reach(int bytes, boolean holds) throws IOException {
-    if (window.holds(position, bytes)) {
+    if (pieces.holds(position, bytes)) {
       return true;
     }
     if (holds) {
       return false;
     }
-    long end = file.end();
     if (position + bytes > end) {
       throw corrupt(BatchHeader.reachesBeyond(end));
     }
-    window.move(file, position, bytes, end);
+    pieces.move(position, bytes);
     return true;
   }
 
   private BatchHeader read() {
     try {
-      return BatchHeader.read(window.slice(position, BatchHeader.BYTES), 0);
+      return BatchHeader.read(pieces.slice(position, BatchHeader.BYTES), 0);
     } catch (Malformed error) {
       throw corrupt(error.getMessage());
     }
@@ -134,7 +134,7 @@ final class BatchCursor implements Closeable {
       if (!hidden) {
         transactions.handOut(found);
       } else if (found.isControl()) {
-        transactions.end(found, window.slice(position, found.length()));
+        transactions.end(found, pieces.slice(position, found.length()), pieces.aborted());
       }
     } catch (Malformed error) {
       throw corrupt(error.getMessage());
@@ -142,7 +142,7 @@ final class BatchCursor implements Closeable {
   }
 
   private void check(BatchHeader found) {
-    if (rules.checkCrcs() && !found.matches(window.slice(position, found.length()), crc)) {
+    if (rules.checkCrcs() && !found.matches(pieces.slice(position, found.length()), crc)) {
       throw corrupt(BatchHeader.BAD_CRC);
     }
   }

@@ -92,8 +92,8 @@ record BatchHeader(
     return (attributes & TRANSACTIONAL_BIT) != 0;
   }
 
-  /** Returns true if readers of the range get none of its records: a marker, or an aborted batch. */
-  boolean isHidden(LogRange range) {
-    return isControl() || isTransactional() && range.aborted().hold(producerId, baseOffset);
+  /** Returns true if readers get none of its records: a marker, or an aborted batch. */
+  boolean isHidden(AbortedRanges aborted) {
+    return isControl() || isTransactional() && aborted.hold(producerId, baseOffset);
   }
 }

@@ -16,20 +16,19 @@ import org.apache.spark.sql.types.StructType;
  *
  * <p>The header of a batch has the number of its records. If the whole batch is in the range and has a record
  * for each of its offsets, nothing else of it is read, and its CRC is not checked. Other batches, which are
- * cut by an edge of the range or compacted, are read as for any query.
+ * cut by an edge of the range or compacted, are read as for any query, and so is a range that is fetched.
  */
 final class CountReader implements PartitionReader<InternalRow> {
   private final LogRange range;
   private final Manifest.Rules rules;
   private final CRC32C crc = new CRC32C();
-  private final OpenTransactions transactions;
+  private final OpenTransactions transactions = new OpenTransactions();
   private boolean done;
   private long records;
 
   CountReader(LogRange range, Manifest.Rules rules) {
     this.range = range;
     this.rules = rules;
-    transactions = new OpenTransactions(range);
   }
 
   @Override
@@ -39,6 +38,10 @@ final class CountReader implements PartitionReader<InternalRow> {
     }
     done = true;
     if (range.start() >= range.end()) {
+      return true;
+    }
+    if (!SegmentFiles.areHere(range, rules)) {
+      walk(range);
       return true;
     }
     try (SegmentFiles files = new SegmentFiles(range, rules)) {
@@ -62,9 +65,9 @@ final class CountReader implements PartitionReader<InternalRow> {
       if (position + header.length() > file.end()) {
         throw headers.corrupt(position, BatchHeader.reachesBeyond(file.end()));
       }
-      boolean hidden = header.isHidden(range);
+      boolean hidden = header.isHidden(range.aborted());
       boolean within = header.baseOffset() >= range.start() && header.lastOffset() < range.end();
-      if (!hidden && header.lastOffset() >= range.start() && transactions.concerns(header)) {
+      if (!hidden && header.lastOffset() >= range.start() && transactions.concerns(header, range.aborted())) {
         transactions.handOut(header);
       }
       if (within && hidden) {
@@ -92,7 +95,7 @@ final class CountReader implements PartitionReader<InternalRow> {
 
   /** Checks the CRC of a batch, so that a flipped bit cannot hide it, and notes a marker. */
   private void check(BatchHeader header, HeaderReader headers, long position) throws IOException {
-    boolean isMarker = header.isControl() && transactions.concerns(header);
+    boolean isMarker = header.isControl() && transactions.concerns(header, range.aborted());
     if (!rules.checkCrcs() && !isMarker) {
       return;
     }
@@ -104,7 +107,7 @@ final class CountReader implements PartitionReader<InternalRow> {
       return;
     }
     try {
-      transactions.end(header, batch);
+      transactions.end(header, batch, range.aborted());
     } catch (Malformed error) {
       throw headers.corrupt(position, error.getMessage());
     }

@@ -1,6 +1,7 @@
 package io.mpbroker.spark;
 
 import io.mpbroker.spark.Manifest.Rules;
+import java.nio.file.Path;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.QueryContext;
@@ -34,6 +35,13 @@ final class Failures {
     }
   }
 
+  /** Logs, once per directory, that files are on this host and cannot be read. */
+  static void reportFetch(Path logDir, Exception error) {
+    if (REPORTED.add(logDir.toString())) {
+      LOG.warn("Tasks on this host fetch instead of reading files: permission denied: {}", error.getMessage());
+    }
+  }
+
   /** Extends a class that PySpark knows, with an error condition whose message is the text alone. */
   private abstract static class Failure extends SparkRuntimeException {
     Failure(String text, Throwable cause) {
@@ -55,7 +63,7 @@ final class Failures {
     }
   }
 
-  /** This host does not have the files, or its disk cannot read them. */
+  /** Neither files nor brokers can be read. */
   static final class SourceUnavailable extends Failure {
     SourceUnavailable(String text, Throwable cause) {
       super(text, cause);

@@ -7,9 +7,9 @@ import org.apache.spark.sql.connector.read.InputPartition;
  * Describes the work of one task: offsets [start, end) of a partition.
  *
  * <p>{@code clusterId} and {@code nodeId} name the broker that owns the log directory. {@code places} are the
- * directories in which the partition may be, the planned one first. {@code bytes} is the size of the range
- * when it was planned. {@code aborted} has the aborted transactions of which the range may have records, if
- * the reader must leave these out.
+ * directories in which the partition may be, the planned one first; without any the range has to be fetched.
+ * {@code bytes} is the size of the range in files when it was planned. {@code aborted} has the aborted
+ * transactions of which files may have records, if the reader must leave these out.
  */
 record LogRange(
     String topic,
@@ -37,7 +37,7 @@ record LogRange(
 
   @Override
   public String[] preferredLocations() {
-    return Hosts.ofThisProcess();
+    return places.isEmpty() ? new String[0] : Hosts.ofThisProcess();
   }
 
   @Override

@@ -45,7 +45,16 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     String topics =
         manifest.tasks().stream().map(LogRange::topic).distinct().collect(Collectors.joining(", "));
     String bound = limit < Long.MAX_VALUE ? ", limit " + limit : "";
-    return "mpbroker by its JVM reader: topics [" + topics + "], " + schema.simpleString() + bound;
+    return "mpbroker by its JVM reader, " + how() + ": topics [" + topics + "], " + schema.simpleString() + bound;
+  }
+
+  /** Returns how tasks read: each looks for the files of its range. */
+  private String how() {
+    if (manifest.rules().brokers() == null) {
+      return "from files";
+    }
+    boolean fetchesAll = manifest.tasks().stream().allMatch(one -> one.places().isEmpty());
+    return fetchesAll ? "fetching" : "from files where a task finds them, else fetching";
   }
 
   @Override
@@ -72,7 +81,10 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     return counts ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
   }
 
-  /** Estimates rows by offsets, which is an upper bound, and bytes by those of keys, values and headers. */
+  /**
+   * Estimates rows by offsets, which is an upper bound, and bytes by those of keys, values and headers. The latter
+   * are not known of ranges that are fetched: Spark then assumes very many.
+   */
   @Override
   public Statistics estimateStatistics() {
     List<LogRange> tasks = manifest.tasks();
@@ -85,7 +97,9 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
       width += STORED.contains(field.name()) ? 0 : field.dataType().defaultSize();
     }
     long bytes = rows * width + (stored ? tasks.stream().mapToLong(LogRange::bytes).sum() : 0);
-    return new Estimate(OptionalLong.of(Math.max(bytes, 1)), OptionalLong.of(rows));
+    boolean isKnown = !stored || tasks.stream().noneMatch(one -> one.places().isEmpty());
+    return new Estimate(
+        isKnown ? OptionalLong.of(Math.max(bytes, 1)) : OptionalLong.empty(), OptionalLong.of(rows));
   }
 
   @Override

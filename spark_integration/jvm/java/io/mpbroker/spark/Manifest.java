@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.io.Serializable;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 
 /**
@@ -13,8 +14,14 @@ import java.util.List;
  * <p>{@code declined} is the reason why Python has to read, and null if this reader can.
  */
 record Manifest(List<LogRange> tasks, Rules rules, String declined) {
-  /** Holds the options that tasks need. {@code lossAdvice} is the last part of each DataLoss's text. */
-  record Rules(boolean failOnDataLoss, boolean checkCrcs, String lossAdvice) implements Serializable {}
+  /**
+   * Holds the options that tasks need.
+   *
+   * <p>{@code lossAdvice} is the last part of each DataLoss's text. {@code brokers} is null if only files may be
+   * read.
+   */
+  record Rules(boolean failOnDataLoss, boolean checkCrcs, String lossAdvice, Fetcher.Settings brokers)
+      implements Serializable {}
 
   static Manifest forPython(String reason) {
     return new Manifest(List.of(), null, reason);
@@ -31,8 +38,29 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
         new Rules(
             root.get("failOnDataLoss").booleanValue(),
             root.get("checkCrcs").booleanValue(),
-            root.get("lossAdvice").textValue());
+            root.get("lossAdvice").textValue(),
+            brokers(root.get("brokers")));
+    if (rules.brokers() != null && !Fetcher.isPresent()) {
+      return forPython("tasks may have to fetch, and the jar was built without Kafka's client");
+    }
     return new Manifest(List.copyOf(tasks), rules, null);
+  }
+
+  private static Fetcher.Settings brokers(JsonNode given) {
+    if (given.isNull()) {
+      return null;
+    }
+    ArrayList<String> servers = new ArrayList<>();
+    given.get("servers").forEach(server -> servers.add(server.textValue()));
+    HashMap<String, String> client = new HashMap<>();
+    JsonNode settings = given.get("client");
+    settings.fieldNames().forEachRemaining(name -> client.put(name, settings.get(name).textValue()));
+    return new Fetcher.Settings(
+        servers,
+        client,
+        given.get("retries").intValue(),
+        given.get("retryIntervalMs").longValue(),
+        given.get("readCommitted").booleanValue());
   }
 
   private static LogRange range(JsonNode task) {

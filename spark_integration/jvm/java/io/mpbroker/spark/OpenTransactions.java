@@ -15,16 +15,11 @@ final class OpenTransactions {
   private static final int COMMIT = 1;
   private static final int KEY_BYTES = 4;
 
-  private final LogRange range;
   private final Set<Long> handedOut = new HashSet<>();
 
-  OpenTransactions(LogRange range) {
-    this.range = range;
-  }
-
   /** Returns true if the batch has to be reported here; a marker with its bytes. */
-  boolean concerns(BatchHeader header) {
-    return header.isTransactional() && range.aborted().areComplete();
+  boolean concerns(BatchHeader header, AbortedRanges aborted) {
+    return header.isTransactional() && aborted.areComplete();
   }
 
   /** Notes a batch that has records for readers of the range. */
@@ -38,9 +33,9 @@ final class OpenTransactions {
    * Notes the control batch in the buffer. Throws Malformed if it aborts records that were handed out, unless
    * it ends a known transaction: compaction has removed the marker of those records then.
    */
-  void end(BatchHeader header, ByteBuffer batch) throws Malformed {
+  void end(BatchHeader header, ByteBuffer batch, AbortedRanges aborted) throws Malformed {
     int kind = kind(header, batch);
-    boolean endsNone = !range.aborted().hold(header.producerId(), header.baseOffset());
+    boolean endsNone = !aborted.hold(header.producerId(), header.baseOffset());
     if (kind == ABORT && endsNone && handedOut.contains(header.producerId())) {
       throw new Malformed(
           "the marker aborts a transaction of producer " + header.producerId()

@@ -40,20 +40,19 @@ final class Planner extends PythonPlannerRunner<Manifest> {
       // Only the environment of the source is used: which Python it is, and where its modules are.
       PythonFunction environment =
           session.sessionState().dataSourceManager().lookupDataSource(Source.NAME).dataSourceCls();
-      Planner planner = new Planner(environment, request(options, schema, Hosts.executorsAreHere(session)));
+      Planner planner = new Planner(environment, request(options, schema));
       return planner.runInPython(planner.runInPython$default$1());
     } catch (LinkageError error) {
       return Manifest.forPython("this version of Spark differs from those that the jar is for: " + error);
     }
   }
 
-  private static byte[] request(CaseInsensitiveStringMap options, StructType schema, boolean allHere) {
+  private static byte[] request(CaseInsensitiveStringMap options, StructType schema) {
     ObjectMapper mapper = new ObjectMapper();
     ObjectNode request = mapper.createObjectNode();
     ObjectNode given = request.putObject("options");
     options.forEach(given::put);
     request.put("schema", schema.json());
-    request.put("executorsAreHere", allHere);
     try {
       return mapper.writeValueAsBytes(request);
     } catch (JsonProcessingException error) {

@@ -92,10 +92,11 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
 
   @Override
   public CustomTaskMetric[] currentMetricsValues() {
+    boolean fetches = cursor.fetches();
     return new CustomTaskMetric[] {
       new ReadMetrics.Value(ReadMetrics.Bytes.NAME, bytes),
-      new ReadMetrics.Value(ReadMetrics.RecordsOfFiles.NAME, seen),
-      new ReadMetrics.Value(ReadMetrics.RecordsFetched.NAME, 0)
+      new ReadMetrics.Value(ReadMetrics.RecordsOfFiles.NAME, fetches ? 0 : seen),
+      new ReadMetrics.Value(ReadMetrics.RecordsFetched.NAME, fetches ? seen : 0)
     };
   }
 

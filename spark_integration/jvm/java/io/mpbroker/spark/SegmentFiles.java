@@ -5,8 +5,10 @@ import io.mpbroker.spark.Failures.SourceUnavailable;
 import java.io.Closeable;
 import java.io.IOException;
 import java.nio.channels.FileChannel;
+import java.nio.file.AccessDeniedException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
+import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.Properties;
@@ -40,15 +42,43 @@ final class SegmentFiles implements Closeable {
     this.range = range;
     this.rules = rules;
     start = range.start();
+    locate();
+  }
+
+  /**
+   * Returns true if this host has the log directory of the planned broker, false if records have to be fetched.
+   *
+   * <p>Throws SourceUnavailable if there are no brokers to fetch from.
+   */
+  static boolean areHere(LogRange range, Manifest.Rules rules) throws IOException {
+    if (range.places().isEmpty()) {
+      return false;
+    }
     Path planned = Path.of(range.places().get(0));
-    if (!isOfTheBroker(planned.resolveSibling("meta.properties"))) {
+    try {
+      if (isOfTheBroker(planned.resolveSibling("meta.properties"), range)) {
+        // Throws if this process may not read the directory.
+        Files.newDirectoryStream(planned).close();
+        return true;
+      }
+    } catch (NoSuchFileException | NotDirectoryException error) {
+      // The partition may have moved to another log directory.
+      return true;
+    } catch (AccessDeniedException error) {
+      if (rules.brokers() == null) {
+        throw new SourceUnavailable("Permission denied: " + error.getMessage(), error);
+      }
+      Failures.reportFetch(planned.getParent(), error);
+      return false;
+    }
+    if (rules.brokers() == null) {
       throw new SourceUnavailable(
           planned.getParent() + " of the broker that was planned with (cluster " + range.clusterId()
-              + ", node " + range.nodeId() + ") is not on this host. Run the tasks where the files are, or "
-              + "give kafka.bootstrap.servers too and option accelerated=false, so that tasks here can fetch",
+              + ", node " + range.nodeId() + ") is not on this host. Give kafka.bootstrap.servers too (and "
+              + "readMode auto), so that tasks on other hosts can fetch",
           null);
     }
-    locate();
+    return false;
   }
 
   /** Closes the present file and opens the next; null after the last. Throws DataLoss, CorruptLog. */
@@ -118,13 +148,12 @@ final class SegmentFiles implements Closeable {
   }
 
   /** Checks the broker, since another host may have another broker's directory at the same path. */
-  private boolean isOfTheBroker(Path metadata) throws IOException {
-    if (!Files.isRegularFile(metadata)) {
-      return false;
-    }
+  private static boolean isOfTheBroker(Path metadata, LogRange range) throws IOException {
     Properties given = new Properties();
     try (var text = Files.newBufferedReader(metadata)) {
       given.load(text);
+    } catch (NoSuchFileException error) {
+      return false;
     }
     // Before KRaft, Kafka calls it broker.id.
     String nodeId = given.getProperty("node.id", given.getProperty("broker.id", ""));

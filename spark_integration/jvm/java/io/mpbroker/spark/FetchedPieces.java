@@ -1,0 +1,125 @@
+package io.mpbroker.spark;
+
+import io.mpbroker.spark.Failures.CorruptLog;
+import io.mpbroker.spark.Failures.SourceUnavailable;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import sun.nio.ch.DirectBuffer;
+
+/** Fetches the pieces of a range from brokers, as Python's read_remote does. Each answer is a piece. */
+final class FetchedPieces implements Pieces {
+  private final LogRange range;
+  private final Manifest.Rules rules;
+  private final Fetcher fetcher;
+  private long offset;
+  private ByteBuffer records = ByteBuffer.allocateDirect(0);
+  private AbortedRanges aborted = AbortedRanges.NOT_WANTED;
+
+  FetchedPieces(LogRange range, Manifest.Rules rules) {
+    this.range = range;
+    this.rules = rules;
+    offset = range.start();
+    try {
+      fetcher =
+          Fetcher.open(
+              rules.brokers(), new Fetcher.Partition(range.topic(), range.partition(), range.topicId()));
+    } catch (Fetcher.Failed error) {
+      throw unavailable(error);
+    }
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    while (offset < range.end()) {
+      try {
+        Fetcher.Batches found = fetcher.fetch(offset, range.end());
+        records = found.records();
+        aborted = AbortedRanges.known(found.aborted());
+        offset = found.nextOffset();
+        return true;
+      } catch (Fetcher.Failed error) {
+        skip(error);
+      }
+    }
+    return false;
+  }
+
+  /** Goes on after records that were lost, if that is wanted; throws any other failure. */
+  private void skip(Fetcher.Failed error) throws IOException {
+    String what = "Cannot fetch offset " + offset + " of " + range + ": ";
+    switch (error.reason) {
+      case OFFSET_IS_GONE -> {
+        Fetcher.Bounds left = bounds();
+        Failures.reportLoss(
+            rules,
+            what + "now its log start offset is " + left.start() + ", and it can be read up to " + left.end() + ".");
+        offset = left.start() > offset ? left.start() : range.end();
+      }
+      case TOPIC_IS_GONE -> {
+        Failures.reportLoss(
+            rules, what + "topic " + range.topic() + " was deleted since the query was planned.");
+        offset = range.end();
+      }
+      case DAMAGED -> throw corrupt(0, error.getMessage());
+      default -> throw unavailable(error);
+    }
+  }
+
+  private Fetcher.Bounds bounds() throws IOException {
+    try {
+      return fetcher.bounds();
+    } catch (Fetcher.Failed error) {
+      throw unavailable(error);
+    }
+  }
+
+  private static SourceUnavailable unavailable(Fetcher.Failed error) {
+    return new SourceUnavailable(error.getMessage(), error);
+  }
+
+  @Override
+  public long start() {
+    return 0;
+  }
+
+  @Override
+  public long end() {
+    return records.limit();
+  }
+
+  @Override
+  public boolean holds(long position, long length) {
+    return position + length <= records.limit();
+  }
+
+  /** Is called for bytes after the whole batches alone, which the caller has refused before. */
+  @Override
+  public void move(long position, int least) {
+    throw new IllegalStateException("all batches are in memory");
+  }
+
+  @Override
+  public long address(long position) {
+    return ((DirectBuffer) records).address() + position;
+  }
+
+  @Override
+  public ByteBuffer slice(long position, int length) {
+    return records.slice((int) position, length);
+  }
+
+  @Override
+  public AbortedRanges aborted() {
+    return aborted;
+  }
+
+  @Override
+  public CorruptLog corrupt(long position, String reason) {
+    return new CorruptLog("the broker sent a damaged batch, reading " + range + ": " + reason);
+  }
+
+  @Override
+  public void close() throws IOException {
+    fetcher.close();
+  }
+}

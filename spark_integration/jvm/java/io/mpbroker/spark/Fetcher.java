@@ -1,0 +1,108 @@
+package io.mpbroker.spark;
+
+import java.io.Closeable;
+import java.io.IOException;
+import java.io.Serializable;
+import java.lang.reflect.InvocationTargetException;
+import java.nio.ByteBuffer;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Fetches whole record batches of a partition from brokers.
+ *
+ * <p>The class behind it is in the package fetch, the only one that knows Kafka's client. A jar that was built
+ * without Maven does not have that package.
+ */
+public interface Fetcher extends Closeable {
+  /** Names the class behind this interface. */
+  String IMPLEMENTATION = "io.mpbroker.spark.fetch.KafkaFetcher";
+
+  /**
+   * Says how to reach the brokers. {@code client} has settings by their names in Kafka, passwords among them.
+   *
+   * <p>A failed request is sent up to {@code retries} times again, with pauses of {@code retryIntervalMs}.
+   */
+  record Settings(
+      List<String> servers,
+      Map<String, String> client,
+      int retries,
+      long retryIntervalMs,
+      boolean readCommitted)
+      implements Serializable {
+    @Override
+    public String toString() {
+      return "brokers " + servers;
+    }
+  }
+
+  /** Names a partition. {@code topicId} is null if the brokers have no topic ids. */
+  record Partition(String topic, int number, String topicId) {
+    @Override
+    public String toString() {
+      return topic + "-" + number;
+    }
+  }
+
+  /**
+   * Holds batches in direct memory, and the first offset after them.
+   *
+   * <p>{@code aborted} has the aborted transactions with records among them: producer, first and last offset.
+   */
+  record Batches(ByteBuffer records, long nextOffset, long[][] aborted) {}
+
+  /** Says what is left of a partition: offsets [start, end). */
+  record Bounds(long start, long end) {}
+
+  /** Tells why records cannot be fetched. */
+  enum Reason {
+    /** The offset was deleted or truncated; with old brokers, the topic may also have been made anew. */
+    OFFSET_IS_GONE,
+    /** The topic was deleted. Another one may have its name. */
+    TOPIC_IS_GONE,
+    DAMAGED,
+    UNAVAILABLE
+  }
+
+  /** Ends a fetch. */
+  final class Failed extends Exception {
+    final Reason reason;
+
+    public Failed(Reason reason, String text, Throwable cause) {
+      super(text, cause);
+      this.reason = reason;
+    }
+  }
+
+  /**
+   * Returns the batches from the offset on. They are valid until the next call.
+   *
+   * <p>If the range goes on up to `end`, the next fetch is sent before this returns.
+   */
+  Batches fetch(long offset, long end) throws Failed, IOException;
+
+  /** Asks for the offsets that can be read now. */
+  Bounds bounds() throws Failed, IOException;
+
+  /** Returns true if this jar has Kafka's client. */
+  static boolean isPresent() {
+    return Fetcher.class.getClassLoader().getResource(IMPLEMENTATION.replace('.', '/') + ".class") != null;
+  }
+
+  /** Connects to the brokers, or takes a connection that an earlier task has left. */
+  static Fetcher open(Settings settings, Partition partition) throws Failed {
+    try {
+      return (Fetcher)
+          Class.forName(IMPLEMENTATION)
+              .getConstructor(Settings.class, Partition.class)
+              .newInstance(settings, partition);
+    } catch (InvocationTargetException error) {
+      if (error.getCause() instanceof Failed failed) {
+        throw failed;
+      }
+      throw new IllegalStateException(error.getCause());
+    } catch (ReflectiveOperationException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+}

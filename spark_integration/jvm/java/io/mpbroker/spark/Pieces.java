@@ -1,0 +1,45 @@
+package io.mpbroker.spark;
+
+import io.mpbroker.spark.Failures.CorruptLog;
+import java.io.Closeable;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+
+/**
+ * Gives the bytes of a range in pieces of whole batches: segment files, or what brokers have sent.
+ *
+ * <p>Positions count within the current piece. The part of it that is in memory is its window.
+ */
+interface Pieces extends Closeable {
+  /** Finds the pieces where they are: in files of this host, else at the brokers. */
+  static Pieces of(LogRange range, Manifest.Rules rules) throws IOException {
+    return SegmentFiles.areHere(range, rules) ? new FilePieces(range, rules) : new FetchedPieces(range, rules);
+  }
+
+  /** Goes to the next piece. Returns false after the last one. */
+  boolean next() throws IOException;
+
+  /** Returns the position of the piece's first batch. */
+  long start();
+
+  /** Returns the position after the piece's last batch. */
+  long end();
+
+  /** Returns true if the window has these bytes. */
+  boolean holds(long position, long length);
+
+  /** Moves the window to a position, where it has at least `least` bytes. */
+  void move(long position, int least) throws IOException;
+
+  /** Returns the address of a position in the window. */
+  long address(long position);
+
+  /** Returns bytes of the window. */
+  ByteBuffer slice(long position, int length);
+
+  /** Returns the aborted transactions that have records in the piece. */
+  AbortedRanges aborted();
+
+  /** Returns an error that says where the damage is. */
+  CorruptLog corrupt(long position, String reason);
+}

@@ -1,0 +1,44 @@
+package io.mpbroker.spark.fetch;
+
+import org.apache.kafka.common.protocol.Errors;
+
+/** A request to a broker failed. The text says what was asked for, or of which broker. */
+final class BrokerFailure extends Exception {
+  private final boolean retriable;
+
+  /** The broker's answer; null if there was none. */
+  private final Errors answer;
+
+  private BrokerFailure(String text, boolean retriable, Errors answer, Throwable cause) {
+    super(text, cause);
+    this.retriable = retriable;
+    this.answer = answer;
+  }
+
+  /** Describes a broker that cannot be reached, or no longer. */
+  static BrokerFailure lost(String text) {
+    return new BrokerFailure(text, true, null, null);
+  }
+
+  /** Describes what another try would not change. */
+  static BrokerFailure last(String text, Throwable cause) {
+    return new BrokerFailure(text, false, null, cause);
+  }
+
+  static BrokerFailure answered(String what, Errors answer) {
+    String text = what + ": " + answer.message().replaceFirst("\\.$", "") + " (" + answer.name() + ")";
+    return new BrokerFailure(
+        text, answer.exception() instanceof org.apache.kafka.common.errors.RetriableException, answer, null);
+  }
+
+  boolean isRetriable() {
+    return retriable;
+  }
+
+  /** Returns true if the broker does not know the topic, by its name or by its id. */
+  boolean isUnknownTopic() {
+    return answer == Errors.UNKNOWN_TOPIC_OR_PARTITION
+        || answer == Errors.UNKNOWN_TOPIC_ID
+        || answer == Errors.INCONSISTENT_TOPIC_ID;
+  }
+}

@@ -1,0 +1,64 @@
+package io.mpbroker.spark.fetch;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.clients.admin.AdminClientConfig;
+import org.apache.kafka.common.security.auth.SecurityProtocol;
+
+/**
+ * Turns a user's settings into those of the Kafka client in this jar.
+ *
+ * <p>Its classes are renamed, and users write their original names.
+ */
+final class ClientSettings {
+  private static final String RENAMED = SecurityProtocol.class.getName().replaceFirst("common\\..*", "");
+
+  /** Is put together, since the build renames whatever looks like a class of Kafka's. */
+  private static final String ORIGINAL = String.join(".", "org", "apache", "kafka", "");
+
+  private static final String JAAS = "sasl.jaas.config";
+
+  private ClientSettings() {}
+
+  static AdminClientConfig of(List<String> servers, Map<String, String> given) {
+    Map<String, Object> settings = new HashMap<>(given);
+    settings.replaceAll((name, value) -> renamed(name, (String) value));
+    settings.put("bootstrap.servers", String.join(",", servers));
+    // Python looks into a store, and needs no type.
+    for (String store : List.of("ssl.truststore.", "ssl.keystore.")) {
+      boolean inline = given.containsKey(store + "certificates") || given.containsKey(store + "key");
+      if (inline || isPem(given.get(store + "location"))) {
+        settings.put(store + "type", "PEM");
+      }
+    }
+    return new AdminClientConfig(settings);
+  }
+
+  private static String renamed(String name, String value) {
+    if (name.equals(JAAS)) {
+      // Each login module begins the text, or follows a semicolon.
+      return value.replaceAll("(^|;)(\\s*)" + ORIGINAL.replace(".", "\\."), "$1$2" + RENAMED);
+    }
+    boolean namesClasses = name.endsWith(".class") || name.endsWith(".classes") || name.endsWith(".providers");
+    return namesClasses ? value.replace(ORIGINAL, RENAMED) : value;
+  }
+
+  private static boolean isPem(String location) {
+    if (location == null) {
+      return false;
+    }
+    // Other stores are binary, and any byte is a letter of this charset.
+    try (BufferedReader text = Files.newBufferedReader(Path.of(location), StandardCharsets.ISO_8859_1)) {
+      return text.lines().limit(100).anyMatch(line -> line.startsWith("-----BEGIN "));
+    } catch (IOException error) {
+      // Kafka's client says what is wrong with it.
+      return false;
+    }
+  }
+}

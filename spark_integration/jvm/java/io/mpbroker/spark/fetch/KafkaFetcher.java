@@ -1,0 +1,293 @@
+package io.mpbroker.spark.fetch;
+
+import io.mpbroker.spark.Fetcher;
+import java.io.InterruptedIOException;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.NavigableSet;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.TreeSet;
+import org.apache.kafka.clients.ClientResponse;
+import org.apache.kafka.common.InvalidRecordException;
+import org.apache.kafka.common.IsolationLevel;
+import org.apache.kafka.common.Node;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.errors.CorruptRecordException;
+import org.apache.kafka.common.message.FetchResponseData.AbortedTransaction;
+import org.apache.kafka.common.message.FetchResponseData.PartitionData;
+import org.apache.kafka.common.message.ListOffsetsRequestData.ListOffsetsPartition;
+import org.apache.kafka.common.message.ListOffsetsRequestData.ListOffsetsTopic;
+import org.apache.kafka.common.protocol.ApiKeys;
+import org.apache.kafka.common.protocol.Errors;
+import org.apache.kafka.common.record.internal.ControlRecordType;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.RecordBatch;
+import org.apache.kafka.common.requests.FetchRequest;
+import org.apache.kafka.common.requests.FetchResponse;
+import org.apache.kafka.common.requests.ListOffsetsRequest;
+import org.apache.kafka.common.requests.ListOffsetsResponse;
+
+/**
+ * Fetches batches by the rules of Python's read_remote (Kafka: Fetcher, CompletedFetch).
+ *
+ * <p>A topic is known by its id. Brokers without Fetch version 13 are asked for the id after each fetch.
+ */
+public final class KafkaFetcher implements Fetcher {
+  /** The usual size of an answer. A larger batch comes alone. */
+  static final int FETCH_BYTES = 4 << 20;
+
+  private static final int WAIT_MS_MAX = 500;
+  private static final short FIRST_VERSION_WITH_IDS = 13;
+
+  private final Settings settings;
+  private final Partition partition;
+  private final TopicPartition place;
+  private final Connections.Key key;
+  private final Cluster cluster;
+  private Cluster.Asked ahead;
+  private ByteBuffer lent;
+
+  /** Takes connections for the partition. */
+  public KafkaFetcher(Settings settings, Partition partition) throws Failed {
+    this.settings = settings;
+    this.partition = partition;
+    place = new TopicPartition(partition.topic(), partition.number());
+    key = new Connections.Key(settings.servers(), settings.client());
+    try {
+      cluster = Connections.take(key);
+    } catch (BrokerFailure error) {
+      throw unavailable(error);
+    }
+  }
+
+  @Override
+  public Batches fetch(long offset, long end) throws Failed, InterruptedIOException {
+    cluster.memory.giveBack(lent);
+    lent = null;
+    Batches found = next(offset);
+    if (found.nextOffset() < end) {
+      try {
+        ahead = start(found.nextOffset());
+      } catch (BrokerFailure error) {
+        // The next call sends it again, and says why if it cannot.
+        ahead = null;
+      }
+    }
+    return found;
+  }
+
+  private Batches next(long offset) throws Failed, InterruptedIOException {
+    Cluster.Asked asked = ahead;
+    ahead = null;
+    if (asked != null) {
+      try {
+        return taken(asked, offset);
+      } catch (BrokerFailure error) {
+        if (!error.isRetriable()) {
+          throw unavailable(error);
+        }
+        refresh();
+      }
+    }
+    return retried(
+        () -> {
+          try {
+            return taken(start(offset), offset);
+          } catch (BrokerFailure error) {
+            // A new or a deleted topic may be unknown. Under another id it is another topic.
+            if (error.isUnknownTopic() && !isPlannedTopic()) {
+              throw topicIsGone(error);
+            }
+            throw error;
+          }
+        });
+  }
+
+  @Override
+  public Bounds bounds() throws Failed, InterruptedIOException {
+    return retried(
+        () ->
+            new Bounds(
+                offset(ListOffsetsRequest.EARLIEST_TIMESTAMP), offset(ListOffsetsRequest.LATEST_TIMESTAMP)));
+  }
+
+  /** Is a request, with all that comes before and after it. */
+  private interface Request<T> {
+    T answer() throws BrokerFailure, Failed, InterruptedIOException;
+  }
+
+  private <T> T retried(Request<T> request) throws Failed, InterruptedIOException {
+    for (int retries = 0; ; retries++) {
+      try {
+        return request.answer();
+      } catch (BrokerFailure error) {
+        if (!error.isRetriable() || retries >= settings.retries()) {
+          throw error.isUnknownTopic() ? topicIsGone(error) : unavailable(error);
+        }
+      }
+      pause();
+      refresh();
+    }
+  }
+
+  private void pause() throws InterruptedIOException {
+    try {
+      Thread.sleep(settings.retryIntervalMs());
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("the task was killed while it fetched");
+    }
+  }
+
+  /** Looks up the leader. A failure is left to the next request. */
+  private void refresh() throws InterruptedIOException {
+    try {
+      cluster.refresh(place.topic());
+    } catch (BrokerFailure error) {
+      // As above.
+    }
+  }
+
+  private Cluster.Asked start(long offset) throws BrokerFailure, InterruptedIOException {
+    boolean byId = partition.topicId() != null;
+    Uuid id = byId ? Uuid.fromString(partition.topicId()) : Uuid.ZERO_UUID;
+    short newest = byId ? ApiKeys.FETCH.latestVersion() : FIRST_VERSION_WITH_IDS - 1;
+    FetchRequest.PartitionData wanted =
+        new FetchRequest.PartitionData(
+            id, offset, FetchRequest.INVALID_LOG_START_OFFSET, FETCH_BYTES, Optional.empty());
+    FetchRequest.Builder request =
+        FetchRequest.Builder.forConsumer(newest, WAIT_MS_MAX, 1, Map.of(place, wanted))
+            .isolationLevel(isolation())
+            .setMaxBytes(FETCH_BYTES);
+    return cluster.start(cluster.leader(place), request);
+  }
+
+  private IsolationLevel isolation() {
+    return settings.readCommitted() ? IsolationLevel.READ_COMMITTED : IsolationLevel.READ_UNCOMMITTED;
+  }
+
+  private Batches taken(Cluster.Asked asked, long offset) throws BrokerFailure, Failed, InterruptedIOException {
+    ClientResponse answer = cluster.finish(asked);
+    lent = cluster.memory.take();
+    FetchResponse body = (FetchResponse) answer.responseBody();
+    check("fetching " + partition, body.error());
+    PartitionData found = only(body, asked.node);
+    if (found.errorCode() == Errors.OFFSET_OUT_OF_RANGE.code()) {
+      throw offsetIsGone();
+    }
+    check("fetching " + partition, Errors.forCode(found.errorCode()));
+    boolean byName = answer.requestHeader().apiVersion() < FIRST_VERSION_WITH_IDS;
+    if (byName && partition.topicId() != null && !isPlannedTopic()) {
+      throw topicIsGone(null);
+    }
+    Batches batches = batches(found);
+    if (batches.nextOffset() > offset) {
+      return batches;
+    }
+    if (found.highWatermark() <= offset) {
+      // The range was planned below the high watermark, so the log was cut, or the topic made anew.
+      throw offsetIsGone();
+    }
+    throw BrokerFailure.lost(
+        Cluster.address(asked.node) + " sent no record from offset " + offset + " on, reading " + partition);
+  }
+
+  private PartitionData only(FetchResponse body, Node node) throws Failed {
+    var topics = body.data().responses();
+    if (topics.size() == 1 && topics.get(0).partitions().size() == 1) {
+      PartitionData found = topics.get(0).partitions().get(0);
+      if (found.partitionIndex() == partition.number()) {
+        return found;
+      }
+    }
+    throw new Failed(
+        Reason.UNAVAILABLE,
+        Cluster.address(node) + " answered a fetch of " + partition + " without that partition. Check that "
+            + "kafka.bootstrap.servers leads to Kafka brokers and to nothing that changes their answers",
+        null);
+  }
+
+  /** Returns the whole batches. A broker may cut the last one. */
+  private Batches batches(PartitionData found) throws Failed {
+    MemoryRecords records = (MemoryRecords) FetchResponse.recordsOrFail(found);
+    Map<Long, NavigableSet<Long>> markers = new HashMap<>();
+    List<AbortedTransaction> listed =
+        found.abortedTransactions() == null ? List.of() : found.abortedTransactions();
+    listed.forEach(one -> markers.put(one.producerId(), new TreeSet<>()));
+    int bytes = 0;
+    long nextOffset = -1;
+    try {
+      for (RecordBatch batch : records.batches()) {
+        bytes += batch.sizeInBytes();
+        nextOffset = batch.nextOffset();
+        if (batch.isControlBatch() && markers.containsKey(batch.producerId()) && isAbort(batch)) {
+          markers.get(batch.producerId()).add(batch.baseOffset());
+        }
+      }
+    } catch (CorruptRecordException | InvalidRecordException error) {
+      throw new Failed(Reason.DAMAGED, error.getMessage(), error);
+    }
+    List<long[]> aborted = new ArrayList<>();
+    for (AbortedTransaction one : listed) {
+      Long end = markers.get(one.producerId()).higher(one.firstOffset());
+      aborted.add(new long[] {one.producerId(), one.firstOffset(), end == null ? Long.MAX_VALUE : end});
+    }
+    return new Batches(direct(records.buffer().slice(0, bytes)), nextOffset, aborted.toArray(new long[0][]));
+  }
+
+  private static boolean isAbort(RecordBatch batch) {
+    var records = batch.iterator();
+    return records.hasNext() && ControlRecordType.parse(records.next().key()) == ControlRecordType.ABORT;
+  }
+
+  private static ByteBuffer direct(ByteBuffer bytes) {
+    return bytes.isDirect() ? bytes : ByteBuffer.allocateDirect(bytes.limit()).put(bytes).flip();
+  }
+
+  private long offset(long time) throws BrokerFailure, InterruptedIOException {
+    ListOffsetsTopic wanted =
+        new ListOffsetsTopic()
+            .setName(place.topic())
+            .setPartitions(
+                List.of(new ListOffsetsPartition().setPartitionIndex(place.partition()).setTimestamp(time)));
+    var request = ListOffsetsRequest.Builder.forConsumer(false, isolation()).setTargetTimes(List.of(wanted));
+    var answer = cluster.finish(cluster.start(cluster.leader(place), request));
+    var found = ((ListOffsetsResponse) answer.responseBody()).topics().get(0).partitions().get(0);
+    check("offsets of " + partition, Errors.forCode(found.errorCode()));
+    return found.offset();
+  }
+
+  private boolean isPlannedTopic() throws BrokerFailure, InterruptedIOException {
+    Uuid id = cluster.refresh(place.topic()).topicId();
+    return Objects.equals(id.equals(Uuid.ZERO_UUID) ? null : id.toString(), partition.topicId());
+  }
+
+  private static void check(String what, Errors error) throws BrokerFailure {
+    if (error != Errors.NONE) {
+      throw BrokerFailure.answered(what, error);
+    }
+  }
+
+  private Failed offsetIsGone() {
+    return new Failed(Reason.OFFSET_IS_GONE, "the offset is gone", null);
+  }
+
+  private Failed topicIsGone(Exception cause) {
+    return new Failed(Reason.TOPIC_IS_GONE, "topic " + place.topic() + " is gone", cause);
+  }
+
+  private static Failed unavailable(BrokerFailure error) {
+    return new Failed(Reason.UNAVAILABLE, error.getMessage(), error);
+  }
+
+  @Override
+  public void close() {
+    cluster.memory.giveBack(lent);
+    Connections.giveBack(key, cluster);
+  }
+}
