@@ -47,6 +47,7 @@ def _brokers(options: ReadOptions) -> dict[str, Any]:
     return {
         "servers": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers],
         "client": client_settings(options),
+        "fetchBytes": options.fetch_bytes,
         "retries": options.retries,
         "retryIntervalMs": options.retry_interval_ms,
         "readCommitted": options.read_committed,

@@ -21,6 +21,7 @@ from mpbroker.reading.errors import OptionError
 from mpbroker.reading.java_regex import UnsupportedPattern, compile_java
 
 MAX_BYTES_PER_TASK: Final = 128 << 20
+FETCH_BYTES: Final = 4 << 20
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 # An unknown option that is at least so like a known one (difflib's ratio) is taken for a typo.
 ALIKE: Final = 0.8
@@ -153,6 +154,8 @@ class ReadOptions:
     request_timeout_ms: int = 120_000
     retries: int = 3
     retry_interval_ms: int = 1000
+    # The usual size of a fetch. A larger batch comes alone.
+    fetch_bytes: int = FETCH_BYTES
     # Settings of the network client, by their Kafka names; passwords are among them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     # For streams: offsets of one micro-batch, over all partitions; None for no limit.
@@ -243,6 +246,7 @@ def _parsed(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         request_timeout_ms=_positive(options, "kafkaconsumer.polltimeoutms") or 120_000,
         retries=_natural(options, "fetchoffset.numretries", 3),
         retry_interval_ms=_natural(options, "fetchoffset.retryintervalms", 1000),
+        fetch_bytes=_positive(options, "kafka.max.partition.fetch.bytes") or FETCH_BYTES,
         client=values.client_settings(options),
         max_offsets_per_trigger=_positive(options, "maxoffsetspertrigger"),
         min_offsets_per_trigger=_positive(options, "minoffsetspertrigger"),

@@ -29,8 +29,6 @@ from mpbroker.records.errors import CorruptBatch
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-FETCH_BYTES = 4 << 20
-
 
 # The answers of brokers for a topic that does not exist, by its name or by its id.
 _UNKNOWN_TOPIC = (
@@ -88,7 +86,7 @@ def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iter
 
 def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Batches]:
     """Yield the batches of all fetches of a range, in order. Send the next fetch before yielding a result."""
-    limits = Limits(max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
+    limits = Limits(max_bytes=options.fetch_bytes, partition_max_bytes=options.fetch_bytes)
     consumer = brokers.consumer(task.topic, task.topic_id, limits)
     offset = task.start
     under_way: list[Asked] | None = None

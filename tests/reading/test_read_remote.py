@@ -10,7 +10,6 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.reading import read_remote
 from mpbroker.reading.columns import SCHEMA
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.read import read_range
@@ -39,7 +38,8 @@ def rows(server: KafkaServer, **options: object) -> list[dict[str, Any]]:
 
 
 def given(server: KafkaServer, **options: object) -> dict[str, object]:
-    where = {"fetchOffset.retryIntervalMs": 0, "kafka.bootstrap.servers": server.address}
+    where = {"kafka.bootstrap.servers": server.address, "kafka.max.partition.fetch.bytes": 2000}
+    where["fetchOffset.retryIntervalMs"] = 0
     what = {} if "subscribePattern" in options else {"subscribe": server.topic}
     return where | what | options
 
@@ -48,12 +48,6 @@ def offsets(found: list[dict[str, Any]]) -> list[int]:
     return [row["offset"] for row in found]
 
 
-@pytest.fixture
-def small_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_remote, "FETCH_BYTES", 2000)
-
-
-@pytest.mark.usefixtures("small_fetches")
 @pytest.mark.parametrize("codec", list(Codec))
 def test_many_fetches_cut_anywhere(codec: Codec) -> None:
     with KafkaServer("t", batches_of(60, codec=codec)) as server:
@@ -66,7 +60,6 @@ def test_many_fetches_cut_anywhere(codec: Codec) -> None:
         assert offsets(rows(server, **edges)) == list(range(113, 427))
 
 
-@pytest.mark.usefixtures("small_fetches")
 def test_a_batch_larger_than_a_fetch_and_one_of_control() -> None:
     batches = batches_of(1, per_batch=200)
     marker = build_transaction_marker(
@@ -84,7 +77,6 @@ def test_patterns_leave_internal_topics_out() -> None:
         assert {row["topic"] for row in rows(server, subscribePattern="__.*")} == {"__named_by_its_owner"}
 
 
-@pytest.mark.usefixtures("small_fetches")
 @pytest.mark.parametrize("faulty", [1, 3])
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, None], ids=["moved", "lost"])
 def test_a_fault_is_retried_from_where_it_was(faulty: int, error: ErrorCode | None) -> None:
@@ -98,7 +90,6 @@ def test_a_fault_is_retried_from_where_it_was(faulty: int, error: ErrorCode | No
         assert len(server.fetches) > len(set(server.fetches))
 
 
-@pytest.mark.usefixtures("small_fetches")
 def test_an_answer_without_records_is_asked_for_again() -> None:
     """A partition that moves between log directories has some."""
     with KafkaServer("t", batches_of(60), is_empty=lambda nth: nth in (1, 3, 4)) as server:
@@ -133,7 +124,6 @@ def test_records_that_went_between_plan_and_fetch() -> None:
 
 @pytest.mark.parametrize("fetch_max", [18, 12], ids=["by-id", "by-name"])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-@pytest.mark.usefixtures("small_fetches")
 def test_a_topic_that_is_made_anew_is_not_the_planned_one(fetch_max: int, when: str) -> None:
     def anew(nth: int, _offset: int) -> None:
         if when == "meanwhile" and nth == 3:

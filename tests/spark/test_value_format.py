@@ -222,11 +222,7 @@ def test_schemas_that_do_not_fit_are_refused(spark: SparkSession, registry: str)
 def test_who_does_not_decode_says_so() -> None:
     """The JVM reader leaves the query to Python; `mpbroker.read` and jobs take values as they are."""
     schema = StructType([StructField("value", StructType([CORRUPT_FIELD]))]).json()
-    request = {
-        "options": {"subscribe": "t", "log.dir": "x", **PLAIN},
-        "schema": schema,
-        "executorsAreHere": True,
-    }
+    request = {"options": {"subscribe": "t", "log.dir": "x", **PLAIN}, "schema": schema}
     assert manifest(request) == {"declined": "valueFormat is set, and Python decodes values"}
     with pytest.raises(OptionError, match="an option of Spark queries"):
         arrow.read("t", log_dir="x", options=PLAIN)

@@ -27,6 +27,10 @@ class HangUp(Exception):
     """Raised by a test's fault: the connection is closed without an answer."""
 
 
+class Unanswered(Exception):
+    """Raised by a test's fault: no answer comes, and the connection stays."""
+
+
 @dataclass
 class KafkaServer(ThreadedServer):
     """One topic with one partition, whose batches are (base offset, next offset, bytes)."""
@@ -54,7 +58,10 @@ class KafkaServer(ThreadedServer):
                     header, position = decode_request_header(frame)
                     request, _ = decode_request(header.api_key, header.api_version, frame, position)
                     self.asked.append(ApiKey(header.api_key))
-                    answer = self._answer(header.api_key, request)
+                    try:
+                        answer = self._answer(header.api_key, request)
+                    except Unanswered:
+                        continue
                     for segment in encode_response_frame(
                         header.api_key, header.api_version, header.correlation_id, answer
                     ):

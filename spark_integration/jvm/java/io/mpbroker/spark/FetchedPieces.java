@@ -22,7 +22,8 @@ final class FetchedPieces implements Pieces {
     try {
       fetcher =
           Fetcher.open(
-              rules.brokers(), new Fetcher.Partition(range.topic(), range.partition(), range.topicId()));
+              rules.brokers(),
+              new Fetcher.Partition(range.topic(), range.partition(), range.topicId(), range.toString()));
     } catch (Fetcher.Failed error) {
       throw unavailable(error);
     }

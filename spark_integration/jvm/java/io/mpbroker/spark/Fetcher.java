@@ -21,11 +21,13 @@ public interface Fetcher extends Closeable {
   /**
    * Says how to reach the brokers. {@code client} has settings by their names in Kafka, passwords among them.
    *
-   * <p>A failed request is sent up to {@code retries} times again, with pauses of {@code retryIntervalMs}.
+   * <p>A fetch asks for {@code fetchBytes}; a larger batch comes alone. A failed request is sent up to
+   * {@code retries} times again, with pauses of {@code retryIntervalMs}.
    */
   record Settings(
       List<String> servers,
       Map<String, String> client,
+      int fetchBytes,
       int retries,
       long retryIntervalMs,
       boolean readCommitted)
@@ -36,11 +38,11 @@ public interface Fetcher extends Closeable {
     }
   }
 
-  /** Names a partition. {@code topicId} is null if the brokers have no topic ids. */
-  record Partition(String topic, int number, String topicId) {
+  /** Names a partition. {@code topicId} is null if the brokers have no topic ids; errors name {@code range}. */
+  record Partition(String topic, int number, String topicId, String range) {
     @Override
     public String toString() {
-      return topic + "-" + number;
+      return range;
     }
   }
 

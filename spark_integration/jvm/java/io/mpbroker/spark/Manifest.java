@@ -58,6 +58,7 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
     return new Fetcher.Settings(
         servers,
         client,
+        given.get("fetchBytes").intValue(),
         given.get("retries").intValue(),
         given.get("retryIntervalMs").longValue(),
         given.get("readCommitted").booleanValue());

@@ -38,9 +38,6 @@ import org.apache.kafka.common.requests.ListOffsetsResponse;
  * <p>A topic is known by its id. Brokers without Fetch version 13 are asked for the id after each fetch.
  */
 public final class KafkaFetcher implements Fetcher {
-  /** The usual size of an answer. A larger batch comes alone. */
-  static final int FETCH_BYTES = 4 << 20;
-
   private static final int WAIT_MS_MAX = 500;
   private static final short FIRST_VERSION_WITH_IDS = 13;
 
@@ -159,11 +156,11 @@ public final class KafkaFetcher implements Fetcher {
     short newest = byId ? ApiKeys.FETCH.latestVersion() : FIRST_VERSION_WITH_IDS - 1;
     FetchRequest.PartitionData wanted =
         new FetchRequest.PartitionData(
-            id, offset, FetchRequest.INVALID_LOG_START_OFFSET, FETCH_BYTES, Optional.empty());
+            id, offset, FetchRequest.INVALID_LOG_START_OFFSET, settings.fetchBytes(), Optional.empty());
     FetchRequest.Builder request =
         FetchRequest.Builder.forConsumer(newest, WAIT_MS_MAX, 1, Map.of(place, wanted))
             .isolationLevel(isolation())
-            .setMaxBytes(FETCH_BYTES);
+            .setMaxBytes(settings.fetchBytes());
     return cluster.start(cluster.leader(place), request);
   }
 

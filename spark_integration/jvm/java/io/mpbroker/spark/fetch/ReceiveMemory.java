@@ -13,7 +13,9 @@ final class ReceiveMemory implements MemoryPool {
   /** The largest answer for which an array will do. */
   private static final int SMALL_BYTES = 16 << 10;
 
-  private static final int USUAL_BYTES = KafkaFetcher.FETCH_BYTES + SMALL_BYTES;
+  private static final int USUAL_BYTES = (4 << 20) + SMALL_BYTES;
+
+  private static final int KEPT_BYTES_MAX = 32 << 20;
 
   private ByteBuffer free;
   private ByteBuffer last;
@@ -38,7 +40,7 @@ final class ReceiveMemory implements MemoryPool {
   /** Takes memory back when no batch in it is used any more. */
   void giveBack(ByteBuffer memory) {
     // That of a very large batch is left to the garbage collector.
-    if (memory != null && memory.capacity() <= USUAL_BYTES) {
+    if (memory != null && memory.capacity() <= KEPT_BYTES_MAX) {
       free = memory;
     }
   }
