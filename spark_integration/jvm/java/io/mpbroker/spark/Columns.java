@@ -52,6 +52,11 @@ final class Columns implements AutoCloseable {
     batch = new ColumnarBatch(vectors);
   }
 
+  /** Returns true if no column needs anything of the records but their number. */
+  boolean areOfThePartition() {
+    return Stream.of(key, value, offset, timestamp, timestampType, headers).allMatch(Objects::isNull);
+  }
+
   /** Makes room for this number of rows in total. */
   void reserve(int rows) {
     if (rows <= capacity) {

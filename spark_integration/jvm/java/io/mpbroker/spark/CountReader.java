@@ -66,7 +66,7 @@ final class CountReader implements PartitionReader<InternalRow> {
         throw headers.corrupt(position, BatchHeader.reachesBeyond(file.end()));
       }
       boolean hidden = header.isHidden(range.aborted());
-      boolean within = header.baseOffset() >= range.start() && header.lastOffset() < range.end();
+      boolean within = range.holds(header);
       if (!hidden && header.lastOffset() >= range.start() && transactions.concerns(header, range.aborted())) {
         transactions.handOut(header);
       }

@@ -35,6 +35,11 @@ record LogRange(
         aborted);
   }
 
+  /** Returns true if all offsets of the batch lie within the range. */
+  boolean holds(BatchHeader header) {
+    return header.baseOffset() >= start && header.lastOffset() < end;
+  }
+
   @Override
   public String[] preferredLocations() {
     return places.isEmpty() ? new String[0] : Hosts.ofThisProcess();

@@ -12,6 +12,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   /** The most unpacked bytes of one columnar batch. A larger log batch is not divided. */
   private static final long UNPACKED_BYTES = 16 << 20;
 
+  private final LogRange range;
   private final BatchCursor cursor;
   private final Columns columns;
   private final RecordDecoder decoder;
@@ -25,6 +26,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
 
   /** Reads the columns of the schema, and ends after about `limit` rows. */
   RecordReader(LogRange range, Manifest.Rules rules, StructType schema, long limit) throws IOException {
+    this.range = range;
     this.limit = limit;
     cursor = new BatchCursor(range, rules);
     columns = new Columns(schema, range);
@@ -71,6 +73,10 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
 
   private int take(BatchHeader header, int rows) {
     bytes += header.length();
+    if (columns.areOfThePartition() && header.isFull() && range.holds(header)) {
+      // The header has the number of rows, and they are alike.
+      return rows + header.count();
+    }
     try {
       int unpacked = header.length() - BatchHeader.BYTES;
       long address = cursor.address();

@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.common.security.auth.SecurityProtocol;
+import org.apache.kafka.common.security.oauthbearer.ClientJwtValidator;
 
 /**
  * Turns a user's settings into those of the Kafka client in this jar.
@@ -30,6 +31,8 @@ final class ClientSettings {
     Map<String, Object> settings = new HashMap<>(given);
     settings.replaceAll((name, value) -> renamed(name, (String) value));
     settings.put("bootstrap.servers", String.join(",", servers));
+    // Kafka's default is this one for clients, and needs a library of brokers to be loaded.
+    settings.putIfAbsent("sasl.oauthbearer.jwt.validator.class", ClientJwtValidator.class.getName());
     // Python looks into a store, and needs no type.
     for (String store : List.of("ssl.truststore.", "ssl.keystore.")) {
       boolean inline = given.containsKey(store + "certificates") || given.containsKey(store + "key");

@@ -1,0 +1,210 @@
+"""Fetching in the JVM from brokers with TLS and SASL: by the options of queries, and by whatever Kafka's client can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.storage.checkpoints import read_topic_id
+from ops.bench import maven
+from ops.setup.jvm_reader import spark_jars
+from spark_integration.jvm.jar import jar_path
+from tests.support.own_cli import OwnCli
+from tests.support.produced import produce
+from tests.support.programs import ran
+from tests.support.real_brokers import create_topic, served
+from tests.support.secure_broker import PLAIN_PASSWORD, SCRAM_PASSWORD, SecureBroker
+from tests.support.spark_connector import connector_jars
+
+TOPIC, RECORDS = "guarded", 100
+COMMON = "org.apache.kafka.common.security"
+STORE_PASSWORD = "5tore-Pa55word"
+PLAIN = f'{COMMON}.plain.PlainLoginModule required username="ann" password="{PLAIN_PASSWORD}";'
+SCRAM = f'{COMMON}.scram.ScramLoginModule required username="dora" password="{SCRAM_PASSWORD}";'
+OAUTH = f"{COMMON}.oauthbearer.OAuthBearerLoginModule"
+
+Options = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    with served(SecureBroker(tmp_path_factory.mktemp("broker"))) as running:
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            flags = ("--mechanism", mechanism, "--password-file", "-")
+            OwnCli(running.bootstrap)("user", "add", "dora", *flags, stdin=SCRAM_PASSWORD.encode() + b"\n")
+        create_topic(running.bootstrap, TOPIC, 1)
+        produce(running.bootstrap, TOPIC, [b"%d" % number for number in range(RECORDS)], 1)
+        yield running
+
+
+def truststore(broker: SecureBroker) -> Path:
+    path = broker.directory / "trusted.p12"
+    one = pkcs12.PKCS12Certificate(broker.authority.certificate, b"ca")
+    path.write_bytes(
+        pkcs12.serialize_java_truststore([one], BestAvailableEncryption(STORE_PASSWORD.encode()))
+    )
+    return path
+
+
+def keystore(broker: SecureBroker) -> Path:
+    path = broker.directory / "client.p12"
+    name, key, chain = b"client", broker.client.key, broker.client.certificate
+    secret = BestAvailableEncryption(STORE_PASSWORD.encode())
+    path.write_bytes(pkcs12.serialize_key_and_certificates(name, key, chain, None, secret))
+    return path
+
+
+def pem(broker: SecureBroker) -> Options:
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(broker.ca)}
+
+
+def pem_without_type(broker: SecureBroker) -> Options:
+    return {"ssl.truststore.location": str(broker.ca)}
+
+
+def pem_inline(broker: SecureBroker) -> Options:
+    return {"ssl.truststore.certificates": broker.authority.pem.decode()}
+
+
+def store(broker: SecureBroker) -> Options:
+    return {
+        "ssl.truststore.type": "PKCS12",
+        "ssl.truststore.location": str(truststore(broker)),
+        "ssl.truststore.password": STORE_PASSWORD,
+    }
+
+
+def own_pem(broker: SecureBroker) -> Options:
+    return pem(broker) | {"ssl.keystore.location": str(broker.client_pem)}
+
+
+def own_store(broker: SecureBroker) -> Options:
+    return store(broker) | {
+        "ssl.keystore.location": str(keystore(broker)),
+        "ssl.keystore.password": STORE_PASSWORD,
+        "ssl.key.password": STORE_PASSWORD,
+    }
+
+
+def sasl(mechanism: str, **more: str) -> Callable[[SecureBroker], Options]:
+    jaas = PLAIN if mechanism == "PLAIN" else SCRAM
+    return lambda _broker: {"sasl.mechanism": mechanism, **(more or {"sasl.jaas.config": jaas})}
+
+
+def librdkafkas(_broker: SecureBroker) -> Options:
+    return {"sasl.mechanisms": "PLAIN", "sasl.username": "ann", "sasl.password": PLAIN_PASSWORD}
+
+
+def both(broker: SecureBroker) -> Options:
+    return pem_inline(broker) | sasl("SCRAM-SHA-512")(broker)
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol", "given"),
+    [
+        ("TLS", "SSL", pem),
+        ("TLS", "SSL", pem_without_type),
+        ("TLS", "SSL", pem_inline),
+        ("TLS", "SSL", store),
+        ("MUTUAL", "SSL", own_pem),
+        ("MUTUAL", "SSL", own_store),
+        ("SASL", "SASL_PLAINTEXT", sasl("PLAIN")),
+        ("SASL", "SASL_PLAINTEXT", librdkafkas),
+        ("SASL", "SASL_PLAINTEXT", sasl("SCRAM-SHA-256")),
+        ("BOTH", "SASL_SSL", both),
+    ],
+)
+def test_queries_log_in(
+    spark: SparkSession,
+    broker: SecureBroker,
+    listener: str,
+    protocol: str,
+    given: Callable[[SecureBroker], Options],
+) -> None:
+    options = {"bootstrap.servers": broker.address_of(listener), "security.protocol": protocol}
+    options |= given(broker)
+    reader = spark.read.format("mpbroker").option("subscribe", TOPIC).option("accelerated", "true")
+    frame = reader.options(**{f"kafka.{name}": value for name, value in options.items()}).load()
+    assert "by its JVM reader, fetching" in frame._jdf.queryExecution().executedPlan().toString()
+    assert sorted(int(row.value) for row in frame.select("value").collect()) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"kafka.sasl.mechanism": "GSSAPI"}, r"kafka\.sasl\.mechanism=GSSAPI is not one of PLAIN, SCRAM"),
+        ({"kafka.sasl.mechanism": "OAUTHBEARER"}, r"kafka\.sasl\.mechanism=OAUTHBEARER is not one of PLAIN"),
+        ({"kafka.sasl.login.class": "x"}, r"kafka\.sasl\.login\.class is not supported"),
+    ],
+)
+def test_what_planning_cannot_do_names_the_option(
+    spark: SparkSession, options: Options, expected: str
+) -> None:
+    where = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "kafka.security.protocol": "SASL_SSL",
+        "subscribe": "t",
+    }
+    with pytest.raises(PySparkException, match=expected):
+        spark.read.format("mpbroker").options(**where, **options, accelerated="true").load()
+
+
+@pytest.mark.process
+def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> None:
+    """The shaded client takes Kafka's names of classes, and shares a JVM with another version of itself."""
+    token = tmp_path / "token.jwt"
+    token.write_text(broker.token(algorithm="RS256"))
+    jks = tmp_path / "trusted.jks"
+    tool = ["keytool", "-importcert", "-noprompt", "-file", broker.ca, "-keystore", jks, "-storetype", "JKS"]
+    ran([*tool, "-storepass", STORE_PASSWORD], check=True)
+    signed = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{OAUTH} required;",
+        "sasl.login.callback.handler.class": f"{COMMON}.oauthbearer.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
+    }
+    unsecured = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{OAUTH} required unsecuredLoginStringClaim_sub="carol";',
+    }
+    scram = sasl("SCRAM-SHA-256")(broker)
+    wrong = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN.replace(PLAIN_PASSWORD, "wrong")}
+    old = {"ssl.truststore.location": str(jks), "ssl.truststore.password": STORE_PASSWORD}
+    logins = [
+        ("SASL", "SASL_PLAINTEXT", scram | {"kafka.first": "true"}),
+        ("SASL", "SASL_PLAINTEXT", unsecured),
+        ("SASL", "SASL_PLAINTEXT", scram),
+        ("SASL", "SASL_PLAINTEXT", unsecured | {"kafka.first": "true"}),
+        ("SIGNED", "SASL_SSL", signed | pem(broker)),
+        ("TLS", "SSL", old),
+        ("SASL", "SASL_PLAINTEXT", wrong),
+    ]
+    files = [file_of(tmp_path / f"{number}.properties", broker, *one) for number, one in enumerate(logins)]
+    topic_id = read_topic_id(broker.log_dir / f"{TOPIC}-0")
+    assert topic_id is not None
+    classes = ":".join([str(jar_path()), *connector_jars().split(","), f"{spark_jars()}/*"])
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
+    command = [maven.java(), allowed, "-cp", classes, Path(__file__).with_name("Logins.java")]
+    printed = ran([*command, TOPIC, uuid_text(topic_id), RECORDS, *files], check=True).stdout.splitlines()
+    works = f"fetched {RECORDS} listed "
+    assert [line.startswith(works) for line in printed[:4]] == [True] * 4, printed
+    # Kafka's client of the connector is another version, which may not read a token from a file.
+    assert [line.startswith(f"fetched {RECORDS} ") for line in printed[4:6]] == [True] * 2, printed
+    assert "authentication failed" in printed[6]
+    assert "wrong" not in "".join(printed)
+
+
+def file_of(path: Path, broker: SecureBroker, listener: str, protocol: str, given: Options) -> Path:
+    settings = {"bootstrap.servers": broker.address_of(listener), "security.protocol": protocol, **given}
+    # As JSON does it, a line of a properties file escapes backslashes and quotes may stay.
+    path.write_text(
+        "".join(f"{name}={json.dumps(value)[1:-1]}\n".replace('\\"', '"') for name, value in settings.items())
+    )
+    return path
