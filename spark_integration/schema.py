@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from spark_integration.value_format import ValueFormat
 
 VALUE: Final = "value"
+# Why the JVM reader leaves a query to Python.
+DECODES: Final = "valueFormat is set, and Python decodes values"
 
 HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())]), containsNull=True

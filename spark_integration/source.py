@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, check_options, parse_options, pushes_filters
-from spark_integration.schema import VALUE, check_schema, schema_for
+from spark_integration.schema import DECODES, VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
 
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ _WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
 
 # The JVM reader sets this option of a stream. (Java: LogStreamScan.)
 DESCRIBE_PLANS: Final = "describeplans"
-
-DECODED_BY_PYTHON: Final = "valueFormat is set, and Python decodes values"
-"""Says why the JVM does not read a query."""
 
 AdmissionControl: type
 try:
@@ -217,11 +214,11 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         tasks: list[spark.InputPartition] = [SparkTask(one) for one in planned]
         if not self._is_described:
             return tasks
-        from mpbroker.reading.manifest import manifest_of
-
         if self._decoding is not None:
-            manifest: dict[str, Any] = {"declined": DECODED_BY_PYTHON}
+            manifest: dict[str, Any] = {"declined": DECODES}
         else:
+            from mpbroker.reading.manifest import manifest_of
+
             manifest = manifest_of(planned, _patient(self._options))
         description = spark.InputPartition(json.dumps(manifest).encode())
         return [description, *tasks] if "declined" in manifest else [description]

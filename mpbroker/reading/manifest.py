@@ -29,7 +29,9 @@ def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, A
     """
     may_fetch = options.read_mode != "local" and options.bootstrap_servers is not None
     if may_fetch and UNIX in (options.bootstrap_servers or ""):
-        return {"declined": "kafka.bootstrap.servers is a Unix socket, to which only Python connects"}
+        if any(task.files is None for task in tasks):
+            return {"declined": "kafka.bootstrap.servers is a Unix socket, to which only Python connects"}
+        may_fetch = False
     return {
         "tasks": [_described(task, read_committed=options.read_committed) for task in tasks],
         "brokers": _brokers(options) if may_fetch else None,

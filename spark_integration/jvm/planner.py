@@ -17,8 +17,8 @@ from pyspark.sql.worker.utils import worker_run
 from mpbroker.reading.conditions import Condition, Operator
 from mpbroker.reading.manifest import manifest_of
 from mpbroker.reading.options import parse_options
-from spark_integration.schema import value_format
-from spark_integration.source import DECODED_BY_PYTHON, MpbrokerReader
+from spark_integration.schema import DECODES, value_format
+from spark_integration.source import MpbrokerReader
 
 _LENGTH = struct.Struct(">i")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
     """
     options = parse_options(request["options"])
     if value_format(request["options"]) is not None:
-        return {"declined": DECODED_BY_PYTHON}
+        return {"declined": DECODES}
     schema = StructType.fromJson(json.loads(request["schema"]))
     reader = MpbrokerReader(request["options"], schema)
     tasks = reader.planned([_condition(**one) for one in request["conditions"]])
