@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from mpbroker.registry import framing
-from mpbroker.registry.avro import Reader, name_of, parsed, reader, writer
+from mpbroker.registry.avro import INT, LEAVES, LONG, Reader, Values, name_of, parsed, reader, writer
 from mpbroker.registry.schemas import Convert, Kind, SchemaError, SchemaId, Schemas
 from spark_integration.values import unless_null
 
@@ -246,61 +246,43 @@ def _row(target: AvroType, value: Any) -> Any:
     return target.convert(value) if target.convert else value
 
 
+class _RowValues(Values):
+    """Converts the values of Spark's rows, whose types are those of `AvroType`. Raises ValueError."""
+
+    leaves: Mapping[tuple[str, str | None], Any] = {
+        **LEAVES,
+        ("int", "time-millis"): INT,
+        ("long", "time-micros"): LONG,
+        ("string", "uuid"): str,
+    }
+
+    def branch(self, branches: list[Any], value: Any) -> Any:
+        others = [branch for branch in branches if _kind(branch) != "null"]
+        is_members = len(others) > 1 and isinstance(value, dict) and value.keys() <= _members_of(others)
+        if not is_members:
+            return None if value is None and len(others) < len(branches) else super().branch(others, value)
+        for number, branch in enumerate(others):
+            if (member := value.get(f"member{number}")) is not None:
+                return name_of(branch), self.of(branch, member)
+        return None
+
+
+def _members_of(branches: list[Any]) -> set[str]:
+    return {f"member{number}" for number in range(len(branches))}
+
+
 def encoder(schema: Any, prefix: bytes) -> Callable[[Any], bytes]:
     """Return an encoder of rows, which are dicts, that puts `prefix` before each value.
 
     A row of the field `value` alone is that value, unless the schema is a record. Raises SchemaError.
     """
     target = AvroType(schema)
-    write, convert = writer(target.parsed), _back(target.parsed, {})
+    convert, write = _RowValues(target.parsed), writer(target.parsed)
     is_record = isinstance(target.parsed, dict) and target.parsed["type"] in ("record", "error")
 
     def encode(row: Any) -> bytes:
         if not is_record and isinstance(row, dict) and row.keys() == {WHOLE_VALUE}:
             row = row[WHOLE_VALUE]
-        return write(convert(row) if convert else row, prefix)
+        return write(convert(row), prefix)
 
     return encode
-
-
-def _back(schema: Any, named: dict[str, Convert | None]) -> Convert | None:
-    """Return the conversion of a row's value for `writer`; None if only unions would need one."""
-    if isinstance(schema, list):
-        return _of_members([branch for branch in schema if _kind(branch) != "null"], named)
-    if isinstance(schema, str):
-        return named.get(schema)
-    kind = schema["type"]
-    if kind in ("record", "error"):
-        found = {one["name"]: _back(one["type"], named) for one in schema["fields"]}
-        converts = {name: unless_null(convert) for name, convert in found.items() if convert}
-        named[schema["name"]] = _given_fields(converts) if converts else None
-        return named[schema["name"]]
-    if kind == "array":
-        each = _back(schema["items"], named)
-        return _each(each) if each else None
-    if kind == "map":
-        value = _back(schema["values"], named)
-        return (lambda pairs: {key: value(one) for key, one in pairs.items()}) if value else None
-    return None if isinstance(kind, str) else _back(kind, named)
-
-
-def _given_fields(converts: Mapping[str, Convert]) -> Convert:
-    return lambda row: {**row, **{name: one(row[name]) for name, one in converts.items() if name in row}}
-
-
-def _of_members(branches: list[Any], named: dict[str, Convert | None]) -> Convert | None:
-    """Return the conversion of a union: of the struct of its members, if it has several branches."""
-    converts = [_back(branch, named) for branch in branches]
-    if len(branches) < 2:
-        return unless_null(converts[0]) if converts and converts[0] else None
-
-    def convert(row: Any) -> Any:
-        if not isinstance(row, dict) or not all(name.startswith("member") for name in row):
-            return row
-        for number, (branch, one) in enumerate(zip(branches, converts, strict=True)):
-            value = row.get(f"member{number}")
-            if value is not None:
-                return name_of(branch), one(value) if one else value
-        return None
-
-    return convert

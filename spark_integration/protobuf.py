@@ -47,7 +47,6 @@ _SCALARS: Final[Mapping[int, DataType]] = {
     _F.TYPE_BYTES: BinaryType(),
     _F.TYPE_ENUM: StringType(),
 }
-_MESSAGES: Final = (_F.TYPE_MESSAGE, _F.TYPE_GROUP)
 _PACKAGE: Final = "google.protobuf."
 # Messages of any JSON become its text: they contain themselves, and Spark has no such types.
 _JSON: Final = ("Struct", "Value", "ListValue")
@@ -96,7 +95,7 @@ class _Field:
         entry = field.message_type
         self._is_map = entry is not None and bool(entry.GetOptions().map_entry)
         self._is_repeated = field.is_repeated
-        if self._is_map:
+        if entry is not None and self._is_map:
             key, value = (entry.fields_by_name[name] for name in ("key", "value"))
             self._key, self._one = _Value(key, within), _Value(value, within)
             self.spark: DataType = MapType(self._key.spark, self._one.spark)
@@ -143,11 +142,11 @@ class _Value:
         self.fill: Callable[[Any, Any], None] | None = None
         self.of: Convert = _same
         self.back: Convert = _same
-        if field.type in _MESSAGES:
+        if field.message_type is not None:
             self._of_message(field.message_type, within)
             return
         self.spark = _SCALARS[field.type]
-        if field.type == _F.TYPE_ENUM:
+        if field.enum_type is not None:
             names, numbers = field.enum_type.values_by_number, field.enum_type.values_by_name
             self.of = lambda number: names[number].name if number in names else str(number)
             self.back = lambda name: numbers[name].number if name in numbers else int(name)
@@ -159,10 +158,8 @@ class _Value:
         is_known = descriptor.full_name.startswith(_PACKAGE)
         if is_known and name == "Timestamp":
             self.spark = TimestampType()
-            self.of, self.fill = (
-                lambda message: message.ToDatetime(UTC),
-                lambda message, at: message.FromDatetime(at),
-            )
+            self.of = lambda message: message.ToDatetime(UTC)
+            self.fill = lambda message, value: message.FromDatetime(value)
         elif is_known and name == "Duration":
             self.spark = DayTimeIntervalType()
             self.of = lambda message: message.ToTimedelta()

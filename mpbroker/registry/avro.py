@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from mpbroker.registry.avro_bounds import bounds_of
-from mpbroker.registry.schemas import Convert, Schema, SchemaError, needs_packages
+from mpbroker.registry.schemas import Schema, SchemaError, needs_packages
 
 try:
     from fastavro import parse_schema, schemaless_reader, schemaless_writer
@@ -27,8 +27,20 @@ Reader = Callable[[bytes, int], Any]
 
 _ZONED = Annotated[datetime, msgspec.Meta(tz=True)]
 _UNZONED = Annotated[datetime, msgspec.Meta(tz=False)]
-# The Python types that fastavro takes; JSON has text for most of them.
-_LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
+INT: Final = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+LONG: Final = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+# The Python types that fastavro takes, by kind and logical type; JSON has text for most of the latter.
+LEAVES: Final[Mapping[tuple[str, str | None], Any]] = {
+    ("null", None): None,
+    ("boolean", None): bool,
+    ("int", None): INT,
+    ("long", None): LONG,
+    ("float", None): float,
+    ("double", None): float,
+    ("bytes", None): bytes,
+    ("string", None): str,
+    ("fixed", None): bytes,
+    ("enum", None): str,
     ("int", "date"): date,
     ("int", "time-millis"): time,
     ("long", "time-micros"): time,
@@ -37,18 +49,6 @@ _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
     ("string", "uuid"): UUID,
     ("bytes", "decimal"): Decimal,
     ("fixed", "decimal"): Decimal,
-}
-_PLAIN: Final[Mapping[str, Any]] = {
-    "null": None,
-    "boolean": bool,
-    "int": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "bytes": bytes,
-    "string": str,
-    "fixed": bytes,
-    "enum": str,
 }
 
 
@@ -137,7 +137,8 @@ def reader(written: Any, wanted: Any | None = None) -> Reader:
 def writer(schema: Any) -> Callable[[Any, bytes], bytes]:
     """Return an encoder of values that have a parsed schema; it takes the value and what precedes it.
 
-    A field of a record that the schema lacks is an error, as is a missing one without a default.
+    It checks little of a value, which should come from `Values`; but it raises ValueError for a record that
+    lacks a field without a default, or has one that the schema lacks.
     """
 
     def write(value: AvroMessage, prefix: bytes = b"") -> bytes:
@@ -161,71 +162,77 @@ def to_json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def from_json(schema: Any) -> Convert:
-    """Return a conversion from parsed JSON to a value that `writer` takes: that of `to_json` reversed.
+class Values:
+    """Converts JSON that is parsed to values that `writer` takes: `to_json` reversed. Raises ValueError.
 
     A value of a union may have its branch, as in Avro's own JSON: {"string": "x"}. Otherwise it is of the
-    first branch that takes it. The conversion raises ValueError.
+    first branch that takes it.
     """
-    named: dict[str, Any] = {}
-    _name(schema, named)
-    return lambda value: _from_json(schema, named, value)
 
+    leaves = LEAVES
 
-def _name(schema: Any, named: dict[str, Any]) -> None:
-    """Add the named types of a parsed schema to `named`."""
-    if isinstance(schema, list):
-        for branch in schema:
-            _name(branch, named)
-    elif isinstance(schema, dict):
-        if "name" in schema:
-            named[schema["name"]] = schema
-        for part in (schema["type"], schema.get("items"), schema.get("values")):
-            if not isinstance(part, str):
-                _name(part, named)
-        for one in schema.get("fields", ()):
-            _name(one["type"], named)
+    def __init__(self, schema: Any) -> None:
+        """Take a parsed schema."""
+        self._schema = schema
+        self._named: dict[str, Any] = {}
+        self._name(schema)
 
+    def _name(self, schema: Any) -> None:
+        if isinstance(schema, list):
+            for branch in schema:
+                self._name(branch)
+        elif isinstance(schema, dict):
+            if "name" in schema:
+                self._named[schema["name"]] = schema
+            for part in (schema["type"], schema.get("items"), schema.get("values")):
+                self._name(part)
+            for one in schema.get("fields", ()):
+                self._name(one["type"])
 
-def _from_json(schema: Any, named: Mapping[str, Any], value: Any) -> Any:
-    if isinstance(schema, list):
-        return _branch(schema, named, value)
-    if isinstance(schema, str):
-        if schema in _PLAIN:
-            return msgspec.convert(value, _PLAIN[schema])
-        return _from_json(named[schema], named, value)
-    kind = schema["type"]
-    if kind in ("record", "error"):
-        fields = {one["name"]: one["type"] for one in schema["fields"]}
-        given = msgspec.convert(value, dict[str, Any])
-        if unknown := [name for name in given if name not in fields]:
-            raise ValueError(f"{schema['name']} has no field {unknown[0]}")
-        return {name: _from_json(fields[name], named, one) for name, one in given.items()}
-    if kind == "array":
-        return [_from_json(schema["items"], named, one) for one in msgspec.convert(value, list)]
-    if kind == "map":
-        pairs = msgspec.convert(value, dict[str, Any]).items()
-        return {key: _from_json(schema["values"], named, one) for key, one in pairs}
-    if kind == "enum" and value not in schema["symbols"]:
-        raise ValueError(f"{schema['name']} has no symbol {value!r}")
-    if not isinstance(kind, str) or kind not in _PLAIN:
-        return _from_json(kind, named, value)
-    logical = (kind, str(schema.get("logicalType")))
-    return msgspec.convert(value, _LOGICAL.get(logical, _PLAIN[kind]))
+    def __call__(self, value: Any) -> Any:
+        return self.of(self._schema, value)
 
+    def of(self, schema: Any, value: Any) -> Any:
+        if isinstance(schema, list):
+            return self.branch(schema, value)
+        if isinstance(schema, str):
+            if (schema, None) in self.leaves:
+                return msgspec.convert(value, self.leaves[schema, None])
+            return self.of(self._named[schema], value)
+        kind = schema["type"]
+        if kind in ("record", "error"):
+            fields = {one["name"]: one["type"] for one in schema["fields"]}
+            given = msgspec.convert(value, dict[str, Any])
+            if unknown := [name for name in given if name not in fields]:
+                raise ValueError(f"{schema['name']} has no field {unknown[0]}")
+            return {name: self.of(fields[name], one) for name, one in given.items()}
+        if kind == "array":
+            return [self.of(schema["items"], one) for one in msgspec.convert(value, list)]
+        if kind == "map":
+            pairs = msgspec.convert(value, dict[str, Any]).items()
+            return {key: self.of(schema["values"], one) for key, one in pairs}
+        if kind == "enum" and value not in schema["symbols"]:
+            raise ValueError(f"{schema['name']} has no symbol {value!r}")
+        if not isinstance(kind, str) or (kind, None) not in self.leaves:
+            return self.of(kind, value)
+        return msgspec.convert(value, self._leaf(kind, schema.get("logicalType")))
 
-def _branch(branches: list[Any], named: Mapping[str, Any], value: Any) -> Any:
-    if isinstance(value, dict) and len(value) == 1:
-        ((tag, inner),) = value.items()
+    def _leaf(self, kind: str, logical: Any) -> Any:
+        return self.leaves.get((kind, logical), self.leaves[kind, None])
+
+    def branch(self, branches: list[Any], value: Any) -> Any:
+        """Convert a value of a union; of named types and others than null to a pair of name and value."""
+        if isinstance(value, dict) and len(value) == 1:
+            ((tag, inner),) = value.items()
+            for branch in branches:
+                if tag == name_of(branch):
+                    return tag, self.of(branch, inner)
+        why: Exception = ValueError("a union without branches has no value")
         for branch in branches:
-            if tag == name_of(branch):
-                return tag, _from_json(branch, named, inner)
-    why: Exception = ValueError("a union without branches has no value")
-    for branch in branches:
-        try:
-            found = _from_json(branch, named, value)
-        except ValueError as error:
-            why = error
-        else:
-            return None if found is None else (name_of(branch), found)
-    raise why
+            try:
+                found = self.of(branch, value)
+            except ValueError as error:
+                why = error
+            else:
+                return None if found is None else (name_of(branch), found)
+        raise why

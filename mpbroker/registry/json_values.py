@@ -106,7 +106,7 @@ def _avro_encoder(schema: Schema, _message: str | None) -> Callable[[bytes], byt
     from mpbroker.registry import avro
 
     written = avro.parsed(schema)
-    convert, write = avro.from_json(written), avro.writer(written)
+    convert, write = avro.Values(written), avro.writer(written)
     prefix = framing.prefix(schema.id)
     return lambda text: write(convert(msgspec.json.decode(text)), prefix)
 

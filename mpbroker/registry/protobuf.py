@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -119,7 +119,7 @@ class Messages:
             raise ValueError(str(error)) from error
 
 
-def _walk(path: MessagePath, inside: list[Descriptor]) -> Iterator[tuple[MessagePath, Descriptor]]:
+def _walk(path: MessagePath, inside: Sequence[Descriptor]) -> Iterator[tuple[MessagePath, Descriptor]]:
     for index, one in enumerate(one for one in inside if not one.GetOptions().map_entry):
         yield (*path, index), one
         yield from _walk((*path, index), one.nested_types)
