@@ -17,7 +17,7 @@ _Decode = Callable[[framing.Framed], bytes]
 
 
 class Shown(NamedTuple):
-    """A value as JSON, and the schema that it was written with. `name`: of its record, message or title."""
+    """A value as JSON in one line, and its schema. `name`: that of the record or message, or the title."""
 
     json: bytes
     schema: Schema
@@ -53,7 +53,7 @@ class Decoder:
                 case Kind.JSON:
                     text = data[framed.data_start :]
                     msgspec.json.decode(text)
-                    return Shown(text, schema, self._title(schema))
+                    return Shown(msgspec.json.format(text, indent=-1), schema, self._title(schema))
         except UNREADABLE:
             return None
 
