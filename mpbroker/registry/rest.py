@@ -32,8 +32,6 @@ from mpbroker.registry.schemas import (
     of_kind,
 )
 
-_ANSWERS_WITHIN_SECONDS = 10.0
-_TRIES = 4
 _PAUSE_SECONDS = 0.25
 # A schema that the registry lacks is not asked for again in this time.
 _MISSING_FOR_SECONDS = 10.0
@@ -161,6 +159,8 @@ class Registry:
     urls: tuple[str, ...] = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tls: Tls = Tls()
+    tries: int = 4
+    answers_within_seconds: float = 10.0
 
     def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:
         if isinstance(number, int) and not 0 < number <= _ID_MAX:
@@ -214,12 +214,12 @@ class Registry:
 
         Raises UnknownSchema, RegistryUnavailable.
         """
-        for turn in range(_TRIES * len(self.urls)):
+        for turn in range(self.tries * len(self.urls)):
             if turn and turn % len(self.urls) == 0:
                 time.sleep(_PAUSE_SECONDS)
             shown, request = self._request(self.urls[turn % len(self.urls)], path, body)
             try:
-                with _opener(self.tls).open(request, timeout=_ANSWERS_WITHIN_SECONDS) as answer:
+                with _opener(self.tls).open(request, timeout=self.answers_within_seconds) as answer:
                     return json.loads(answer.read(_ANSWER_BYTES_MAX))
             except HTTPError as error:
                 failure = _refused(shown, error)
