@@ -223,13 +223,14 @@ def _members(pythons: list[type], converts: list[Convert | None]) -> Convert:
 def plain_decoder(written: Any, wanted: Any | None) -> Convert:
     """Return a decoder of Avro's binary encoding, written with one schema, into rows of the `wanted` one."""
     target = AvroType(written if wanted is None else wanted)
-    read = reader(parsed(written), None if wanted is None else target.parsed)
-    return lambda data: _row(target, read(data, 0))
+    read, convert = reader(parsed(written), None if wanted is None else target.parsed), target.convert
+    return lambda data: convert(read(data, 0)) if convert else read(data, 0)
 
 
 def framed_decoder(schemas: Schemas, wanted: Any) -> Convert:
     """Return a decoder of values that name their schema in `schemas`, into rows of the schema `wanted`."""
     target = AvroType(wanted)
+    convert = target.convert
 
     @lru_cache(maxsize=4096)
     def written(schema_id: SchemaId) -> Reader:
@@ -237,13 +238,10 @@ def framed_decoder(schemas: Schemas, wanted: Any) -> Convert:
 
     def decode(data: bytes) -> Any:
         framed = framing.read(data)
-        return _row(target, written(framed.schema_id)(data, framed.data_start))
+        value = written(framed.schema_id)(data, framed.start)
+        return convert(value) if convert else value
 
     return decode
-
-
-def _row(target: AvroType, value: Any) -> Any:
-    return target.convert(value) if target.convert else value
 
 
 class _RowValues(Values):

@@ -175,6 +175,7 @@ class Values:
         """Take a parsed schema."""
         self._schema = schema
         self._named: dict[str, Any] = {}
+        self._fields: dict[str, dict[str, Any]] = {}
         self._name(schema)
 
     def _name(self, schema: Any) -> None:
@@ -186,8 +187,9 @@ class Values:
                 self._named[schema["name"]] = schema
             for part in (schema["type"], schema.get("items"), schema.get("values")):
                 self._name(part)
-            for one in schema.get("fields", ()):
-                self._name(one["type"])
+            if "fields" in schema:
+                self._fields[schema["name"]] = {one["name"]: one["type"] for one in schema["fields"]}
+                self._name([one["type"] for one in schema["fields"]])
 
     def __call__(self, value: Any) -> Any:
         return self.of(self._schema, value)
@@ -201,7 +203,7 @@ class Values:
             return self.of(self._named[schema], value)
         kind = schema["type"]
         if kind in ("record", "error"):
-            fields = {one["name"]: one["type"] for one in schema["fields"]}
+            fields = self._fields[schema["name"]]
             given = msgspec.convert(value, dict[str, Any])
             if unknown := [name for name in given if name not in fields]:
                 raise ValueError(f"{schema['name']} has no field {unknown[0]}")

@@ -57,12 +57,10 @@ class NotFramed(ValueError):
 def read(value: bytes, header: bytes | None = None) -> Framed:
     """Read the framing of a value. `header`: the value of its header, which goes first. Raises NotFramed."""
     for frame in (header, value):
-        if not frame:
-            continue
-        if frame[0] == _OF_GUID and len(frame) >= GUID_PREFIX_BYTES:
+        if frame and frame[0] == _OF_GUID and len(frame) >= GUID_PREFIX_BYTES:
             return Framed(UUID(bytes=frame[1:GUID_PREFIX_BYTES]), frame, GUID_PREFIX_BYTES, value)
-        if frame[0] == _OF_ID and len(frame) >= ID_PREFIX_BYTES and frame is value:
-            return Framed(int.from_bytes(frame[1:ID_PREFIX_BYTES], "big"), frame, ID_PREFIX_BYTES, value)
+    if len(value) >= ID_PREFIX_BYTES and value[0] == _OF_ID:
+        return Framed(int.from_bytes(value[1:ID_PREFIX_BYTES], "big"), value, ID_PREFIX_BYTES, value)
     raise NotFramed("it does not begin with a zero and the id of a schema")
 
 
