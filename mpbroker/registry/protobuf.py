@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -60,18 +60,23 @@ class Messages:
     def at(self, path: MessagePath) -> Descriptor:
         """Return the message at a path. Raises ValueError.
 
-        The entries of maps are messages for compilers, and not in the text by which paths are counted.
+        The entries of maps are messages for compilers, and not in the text by which Java counts. Clients that
+        count descriptors count them, so a path that the text does not have is taken for one of those.
         """
+        found = self._at(path, _of_text) or self._at(path, _of_descriptor)
+        if found is None:
+            raise ValueError(f"its schema has no message at {list(path)}")
+        return found
+
+    def _at(self, path: MessagePath, nested: Callable[[Descriptor], list[Descriptor]]) -> Descriptor | None:
         inside = list(self._file.message_types_by_name.values())
-        found: Descriptor | None = None
+        found = None
         for index in path:
             if not 0 <= index < len(inside):
-                raise ValueError(f"its schema has no message at {list(path)}")
+                return None
             found = inside[index]
-            inside = [one for one in found.nested_types if not one.GetOptions().map_entry]
-        if found is None:
-            raise ValueError("its schema has no messages")
-        return found
+            inside = nested(found)
+        return None if found is None or found.GetOptions().map_entry else found
 
     def named(self, name: str | None) -> Descriptor:
         """Return a message by its full name, or its name without the package; None: the first one.
@@ -119,10 +124,18 @@ class Messages:
             raise ValueError(str(error)) from error
 
 
+def _of_text(message: Descriptor) -> list[Descriptor]:
+    return [one for one in message.nested_types if not one.GetOptions().map_entry]
+
+
+def _of_descriptor(message: Descriptor) -> list[Descriptor]:
+    return list(message.nested_types)
+
+
 def _walk(path: MessagePath, inside: Sequence[Descriptor]) -> Iterator[tuple[MessagePath, Descriptor]]:
-    for index, one in enumerate(one for one in inside if not one.GetOptions().map_entry):
+    for index, one in enumerate(inside):
         yield (*path, index), one
-        yield from _walk((*path, index), one.nested_types)
+        yield from _walk((*path, index), _of_text(one))
 
 
 def messages_of(schema: Schema) -> Messages:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka.schema_registry import Schema as TheirSchema
@@ -19,10 +21,11 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, Proto
 from confluent_kafka.schema_registry.schema_registry_client import SchemaReference
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from mpbroker import registry as registry_room
 from mpbroker.registry import framing, protobuf, rest
 from mpbroker.registry.json_values import Decoder, Encoder
 from mpbroker.registry.rest import open_schemas
-from mpbroker.registry.schemas import Kind, RegistryUnavailable, Schema, SchemaError
+from mpbroker.registry.schemas import Kind, MissingPackage, RegistryUnavailable, Schema, SchemaError
 from tests.support.schema_registry import SchemaRegistry, serving
 
 PLACE = {"type": "record", "name": "Place", "namespace": "geo", "fields": [{"name": "zip", "type": "string"}]}
@@ -258,3 +261,23 @@ def test_a_schema_without_an_id_frames_nothing() -> None:
     with pytest.raises(SchemaError, match="without an id"):
         Encoder(Schema(Kind.AVRO, '"int"'))
     assert Encoder(Schema(Kind.AVRO, '"int"', id=1)).encode(b"5") == b"\0\0\0\0\1\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("avro", "fastavro"), ("protobuf", "google.protobuf"), ("json_schema", "jsonschema.validators")],
+)
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(
+    module: str, package: str
+) -> None:
+    schema = Schema(Kind[{"json_schema": "JSON"}.get(module, module.upper())], '{"type": "object"}', id=1)
+    without = {name: one for name, one in sys.modules.items() if name != f"mpbroker.registry.{module}"}
+    with (
+        patch.dict(sys.modules, {**without, package: None}, clear=True),
+        patch.object(registry_room, module, create=True),
+    ):
+        delattr(registry_room, module)
+        with pytest.raises(
+            MissingPackage, match=r"values need .*: .*pip install 'mpbroker-server\[registry\]'"
+        ):
+            Encoder(schema)

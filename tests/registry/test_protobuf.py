@@ -33,7 +33,9 @@ def test_paths_count_the_messages_of_the_text() -> None:
     for name, path in paths.items():
         found = messages.named(name)
         assert (messages.at(path).full_name, messages.path_of(found)) == (name, path)
-    for path in ((2,), (0, 1), (0, -1), (-1,)):
+    # As confluent-kafka counts in Python.
+    assert messages.at((0, 1)).full_name == "A.C"
+    for path in ((2,), (0, 2), (0, -1), (-1,), (0, 0, 1)):
         with pytest.raises(ValueError, match="no message at"):
             messages.at(path)
 
