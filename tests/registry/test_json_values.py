@@ -26,6 +26,7 @@ from mpbroker.registry import framing, protobuf, rest
 from mpbroker.registry.json_values import Decoder, Encoder
 from mpbroker.registry.rest import open_schemas
 from mpbroker.registry.schemas import Kind, MissingPackage, RegistryUnavailable, Schema, SchemaError
+from tests.support.client_tools import franz_program, run
 from tests.support.schema_registry import SchemaRegistry, serving
 
 PLACE = {"type": "record", "name": "Place", "namespace": "geo", "fields": [{"name": "zip", "type": "string"}]}
@@ -72,6 +73,7 @@ message Order {
 }
 """
 MONEY = 'syntax = "proto3"; package common; message Money { string currency = 1; int64 units = 2; }'
+NESTED = 'syntax = "proto3"; message First {} message A { message B {} message C { int32 x = 1; } }'
 JSON_SCHEMA = {
     "$schema": "http://json-schema.org/draft-07/schema#",
     "title": "Order",
@@ -281,3 +283,30 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(
             MissingPackage, match=r"values need .*: .*pip install 'mpbroker-server\[registry\]'"
         ):
             Encoder(schema)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize(
+    ("kind", "text", "message", "index", "value"),
+    [
+        (Kind.AVRO, json.dumps(PLACE), None, [], {"zip": "8000"}),
+        (Kind.JSON, json.dumps(PLACE_JSON), None, [], {"zip": "8000"}),
+        (Kind.PROTOBUF, MONEY, None, [0], {"currency": "CHF", "units": "5"}),
+        (Kind.PROTOBUF, NESTED, "A.C", [1, 1], {"x": 5}),
+    ],
+)
+def test_franz_go_frames_values_alike(
+    registry: SchemaRegistry, kind: Kind, text: str, message: str | None, index: list[int], value: Any
+) -> None:
+    """Its serializer writes our bytes for the same data, and its deserializer finds the data in ours."""
+    number = registry.add("s", text, kind)["id"]
+    schemas = open_schemas(registry.url)
+    ours = Encoder(schemas.by_id(number), message).encode(json.dumps(value).encode())
+    framed = framing.read(ours)
+    data = ours[framed.path()[1] if index else framed.data_start :]
+    asked = {"subject": "s", "schema": text, "kind": kind, "index": index}
+    values = {name: base64.b64encode(one).decode() for name, one in (("data", data), ("framed", ours))}
+    said = run([franz_program(), "framed", registry.url], json.dumps(asked | values).encode())
+    theirs, found, schema = (base64.b64decode(line) for line in said.split())
+    assert (theirs, found, schema.decode()) == (ours, data, text)
+    assert shown(registry, theirs)[0] == {**shown(registry, ours)[0], **value}
