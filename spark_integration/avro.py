@@ -1,16 +1,12 @@
-"""Turns Avro records into Spark rows: the types (Spark: SchemaConverters), and a decoder on fastavro."""
+"""Turns Avro records into Spark rows and back: the types (Spark: SchemaConverters), decoders, an encoder."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import time
 from functools import lru_cache
-from io import BytesIO
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from fastavro import parse_schema, schemaless_reader
-from fastavro.schema import SchemaParseException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,15 +27,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_integration.avro_bounds import Bounds, bounds_of
-from spark_integration.schema_registry import Directory, Registry
-from spark_integration.values import Convert, unless_null
+from mpbroker.registry import framing
+from mpbroker.registry.avro import INT, LEAVES, LONG, Reader, Values, name_of, parsed, reader, writer
+from mpbroker.registry.schemas import Convert, Kind, SchemaError, SchemaId, Schemas
+from spark_integration.values import unless_null
 
 WHOLE_VALUE: Final = "value"
 """The only field of the result unless the schema is a record."""
 
-_MAGIC = 0
-_PREFIX_BYTES = 5
 _PRECISION_MAX = 38
 _PLAIN: Final[Mapping[str, DataType]] = {
     "null": NullType(),
@@ -81,15 +76,11 @@ _KINDS: Final = {
 _WIDER: Final = ({"int", "long"}, {"float", "double"})
 
 
-class AvroSchemaError(ValueError):
-    """The text is no Avro schema, or Spark has no type for a part of it."""
-
-
 class AvroType:
     """The Spark type of an Avro schema, and the conversion of fastavro's values into it."""
 
     def __init__(self, schema: Any) -> None:
-        """Map `schema`, JSON as text or already parsed. Raises AvroSchemaError."""
+        """Map `schema`, JSON as text or already parsed. Raises SchemaError."""
         self.parsed = parsed(schema)
         self._names: dict[str, Any] = {}
         self._open: set[str] = set()
@@ -123,13 +114,13 @@ class AvroType:
 
     def _named(self, name: str) -> tuple[DataType, Convert | None]:
         if name not in self._names:
-            raise AvroSchemaError(f"Avro schema: type {name} is not defined")
+            raise SchemaError(f"Avro schema: type {name} is not defined")
         return self._of(self._names[name])
 
     def _record(self, schema: Mapping[str, Any]) -> tuple[DataType, Convert | None]:
         name = schema["name"]
         if name in self._open:
-            raise AvroSchemaError(f"Avro schema: {name} contains itself; Spark has no such types")
+            raise SchemaError(f"Avro schema: {name} contains itself; Spark has no such types")
         self._open.add(name)
         found = {one["name"]: self._of(one["type"]) for one in schema["fields"]}
         self._open.remove(name)
@@ -158,7 +149,7 @@ class AvroType:
         pythons = [_KINDS[kind] for kind in kinds]
         has_logical = any(isinstance(branch, dict) and "logicalType" in branch for branch in others)
         if len(set(pythons)) < len(pythons) or has_logical:
-            raise AvroSchemaError(
+            raise SchemaError(
                 f"Avro schema: the values of a union of {', '.join(kinds)} do not show their branch. "
                 "Give a reader schema with one of them"
             )
@@ -171,7 +162,7 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> tuple[DataType, Convert | Non
     if kind in ("bytes", "fixed") and logical == "decimal":
         precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if precision > _PRECISION_MAX:
-            raise AvroSchemaError(
+            raise SchemaError(
                 f"Avro schema: a decimal of {precision} digits; Spark has {_PRECISION_MAX} at most"
             )
         return DecimalType(precision, scale), None
@@ -229,65 +220,67 @@ def _members(pythons: list[type], converts: list[Convert | None]) -> Convert:
     return convert
 
 
-def parsed(schema: Any) -> Any:
-    """Parse a schema into fastavro's form: names in full, definitions checked. Raises AvroSchemaError."""
-    if isinstance(schema, str) and schema.lstrip()[:1] in '{["':
-        try:
-            schema = json.loads(schema)
-        except ValueError as error:
-            raise AvroSchemaError(f"Avro schema: no JSON: {error}") from error
-    try:
-        return parse_schema(schema, named_schemas={})
-    except (SchemaParseException, KeyError, TypeError, ValueError) as error:
-        raise AvroSchemaError(f"Avro schema: {type(error).__name__}: {error}") from error
+def plain_decoder(written: Any, wanted: Any | None) -> Convert:
+    """Return a decoder of Avro's binary encoding, written with one schema, into rows of the `wanted` one."""
+    target = AvroType(written if wanted is None else wanted)
+    read, convert = reader(parsed(written), None if wanted is None else target.parsed), target.convert
+    return lambda data: convert(read(data, 0)) if convert else read(data, 0)
 
 
-class _Written(NamedTuple):
-    """A writer's schema, and the check that its encoded values need before fastavro decodes them, or None."""
-
-    schema: Any
-    bounds: Bounds | None
-
-
-def plain_decoder(writer: Any, reader: Any | None) -> Convert:
-    """Return a decoder of Avro's binary encoding, written with the `writer` schema, into rows of `reader`."""
-    target = AvroType(writer if reader is None else reader)
-    written = _written(writer, target, is_resolved=reader is not None)
-    return lambda data: _decoded(data, 0, written, target, is_resolved=reader is not None)
-
-
-def framed_decoder(schemas: Registry | Directory, reader: Any) -> Convert:
-    """Return a decoder of Confluent's framing.
-
-    A value is a zero, the schema's id (4 bytes, big endian), then Avro's encoding.
-    """
-    target = AvroType(reader)
+def framed_decoder(schemas: Schemas, wanted: Any) -> Convert:
+    """Return a decoder of values that name their schema in `schemas`, into rows of the schema `wanted`."""
+    target = AvroType(wanted)
+    convert = target.convert
 
     @lru_cache(maxsize=4096)
-    def written(number: int) -> _Written:
-        return _written(schemas.by_id(number), target, is_resolved=True)
+    def written(schema_id: SchemaId) -> Reader:
+        return reader(parsed(schemas.by_id(schema_id, Kind.AVRO)), target.parsed)
 
     def decode(data: bytes) -> Any:
-        if len(data) < _PREFIX_BYTES or data[0] != _MAGIC:
-            raise ValueError("it does not begin with a zero and the id of a schema")
-        number = int.from_bytes(data[1:_PREFIX_BYTES], "big")
-        return _decoded(data, _PREFIX_BYTES, written(number), target, is_resolved=True)
+        framed = framing.read(data)
+        value = written(framed.schema_id)(data, framed.start)
+        return convert(value) if convert else value
 
     return decode
 
 
-def _written(writer: Any, target: AvroType, *, is_resolved: bool) -> _Written:
-    schema = parsed(writer)
-    return _Written(schema, bounds_of(schema, is_resolved=is_resolved and schema != target.parsed))
+class _RowValues(Values):
+    """Converts the values of Spark's rows, whose types are those of `AvroType`. Raises ValueError."""
+
+    leaves: Mapping[tuple[str, str | None], Any] = {
+        **LEAVES,
+        ("int", "time-millis"): INT,
+        ("long", "time-micros"): LONG,
+        ("string", "uuid"): str,
+    }
+
+    def branch(self, branches: list[Any], value: Any) -> Any:
+        others = [branch for branch in branches if _kind(branch) != "null"]
+        is_members = len(others) > 1 and isinstance(value, dict) and value.keys() <= _members_of(others)
+        if not is_members:
+            return None if value is None and len(others) < len(branches) else super().branch(others, value)
+        for number, branch in enumerate(others):
+            if (member := value.get(f"member{number}")) is not None:
+                return name_of(branch), self.of(branch, member)
+        return None
 
 
-def _decoded(data: bytes, start: int, written: _Written, target: AvroType, *, is_resolved: bool) -> Any:
-    if written.bounds is not None:
-        written.bounds(data, start)
-    stream = BytesIO(data)
-    stream.seek(start)
-    value = schemaless_reader(stream, written.schema, target.parsed if is_resolved else None)
-    left = len(data) - stream.tell()
-    if left:
-        raise ValueError(f"{left} bytes are left over: it was written with another schema")
-    return target.convert(value) if target.convert else value
+def _members_of(branches: list[Any]) -> set[str]:
+    return {f"member{number}" for number in range(len(branches))}
+
+
+def encoder(schema: Any, prefix: bytes) -> Callable[[Any], bytes]:
+    """Return an encoder of rows, which are dicts, that puts `prefix` before each value.
+
+    A row of the field `value` alone is that value, unless the schema is a record. Raises SchemaError.
+    """
+    target = AvroType(schema)
+    convert, write = _RowValues(target.parsed), writer(target.parsed)
+    is_record = isinstance(target.parsed, dict) and target.parsed["type"] in ("record", "error")
+
+    def encode(row: Any) -> bytes:
+        if not is_record and isinstance(row, dict) and row.keys() == {WHOLE_VALUE}:
+            row = row[WHOLE_VALUE]
+        return write(convert(row), prefix)
+
+    return encode

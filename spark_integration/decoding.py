@@ -1,12 +1,13 @@
-"""Describes how encoded values become structs, for functions on columns as well as for the data source.
+"""Describes how encoded values become structs and back, for functions on columns and for the data source.
 
-A description is made where a query is written or planned. It travels to the workers, which make a decoder of
-it.
+A description is made where a query is written or planned, with the schemas that are known there. It travels
+to the workers, which make a decoder or an encoder of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,20 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from mpbroker.reading.errors import OptionError
-from spark_integration.values import CORRUPT, Convert, Mode, converter, decode_column, of_text
+from mpbroker.registry import framing
+from mpbroker.registry.rest import Directory, Place, Registry, open_schemas
+from mpbroker.registry.schemas import (
+    UNREADABLE,
+    Convert,
+    Kind,
+    Known,
+    MissingPackage,
+    RegistryConfigError,
+    Schema,
+    SchemaError,
+    UnknownSchema,
+)
+from spark_integration.values import CORRUPT, Mode, converter, decode_column, of_text, without_pairs
 
 CORRUPT_FIELD: Final = StructField(
     CORRUPT, StructType([StructField("error", StringType()), StructField("data", BinaryType())])
@@ -51,12 +65,40 @@ class Avro(msgspec.Struct, frozen=True):
         return framed_decoder(self.schemas, reader)
 
 
+class Protobuf(msgspec.Struct, frozen=True):
+    """Decodes Protobuf into a message of the schema `reader`."""
+
+    reader: Schema
+    message: str | None
+    schemas: Any
+
+    def decoder(self, kind: pa.StructType) -> Convert:  # noqa: ARG002 - the schemas have it, too
+        from spark_integration.protobuf import framed_decoder
+
+        return framed_decoder(self.schemas, self.reader, self.message)
+
+
+class Json(msgspec.Struct, frozen=True):
+    """Decodes JSON whose schema is in a registry. `is_whole`: into the one field `value`."""
+
+    schemas: Any
+    is_whole: bool
+
+    def decoder(self, kind: pa.StructType) -> Convert:
+        from spark_integration.json_schema import framed_decoder
+
+        return framed_decoder(self.schemas, kind, is_whole=self.is_whole)
+
+
+Form = MsgPack | Avro | Protobuf | Json
+
+
 class Decoding(msgspec.Struct, frozen=True):
     """Decodes columns of values. `struct` is the result's type as JSON, `_corrupt` included if permissive."""
 
     struct: str
     mode: Mode
-    form: MsgPack | Avro
+    form: Form
 
     @property
     def spark(self) -> StructType:
@@ -74,15 +116,69 @@ class Decoding(msgspec.Struct, frozen=True):
         return decode_column(values, decoder, kind, self.mode)
 
 
+class Encoding(NamedTuple):
+    """Encodes columns of rows with one schema, framed by its id if it has one; of Protobuf one message."""
+
+    schema: Schema
+    message: str | None = None
+
+    def encode(self, rows: pa.Array) -> pa.Array:
+        """Encode a column into a binary one, null for null. Raises ValueError for a row that does not fit."""
+        encode = _encoder(self)
+        plain = without_pairs(rows.type)
+        try:
+            return pa.array(
+                [None if row is None else encode(plain(row) if plain else row) for row in rows.to_pylist()],
+                pa.binary(),
+            )
+        except UNREADABLE as error:
+            raise ValueError(f"a row does not fit the {self.schema.kind} schema: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _encoder(encoding: Encoding) -> Convert:
+    """Make an encoder, once in each process. Raises SchemaError."""
+    schema, message = encoding
+    if schema.kind is Kind.AVRO:
+        from spark_integration import avro
+
+        return avro.encoder(schema, framing.prefix(schema.id) if schema.id else b"")
+    if schema.kind is Kind.PROTOBUF:
+        from spark_integration import protobuf
+
+        return protobuf.encoder(schema, message)
+    from spark_integration import json_schema
+
+    return json_schema.encoder(schema)
+
+
 class AvroSchemas(NamedTuple):
     """The schemas that values were written with and are read as; see `functions.from_avro`."""
 
     schema: str | Mapping[str, Any] | None = None
-    registry: str | None = None
+    registry: Place | None = None
     subject: str | None = None
     version: int | str = "latest"
     reader_schema: str | Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
+
+
+class Subject(NamedTuple):
+    """A subject of a registry; see `functions.from_protobuf`."""
+
+    registry: Place
+    subject: str | None
+    version: int | str = "latest"
+    headers: Mapping[str, str] | None = None
+
+
+@contextmanager
+def _options() -> Iterator[None]:
+    """Make errors of schemas errors of options: they come while a query is written."""
+    try:
+        yield
+    except (SchemaError, UnknownSchema, RegistryConfigError, MissingPackage) as error:
+        raise OptionError(str(error)) from error
 
 
 def msgpack_decoding(wanted: StructType, mode: Mode) -> Decoding:
@@ -95,14 +191,16 @@ def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
 
     Raises OptionError, RegistryUnavailable.
     """
-    from spark_integration.avro import AvroSchemaError, AvroType
-    from spark_integration.schema_registry import UnknownSchema, open_schemas
+    with _options():
+        from mpbroker.registry.avro import whole
+        from spark_integration.avro import AvroType
 
-    try:
         schemas = None if given.registry is None else open_schemas(given.registry, given.headers)
-        target = given.reader_schema if given.reader_schema is not None else given.schema
+        target: Any = given.reader_schema if given.reader_schema is not None else given.schema
+        known: Any = schemas
         if target is None and schemas is not None and given.subject is not None:
-            target = schemas.by_subject(given.subject, given.version)
+            found = schemas.by_subject(given.subject, given.version, Kind.AVRO)
+            known, target = Known(schemas, found), whole(found)
         if target is None or (schemas is None and given.schema is None):
             raise OptionError(
                 "Avro needs a schema: without registry give schema, the one that values were written "
@@ -111,11 +209,72 @@ def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
         spark = AvroType(target).spark
         if schemas is None:
             AvroType(given.schema)
-    except (AvroSchemaError, UnknownSchema) as error:
-        raise OptionError(str(error)) from error
     writer = None if schemas is not None else _json(given.schema)
     reader = None if schemas is None and given.reader_schema is None else _json(target)
-    return _decoding(spark, mode, Avro(writer, reader, schemas))
+    return _decoding(spark, mode, Avro(writer, reader, known))
+
+
+def protobuf_decoding(given: Subject, message: str | None, mode: Mode) -> Decoding:
+    """Return how to decode Protobuf into a message of a subject's schema.
+
+    Raises OptionError, RegistryUnavailable.
+    """
+    with _options():
+        from spark_integration.protobuf import type_of
+
+        schemas, reader = _of_subject(given, Kind.PROTOBUF)
+        return _decoding(type_of(reader, message), mode, Protobuf(reader, message, Known(schemas, reader)))
+
+
+def json_decoding(given: Subject, wanted: StructType | None, mode: Mode) -> Decoding:
+    """Return how to decode JSON into the fields of `wanted`, else those of a subject's schema.
+
+    Raises OptionError, RegistryUnavailable.
+    """
+    with _options():
+        from spark_integration.json_schema import type_of
+
+        if wanted is not None:
+            schemas = open_schemas(given.registry, given.headers)
+            return _decoding(nullable_struct(wanted), mode, Json(schemas, is_whole=False))
+        schemas, reader = _of_subject(given, Kind.JSON)
+        spark, is_whole = type_of(reader)
+        return _decoding(spark, mode, Json(Known(schemas, reader), is_whole))
+
+
+def _of_subject(given: Subject, kind: Kind) -> tuple[Registry | Directory, Schema]:
+    schemas = open_schemas(given.registry, given.headers)
+    if given.subject is None:
+        raise OptionError("subject is missing: of a topic's values it is TOPIC-value, of its keys TOPIC-key")
+    return schemas, schemas.by_subject(given.subject, given.version, kind)
+
+
+def encoding(
+    kind: Kind, given: Subject, text: str | None, message: str | None, *, auto_register: bool
+) -> Encoding:
+    """Return how to encode rows with a subject's version, or with the schema `text`, which gets registered.
+
+    Without `auto_register` the subject must have that schema. Raises OptionError, RegistryUnavailable.
+    """
+    with _options():
+        if text is None:
+            _, schema = _of_subject(given, kind)
+        else:
+            schemas, bare = open_schemas(given.registry, given.headers), Schema(kind, text)
+            if given.subject is None:
+                raise OptionError("subject is missing: the schema is registered under its name")
+            number = (schemas.register if auto_register else schemas.find)(given.subject, bare)
+            schema = bare._replace(id=number)
+        if not schema.id:
+            raise OptionError(f"{given.subject} has no id to frame values with: a directory gives none")
+        return checked(Encoding(schema, message))
+
+
+def checked(found: Encoding) -> Encoding:
+    """Return the encoding, if its schema can be used. Raises OptionError."""
+    with _options():
+        _encoder(found)
+    return found
 
 
 def parse_mode(text: str) -> Mode:
@@ -146,7 +305,7 @@ def _nullable(kind: DataType) -> DataType:
     return kind
 
 
-def _decoding(wanted: StructType, mode: Mode, form: MsgPack | Avro) -> Decoding:
+def _decoding(wanted: StructType, mode: Mode, form: Form) -> Decoding:
     if CORRUPT in wanted.names:
         raise OptionError(f"schema: the field {CORRUPT} is added, leave it away")
     fields = [*wanted.fields, CORRUPT_FIELD] if mode is Mode.PERMISSIVE else wanted.fields

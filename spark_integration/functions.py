@@ -1,21 +1,38 @@
-"""Functions that decode a column of values into structs: Arrow UDFs, for batch queries and streams.
+"""Functions between columns of encoded values and structs: Arrow UDFs, for batch queries and streams.
 
-JSON needs no function of ours: Spark's own `from_json(col("value").cast("string"), schema)` decodes in the
-JVM, where the data are, and takes numbers of any size into decimal or string columns.
+Those with a registry ask it while the query is written, for the columns; a worker asks once for each other id
+that it meets. JSON without a registry needs no function of ours: Spark's own
+`from_json(col("value").cast("string"), schema)` decodes in the JVM, where the data are, and takes numbers of
+any size into decimal or string columns.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import BinaryType, DataType, StructType
 
 from mpbroker.reading.errors import OptionError
-from spark_integration.decoding import AvroSchemas, Decoding, avro_decoding, msgpack_decoding, parse_mode
+from mpbroker.registry.rest import Place
+from mpbroker.registry.schemas import Kind, Schema
+from spark_integration.decoding import (
+    AvroSchemas,
+    Decoding,
+    Encoding,
+    Subject,
+    avro_decoding,
+    checked,
+    encoding,
+    json_decoding,
+    msgpack_decoding,
+    parse_mode,
+    protobuf_decoding,
+)
 from spark_integration.values import CORRUPT
 
 if TYPE_CHECKING:
@@ -44,7 +61,7 @@ def from_avro(
     column: Column | str,
     schema: str | Mapping[str, Any] | None = None,
     *,
-    registry: str | None = None,
+    registry: Place | None = None,
     subject: str | None = None,
     version: int | str = "latest",
     reader_schema: str | Mapping[str, Any] | None = None,
@@ -56,10 +73,11 @@ def from_avro(
     Without `registry` a value is Avro data alone, and all values are written with `schema`.
 
     With `registry` a value has Confluent's framing: a zero, the id of the schema that it was written with,
-    the data. The registry is an address, in which a user and a password may stand (`headers` go with each
-    request), or a directory with `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns
-    are those of `reader_schema`, else of `schema`, else of the subject's version, which is looked up once,
-    during this call.
+    the data. The registry is an address, in which a user and a password may stand, or several with commas
+    between them (`headers` go with each request); or settings by the names of Confluent's clients, such as
+    `{"schema.registry.url": …, "basic.auth.user.info": …, "ssl.ca.location": …}`; or a directory with
+    `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns are those of `reader_schema`,
+    else of `schema`, else of the subject's version, which is looked up once, during this call.
 
     Nulls and modes are those of `from_msgpack`. A record whose schema the registry does not have is corrupt;
     a registry that does not answer ends the query.
@@ -72,6 +90,120 @@ def from_avro(
         return _decoded(column, avro_decoding(wanted, chosen))
     except OptionError as error:
         raise OptionError(f"from_avro: {error}") from error
+
+
+def to_avro(
+    column: Column | str,
+    schema: str | Mapping[str, Any] | None = None,
+    *,
+    registry: Place | None = None,
+    subject: str | None = None,
+    version: int | str = "latest",
+    auto_register: bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> Column:
+    """Encode a struct as Avro. A schema that is no record takes the column itself, or its field `value`.
+
+    Without `registry` the result is Avro data alone. With it, values are framed by the id of the subject's
+    version; or of `schema`, which is registered under the subject unless `auto_register` is false: then the
+    subject must have it. Confluent's serializers have the same default. For the values of a topic the subject
+    is `TOPIC-value`, for its keys `TOPIC-key`.
+
+    A null column gives null. A row that does not fit the schema ends the query: a field that is unknown, a
+    null that is not allowed. A missing field takes the default of the schema.
+
+    Raises OptionError, RegistryUnavailable.
+    """
+    text = json.dumps(schema) if isinstance(schema, Mapping) else schema
+    if registry is not None:
+        given = Subject(registry, subject, version, headers)
+        return _encoded(column, encoding(Kind.AVRO, given, text, None, auto_register=auto_register))
+    if text is None:
+        raise OptionError("to_avro: give schema, or registry and subject")
+    return _encoded(column, checked(Encoding(Schema(Kind.AVRO, text))))
+
+
+def from_protobuf(
+    column: Column | str,
+    *,
+    registry: Place,
+    subject: str,
+    version: int | str = "latest",
+    message: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    mode: str = "PERMISSIVE",
+) -> Column:
+    """Decode Protobuf with Confluent's framing into a struct of a message's fields.
+
+    The columns are those of the subject's version: of `message`, by its full name or its name in the file's
+    package, else of the first message. Values may have been written with any version, but other messages are
+    corrupt records. Fields without presence (of proto3) have their default, not null, where they are missing.
+
+    Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
+    """
+    given = Subject(registry, subject, version, headers)
+    return _decoded(column, protobuf_decoding(given, message, parse_mode(mode)))
+
+
+def to_protobuf(
+    column: Column | str,
+    schema: str | None = None,
+    *,
+    registry: Place,
+    subject: str,
+    version: int | str = "latest",
+    message: str | None = None,
+    auto_register: bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> Column:
+    """Encode a struct as a Protobuf message with Confluent's framing. Null fields are left out.
+
+    `schema` is the text of a .proto file. The other arguments are those of `to_avro` and `from_protobuf`.
+    """
+    given = Subject(registry, subject, version, headers)
+    found = encoding(Kind.PROTOBUF, given, schema, message, auto_register=auto_register)
+    return _encoded(column, found)
+
+
+def from_json_schema(
+    column: Column | str,
+    schema: StructType | str | None = None,
+    *,
+    registry: Place,
+    subject: str | None = None,
+    version: int | str = "latest",
+    headers: Mapping[str, str] | None = None,
+    mode: str = "PERMISSIVE",
+) -> Column:
+    """Decode JSON with Confluent's framing into a struct. Values are not checked against their schema again.
+
+    The columns are those of `schema`, a StructType or DDL, else those of the subject's version. In the
+    latter, what may be of several types is text: the JSON that stands there.
+
+    Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
+    """
+    given = Subject(registry, subject, version, headers)
+    wanted = None if schema is None else _struct(schema)
+    return _decoded(column, json_decoding(given, wanted, parse_mode(mode)))
+
+
+def to_json_schema(
+    column: Column | str,
+    schema: str | Mapping[str, Any] | None = None,
+    *,
+    registry: Place,
+    subject: str,
+    version: int | str = "latest",
+    auto_register: bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> Column:
+    """Encode a struct as JSON with Confluent's framing, checked against the schema. Null fields are left out.
+
+    Times are ISO 8601, binary is base64. The arguments are those of `to_avro`.
+    """
+    text = json.dumps(schema) if isinstance(schema, Mapping) else schema
+    given = Subject(registry, subject, version, headers)
+    return _encoded(column, encoding(Kind.JSON, given, text, None, auto_register=auto_register))
 
 
 def drop_malformed(*columns: str) -> Callable[[DataFrame], DataFrame]:
@@ -93,9 +225,19 @@ def _decoded(column: Column | str, decoding: Decoding) -> Column:
     def decode(values: pa.Array) -> pa.Array:
         return decoding.decode(values)
 
-    found = col(column) if isinstance(column, str) else column
-    decoded: Column = _by_its_hints(decode, decoding.spark)(found)
-    return decoded
+    return _applied(decode, decoding.spark, column)
+
+
+def _encoded(column: Column | str, found: Encoding) -> Column:
+    def encode(rows: pa.Array) -> pa.Array:
+        return found.encode(rows)
+
+    return _applied(encode, BinaryType(), column)
+
+
+def _applied(function: Callable[[pa.Array], pa.Array], kind: DataType, column: Column | str) -> Column:
+    made: Column = _by_its_hints(function, kind)(col(column) if isinstance(column, str) else column)
+    return made
 
 
 def _struct(schema: StructType | str) -> StructType:

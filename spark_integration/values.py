@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -11,23 +10,13 @@ from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from mpbroker.registry.schemas import UNREADABLE, Convert
+
 CORRUPT: Final = "_corrupt"
 """The field that a permissive decoder adds: null for a good record, else the error and the bytes."""
 
 CORRUPT_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("data", pa.binary())])
 
-# Errors that decoders raise on malformed bytes; any other error is a bug of ours and is not caught.
-UNREADABLE: Final = (
-    ValueError,
-    TypeError,
-    LookupError,
-    EOFError,
-    ArithmeticError,
-    RecursionError,
-    struct.error,
-)
-
-Convert = Callable[[Any], Any]
 _SHOWN_BYTES = 24
 # Arrow makes nulls of missing fields; below a null struct it would leave zeros.
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
@@ -155,6 +144,23 @@ def _in_list(each: Convert) -> Convert:
         return [each(one) for one in value]
 
     return convert
+
+
+def without_pairs(kind: pa.DataType) -> Convert | None:
+    """Return a conversion of Arrow's own values, in which maps are lists of pairs, to values with dicts.
+
+    Returns None if the type has no maps.
+    """
+    if pa.types.is_struct(kind):
+        inner = {field.name: convert for field in kind if (convert := without_pairs(field.type))}
+        return unless_null(_in_struct(inner)) if inner else None
+    if pa.types.is_map(kind):
+        item = without_pairs(kind.item_type)
+        return unless_null(lambda pairs: {key: item(one) if item else one for key, one in pairs})
+    if pa.types.is_list(kind):
+        each = without_pairs(kind.value_type)
+        return _in_list(each) if each else None
+    return None
 
 
 def of_text(kind: pa.DataType) -> Convert | None:

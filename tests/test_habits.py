@@ -29,6 +29,7 @@ RANKS = {
     "mpbroker.config": 1,
     "mpbroker.ipc": 2,
     "mpbroker.http": 2,
+    "mpbroker.registry": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
     "mpbroker.storage": 4,
@@ -73,6 +74,7 @@ NARROW = {
     "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
     "mpbroker.security": ("mpbroker.config", "mpbroker.protocol"),
     "mpbroker.http": ("mpbroker.config",),
+    "mpbroker.registry": ("mpbroker.config",),
     "mpbroker.observe": (
         *("shm", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records", "mpbroker.metrics"),
         *("mpbroker.inspection", "mpbroker.reading"),
@@ -92,7 +94,8 @@ NARROW = {
             f"mpbroker.{room}"
             for room in ("metrics", "storage", "client", "observe", "startup", "supervisor")
         ),
-        *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
+        *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.registry"),
+        "mpbroker.spark",
         "mpbroker.testing",
         # Checks for Spark look like those for a broker.
         "spark_integration.check",
@@ -101,7 +104,7 @@ NARROW = {
     ),
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
-        *("mpbroker.http", "mpbroker.observe"),
+        *("mpbroker.http", "mpbroker.observe", "mpbroker.registry"),
         *("mpbroker.security.audit", "mpbroker.security.audit_log"),
         *("mpbroker.security.acls", "mpbroker.security.scram"),
     ),
@@ -132,7 +135,7 @@ NARROW = {
     # Its face for users; what Spark loads stands at the top level, where PySpark looks.
     "mpbroker.spark": ("spark_integration",),
     "spark_integration": (
-        *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records")),
+        *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records", "registry")),
         # Settings of topics, in the files.
         *("mpbroker.migration.metadata_log", "mpbroker.migration.errors"),
         # Spark loads it by its name, which has to begin with `pyspark`.

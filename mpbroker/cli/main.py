@@ -20,6 +20,7 @@ from mpbroker.cli.flags import (
     ServerProperties,
     TopicName,
 )
+from mpbroker.cli.records.registry_flags import RegistryAddress, WrittenSchemas, encoders
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION_OR_ALL
 from mpbroker.config.version import VERSION
@@ -242,13 +243,16 @@ def produce(
         typer.Option("-X", metavar="KEY=VALUE", help="acks or compression by their names in other clients."),
     ] = None,
     *,
+    schemas: WrittenSchemas,
+    registry: RegistryAddress,
     where: ClusterAddress,
 ) -> None:
     """Send each line of standard input as one record."""
     from mpbroker.cli.records import produce as command
     from mpbroker.cli.records.line_records import Format
 
-    form = Format(key_separator, null, json, command.parse_headers(headers or []), ignore_partition)
+    given = command.parse_headers(headers or [])
+    form = Format(key_separator, null, json, given, ignore_partition, *encoders(registry, schemas))
     settings = command.Settings(topic, partition, acks, compression, form)
     command.produce(where, settings, properties or [])
 
@@ -337,6 +341,7 @@ def consume(
         ),
     ] = None,
     *,
+    registry: RegistryAddress,
     where: ClusterAddress,
 ) -> None:
     """Print records of a topic as they come.
@@ -348,7 +353,7 @@ def consume(
 
     what = consume_flags.ConsumeFlags(topic, partition, count, exit_at_end, isolation_level, group)
     place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
-    into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs)
+    into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs, registry)
     consume_flags.consume(where, what, place, into)
 
 

@@ -161,6 +161,14 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             "them; empty: it asks without a login.",
         ),
     ] = ""
+    http_console_schema_registry_config: Annotated[
+        str,
+        Key(
+            STRING,
+            "File with the settings of a schema registry, as consume --registry-config has them. The console "
+            "shows values that name a schema there as JSON; empty: as bytes.",
+        ),
+    ] = ""
     http_hosts: Annotated[
         tuple[str, ...],
         Key(

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -244,11 +245,18 @@ class Console:
         return {"group": group, "may_reset": may_reset, "history": history, "offsets": offsets}
 
     async def _records(self, query: Query) -> dict[str, Any]:
-        wanted = query.records(record_view.PREVIEW_BYTES)
-        return await self._read(wanted)
+        return await self._read(self._decoded(query.records(record_view.PREVIEW_BYTES)))
 
     async def _record(self, query: Query) -> dict[str, Any]:
-        return await self._read(query.one_record(record_view.WHOLE_BYTES))
+        return await self._read(self._decoded(query.one_record(record_view.WHOLE_BYTES)))
+
+    def _decoded(self, wanted: records.RecordQuery) -> records.RecordQuery:
+        """Return a query that shows values with schemas as JSON, if there is a registry."""
+        if not self._context.config.http_console_schema_registry_config:
+            return wanted
+        from mpbroker.console.schemas import decoder_of
+
+        return replace(wanted, decoder=decoder_of(self._context.config))
 
     async def _read(self, wanted: records.RecordQuery) -> dict[str, Any]:
         # One batch may have a hundred megabytes. A read continues if its client disconnects, and counts.
@@ -282,7 +290,7 @@ class Console:
 
     async def _tail(self, scope: Scope, send: Send) -> None:
         self._demand_token(scope)
-        wanted = Query(scope["query_string"]).records(record_view.PREVIEW_BYTES)
+        wanted = self._decoded(Query(scope["query_string"]).records(record_view.PREVIEW_BYTES))
         if self._tails >= tails.TAILS_MAX:
             raise Refused(503, f"{tails.TAILS_MAX} live tails are open already: close one of them")
         tail = tails.Tail(listener_of(self._context.config).client(), wanted)

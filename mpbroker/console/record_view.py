@@ -75,6 +75,11 @@ def size_of(shown: dict[str, Any]) -> int:
     return _RECORD_OBJECTS_BYTES + _HEADER_OBJECTS_BYTES * len(shown["headers"]) + texts
 
 
+def size_of_data(record: Record) -> int:
+    """Return how many bytes key and value have."""
+    return len(record.key or b"") + len(record.value or b"")
+
+
 def marker_view(partition: int, batch: Batch) -> dict[str, Any]:
     """Return a row for a transaction marker, which is a batch without records of clients."""
     found = marker_of(batch.bytes)

@@ -17,18 +17,30 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpbroker.client.admin import Admin
 from mpbroker.client.consumer import Fetched, Limits
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.positions import Ends, Start
 from mpbroker.client.topics import Topic, no_partition, partitions_of
-from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of
+from mpbroker.console.record_view import (
+    WHOLE_BYTES,
+    has_text,
+    marker_view,
+    problem_view,
+    record_of,
+    size_of,
+    size_of_data,
+)
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import READ_UNCOMMITTED
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.records.record import Record
+
+if TYPE_CHECKING:
+    from mpbroker.registry.json_values import Decoder
 
 SCAN_BYTES_MAX: Final = 64 << 20
 SCAN_S_MAX: Final = 3.0
@@ -59,6 +71,7 @@ class RecordQuery:
     with_markers: bool = True
     positions: Mapping[int, int] | None = None
     most: int = 0  # bytes of a key, value or header
+    decoder: Decoder | None = None
 
     @property
     def offset(self) -> int:
@@ -85,6 +98,7 @@ class Reader:
     def __init__(self, client: Admin, wanted: RecordQuery, max_wait_ms: int = FETCH_WAIT_MS) -> None:
         self.wanted = wanted
         self._client = client
+        self._whole: dict[tuple[int, int], Record] = {}
         self.topic: Topic = client.topic(wanted.topic)
         there = partitions_of(self.topic)
         if wanted.partition >= 0 and wanted.partition not in there:
@@ -101,6 +115,15 @@ class Reader:
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
         """Return start and end offset of each partition, and the first offset from `time_ms` on."""
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
+
+    def add_json(self, rows: list[Shown]) -> str:
+        """Add the JSON of keys and values that have a schema. Returns why there is none, or ""."""
+        whole, self._whole = self._whole, {}
+        if self.wanted.decoder is None:
+            return ""
+        from mpbroker.console.schemas import add_json
+
+        return add_json(rows, whole, self.wanted.decoder, self.wanted.most)
 
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
@@ -164,6 +187,9 @@ class Reader:
                     if has_text(record, self.wanted.text):
                         shown = record_of(partition, batch, record, self.wanted.most)
                         scan.bytes_left -= size_of(shown)
+                        if self.wanted.decoder is not None and (size := size_of_data(record)) <= WHOLE_BYTES:
+                            self._whole[partition, record.offset] = record
+                            scan.bytes_left -= size
                         yield after, shown
                 yield after, None
                 # Records before the position are no progress, and the next answer would pass them again.
@@ -181,6 +207,7 @@ def read(client: Admin, wanted: RecordQuery) -> dict[str, Any]:
     return {
         "topic": reader.topic.name,
         "records": found.records,
+        "registry": reader.add_json(found.records),
         "positions": {str(number): offset for number, offset in found.positions.items()},
         "unread": found.unread,
         "ends": {str(number): [one.start, one.end] for number, one in ends.items()},

@@ -69,7 +69,7 @@ class Tail:
                 skipped += max(last - self._positions[number], 0)
                 self._positions[number] = max(last, self._positions[number])
         found.sort(key=lambda one: int(one["timestamp"]))
-        return {"records": found, "skipped": skipped}
+        return {"records": found, "skipped": skipped, "registry": self._reader.add_json(found)}
 
     def close(self) -> None:
         """Close the connection, after the current poll."""

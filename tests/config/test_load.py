@@ -26,6 +26,7 @@ OUR_OWN = {
     "max.unauthenticated.connections",
     "http.console.client.config",
     "http.console.enable",
+    "http.console.schema.registry.config",
     "http.console.write",
     "http.hosts",
     "http.listener",

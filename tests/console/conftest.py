@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -14,6 +15,7 @@ from mpbroker.ipc import console_token
 from mpbroker.testing import Broker
 from tests.support.http_broker import HTTP, Answer, HttpClient, broker, own_broker
 from tests.support.polling import PATIENCE_S
+from tests.support.schema_registry import SchemaRegistry, serving
 
 __all__ = ["broker", "own_broker"]
 SETTINGS = {**HTTP, "http.console.write": "true"}
@@ -73,6 +75,20 @@ def transact(broker: Broker, topic: str, value: str, *, commits: bool) -> None:
 @pytest.fixture(scope="module")
 def http_settings() -> dict[str, str]:
     return SETTINGS
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SchemaRegistry]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def registry_settings(registry: SchemaRegistry, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Settings of a console that knows the registry."""
+    file = tmp_path_factory.mktemp("registry") / "registry.properties"
+    file.write_text(f"schema.registry.url={registry.url}\nbasic.auth.user.info=ann:secret\n")
+    return {**SETTINGS, "http.console.schema.registry.config": str(file)}
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from mpbroker.registry.json_values import Encoder
+from mpbroker.registry.schemas import Kind, Schema
 from mpbroker.testing import Broker
 from ops.docs.browser import Browser
 from tests.console.conftest import BIG_BYTES, HOSTILE, Api, produce, transact
 from tests.support.group_members import commit, member
 from tests.support.http_broker import replace
 from tests.support.polling import until
+from tests.support.schema_registry import SchemaRegistry
 
 PHONE = (390, 844)
 VIEWS = ("Overview", "Topics", "Groups", "Pipeline", "Access", "Settings", "Health")
@@ -44,6 +47,11 @@ def filled(broker: Broker, api: Api) -> str:
     commit(broker.bootstrap_servers, "billing", topic, {0: 2})
     until(lambda: api.found("groups", q="billing")["rows"], "the group is known")
     return topic
+
+
+@pytest.fixture(scope="module")
+def http_settings(registry_settings: dict[str, str]) -> dict[str, str]:
+    return registry_settings
 
 
 @pytest.fixture
@@ -150,6 +158,27 @@ def test_a_record_is_found_opened_and_shown_in_three_ways(page: Browser, filled:
     page.sees("000000  7b 22 69 64", ".detail section:last-child pre")
     page.click(".detail section:last-child button", "Text")
     page.sees('{"id": 123456789', ".detail section:last-child pre")
+
+
+def test_a_value_with_a_schema_is_json_and_says_whose(
+    page: Browser, broker: Broker, api: Api, registry: SchemaRegistry
+) -> None:
+    """Names and texts of schemas are strangers' too."""
+    fields = [{"name": "html", "type": "string"}, {"name": "raw", "type": "bytes"}]
+    number = registry.add("s", {"type": "record", "name": "shop.Order", "fields": fields})["id"]
+    value = Encoder(Schema(Kind.AVRO, registry.schemas[number]["schema"], id=number)).encode(
+        json.dumps({"html": HOSTILE, "raw": "AAE="}).encode()
+    )
+    topic = broker.create_topic()
+    produce(broker, topic, {"value": value, "key": "k"})
+    until(lambda: api.get("topic", topic=topic).status == 200, "the topic is known")
+    visit(page, api, f"#/topics/{topic}")
+    page.sees('{"html":"<script>', ".records")
+    page.click(".records tr.opens", "k")
+    page.sees(f"shop.Order · AVRO · schema {number}", ".detail .schema")
+    page.sees('"raw": "AAE="', ".detail section:last-child pre")
+    page.click(".detail section:last-child button", "Hex")
+    page.sees(f"000000  00 00 00 00 0{number}", ".detail section:last-child pre")
 
 
 def test_what_a_hostile_record_holds_is_text(page: Browser, api: Api, filled: str) -> None:

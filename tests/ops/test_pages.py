@@ -154,6 +154,8 @@ OTHERS = re.compile(
 MORE_OF_CLIENTS = {
     *("max.request.size", "group.protocol", "ssl.truststore.location", "ssl.ca.location"),
     "socket.connection.setup.timeout.ms",
+    # Of a registry.
+    *("basic.auth.user.info", "bearer.auth.token"),
 }
 
 

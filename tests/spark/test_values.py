@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +21,15 @@ from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.errors import OptionError
+from mpbroker.registry import avro, rest
+from mpbroker.registry.rest import Directory, open_schemas
+from mpbroker.registry.schemas import RegistryUnavailable, SchemaError, UnknownSchema
 from mpbroker.spark.functions import drop_malformed, from_avro, from_msgpack
-from spark_integration import functions, schema_registry
-from spark_integration.avro import AvroSchemaError, AvroType, framed_decoder, plain_decoder
+from spark_integration import functions
+from spark_integration.avro import AvroType, framed_decoder, plain_decoder
 from spark_integration.decoding import msgpack_decoding
-from spark_integration.schema_registry import (
-    Directory,
-    Registry,
-    RegistryUnavailable,
-    UnknownSchema,
-    open_schemas,
-)
 from spark_integration.values import CORRUPT, MalformedRecord, Mode, decode_column
-from tests.support.polling import PATIENCE_S
+from tests.support.schema_registry import SchemaRegistry, serving
 
 NOON = datetime(2024, 5, 1, 12, 30, 0, 123456, UTC)
 
@@ -270,7 +261,7 @@ def test_a_schema_that_is_no_record_gives_one_field() -> None:
     ],
 )
 def test_schemas_that_spark_cannot_have_are_named(schema: Any, expected: str) -> None:
-    with pytest.raises(AvroSchemaError, match=expected):
+    with pytest.raises(SchemaError, match=expected):
         AvroType(schema)
 
 
@@ -288,75 +279,31 @@ def framed(number: int, schema: Any, value: Any) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + encoded(schema, value)
 
 
-class FakeRegistry(ThreadingHTTPServer):
-    """Answers as Confluent's does, and counts what it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        references = [{"name": "Place", "subject": "place", "version": 1}]
-        second = {"schema": json.dumps(SECOND), "references": references}
-        self.documents: dict[str, Any] = {
-            "/schemas/ids/1": {"schema": json.dumps(FIRST)},
-            "/schemas/ids/2": second,
-            "/schemas/ids/3": {"schema": "syntax", "schemaType": "PROTOBUF"},
-            "/subjects/place/versions/1": {"id": 9, "schema": json.dumps(PLACE)},
-            "/subjects/users%2Fvalue/versions/latest": {"id": 2, **second},
-        }
-        self.asked: list[str] = []
-        self.failures = 0
-        self.authorization: str | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeRegistry
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        self.server.authorization = self.headers["Authorization"]
-        document = self.server.documents.get(self.path)
-        code = 200 if document else 404
-        if self.server.failures:
-            self.server.failures -= 1
-            code = 503
-        body = json.dumps(document or {"error_code": 40403}).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Nothing on the terminal."""
-
-
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
-    monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0)
-    server = FakeRegistry()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[SchemaRegistry]:
+    monkeypatch.setattr(rest, "_PAUSE_SECONDS", 0)
+    with serving() as server:
+        server.add("users/value", FIRST)
+        server.add("place", PLACE)
+        references = [{"name": "Place", "subject": "place", "version": 1}]
+        server.add("users/value", SECOND, references=references)
+        server.add("other", "syntax", "PROTOBUF")
+        yield server
 
 
 def test_records_of_several_schemas_are_resolved_to_one_and_each_is_asked_for_once(
-    registry: FakeRegistry,
+    registry: SchemaRegistry,
 ) -> None:
     schemas = open_schemas(registry.url)
-    reader = schemas.by_subject("users/value", "latest")
+    reader = avro.whole(schemas.by_subject("users/value", "latest"))
     assert reader == WHOLE_SECOND
     registry.asked.clear()
     data = [
         framed(1, FIRST, {"id": 5}),
-        framed(2, WHOLE_SECOND, {"id": 6, "city": {"zip": "8000"}}),
+        framed(3, WHOLE_SECOND, {"id": 6, "city": {"zip": "8000"}}),
         framed(1, FIRST, {"id": 7}),
+        framed(9, FIRST, {"id": 8}),
         framed(4, FIRST, {"id": 8}),
-        framed(3, FIRST, {"id": 8}),
         framed(1, FIRST, {"id": 9}) + b"x",
         b"\x01" + framed(1, FIRST, {"id": 9})[1:],
         b"\0\0",
@@ -375,65 +322,18 @@ def test_records_of_several_schemas_are_resolved_to_one_and_each_is_asked_for_on
     ]
     assert [error for error, part in zip(errors, expected, strict=True) if part not in error] == []
     assert [row[CORRUPT]["data"] for row in rows[3:8]] == data[3:8]
-    assert registry.asked.count("/schemas/ids/1") == 1
-
-
-def test_a_schema_that_the_registry_lacks_is_asked_for_once_in_a_while(
-    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schemas = open_schemas(registry.url)
-    decode = framed_decoder(schemas, FIRST)
-    spark = AvroType(FIRST).spark
-    unknown = [framed(4, FIRST, {"id": 8})] * 500
-    errors = {row[CORRUPT]["error"] for row in rows_of(spark, decode, unknown)}
-    assert registry.asked == ["/schemas/ids/4"]
-    assert errors == {f"the registry has no {registry.url}/schemas/ids/4"}
-    registry.documents["/schemas/ids/4"] = registry.documents["/schemas/ids/1"]
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + schema_registry._MISSING_FOR_SECONDS)
-    assert [row["id"] for row in rows_of(spark, decode, unknown[:2])] == [8, 8]
-    assert registry.asked == ["/schemas/ids/4"] * 2
-
-
-def test_threads_that_want_one_schema_ask_once(registry: FakeRegistry) -> None:
-    schemas = open_schemas(registry.url)
-    together = threading.Barrier(8)
-
-    def ask(number: int) -> str:
-        together.wait(PATIENCE_S)
-        try:
-            return str(schemas.by_id(number))
-        except UnknownSchema:
-            return "unknown"
-
-    for number, answer in ((1, str(FIRST)), (4, "unknown")):
-        registry.asked.clear()
-        with ThreadPoolExecutor(together.parties) as threads:
-            assert set(threads.map(ask, [number] * together.parties)) == {answer}
-        assert registry.asked == [f"/schemas/ids/{number}"]
+    assert registry.asked.count("GET /schemas/ids/1") == 1
 
 
 def test_a_registry_that_stumbles_is_asked_again_and_one_that_is_down_is_no_corrupt_record(
-    registry: FakeRegistry,
+    registry: SchemaRegistry,
 ) -> None:
     registry.failures = 2
-    assert open_schemas(registry.url).by_id(1) == FIRST
+    assert avro.whole(open_schemas(registry.url).by_id(1)) == FIRST
     registry.failures = 100
-    schemas = open_schemas(registry.url + "/")
-    decode = framed_decoder(schemas, FIRST)
-    with pytest.raises(RegistryUnavailable, match=r"/schemas/ids/1: the registry answers 503"):
-        rows_of(AvroType(FIRST).spark, decode, [framed(1, FIRST, {"id": 5})])
-
-
-def test_a_registry_is_told_the_password_and_nobody_else_is(registry: FakeRegistry) -> None:
-    place = registry.url.replace("http://", "http://ann:p%40ss@")
-    schemas = open_schemas(place, {"X-Tenant": "t"})
-    assert schemas.by_id(1) == FIRST
-    assert registry.authorization == "Basic " + base64.b64encode(b"ann:p@ss").decode()
-    assert "p%40ss" not in repr(schemas)
-    with pytest.raises(UnknownSchema) as raised:
-        schemas.by_id(77)
-    assert "ss@" not in str(raised.value)
+    decode = framed_decoder(open_schemas(registry.url + "/"), FIRST)
+    with pytest.raises(RegistryUnavailable, match=r"/schemas/ids/2: the registry answers 503"):
+        rows_of(AvroType(FIRST).spark, decode, [framed(2, FIRST, {"id": 5})])
 
 
 def test_a_directory_is_a_registry(tmp_path: Path) -> None:
@@ -443,15 +343,17 @@ def test_a_directory_is_a_registry(tmp_path: Path) -> None:
     (tmp_path / "8.avsc").write_text("{")
     schemas = open_schemas(str(tmp_path))
     assert isinstance(schemas, Directory)
-    assert schemas.by_subject("users", 1) == FIRST
-    reader = schemas.by_subject("users", "latest")
+    assert avro.whole(schemas.by_subject("users", 1)) == FIRST
+    reader = avro.whole(schemas.by_subject("users", "latest"))
     (row,) = rows_of(AvroType(reader).spark, framed_decoder(schemas, reader), [framed(1, FIRST, {"id": 5})])
     assert row == {"id": 5, "city": None, CORRUPT: None}
     with pytest.raises(UnknownSchema, match="does not exist"):
         schemas.by_id(2)
+    with pytest.raises(SchemaError, match="no JSON"):
+        avro.parsed(schemas.by_id(8))
+    (tmp_path / "7.avsc").mkdir()
     with pytest.raises(RegistryUnavailable, match="cannot be read"):
-        schemas.by_id(8)
-    assert not isinstance(schemas, Registry)
+        schemas.by_id(7)
 
 
 def test_a_batch_query_decodes_and_leaves_out_what_cannot_be(spark: SparkSession, tmp_path: Path) -> None:

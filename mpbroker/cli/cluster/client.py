@@ -15,6 +15,7 @@ from mpbroker.client.errors import ClientConfigError
 from mpbroker.config.properties import Entry
 
 ADVICE = "does the broker run there? (--bootstrap-server)"
+COMMAND_CONFIG = "--command-config"
 # A user waits for a command, so it reports a missing connection within seconds.
 OF_COMMANDS = ClientConfig(
     client_id="mpbroker-cli", retries_advertised=False, socket_connection_setup_timeout_ms=5_000
@@ -31,18 +32,18 @@ def open_admin(
     return Admin(Cluster(parse_servers(bootstrap), found, advice))
 
 
-def read_entries(path: Path | None) -> list[Entry]:
-    """Read the properties of --command-config. Raises ClientConfigError."""
-    with _flag_named():
+def read_entries(path: Path | None, flag: str = COMMAND_CONFIG) -> list[Entry]:
+    """Read the properties of --command-config, or of another flag. Raises ClientConfigError."""
+    with _flag_named(flag):
         return config.read_entries(path)
 
 
 @contextmanager
-def _flag_named() -> Iterator[None]:
+def _flag_named(flag: str = COMMAND_CONFIG) -> Iterator[None]:
     try:
         yield
     except ClientConfigError as error:
-        raise ClientConfigError(f"--command-config {error}") from error
+        raise ClientConfigError(f"{flag} {error}") from error
 
 
 def _warn(text: str) -> None:

@@ -12,6 +12,7 @@ from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.records import json_lines
+from mpbroker.cli.records.registry_flags import failures
 from mpbroker.cli.records.template import Part, compile_template
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.client.admin import Admin
@@ -26,6 +27,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.record import Record
+from mpbroker.registry.json_values import Decoder
 
 # Default of Kafka's consumer (auto.commit.interval.ms).
 COMMIT_MS = 5_000
@@ -46,9 +48,14 @@ class Settings(msgspec.Struct, frozen=True):
     group: str | None = None
 
 
-def consume(where: ClusterAddress, settings: Settings) -> None:
-    """Print records until the count, end or time in the settings is reached."""
+def consume(where: ClusterAddress, settings: Settings, decoder: Decoder | None = None) -> None:
+    """Print records until the count, end or time in the settings is reached.
+
+    Keys and values that `decoder` knows a schema of are printed as JSON.
+    """
     render = json_lines.render if settings.as_json else compile_template(settings.template)
+    if decoder is not None:
+        render = _decoded(decoder, None if settings.as_json else render)
     with open_admin(where) as client:
         reader = Reader(client, settings)
         if settings.start.kind == "end" and not settings.exit_at_end and _is_watched():
@@ -59,6 +66,21 @@ def consume(where: ClusterAddress, settings: Settings) -> None:
             _print_all(reader, render, sys.stdout.buffer)
         else:
             _print_share(client, settings, settings.group, reader, render)
+
+
+def _decoded(decoder: Decoder, render: Part | None) -> Part:
+    """Return what prints records with their keys and values decoded: `render`, or None for lines of JSON."""
+
+    def printed(topic: str, partition: int, record: Record) -> bytes:
+        with failures():
+            key = decoder.shown(record.key, record.headers, is_key=True)
+            value = decoder.shown(record.value, record.headers)
+        if render is None:
+            return json_lines.render(topic, partition, record, key, value)
+        shown = {name: one.json for name, one in (("key", key), ("value", value)) if one is not None}
+        return render(topic, partition, msgspec.structs.replace(record, **shown))
+
+    return printed
 
 
 def _is_watched() -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
 from mpbroker.cli.flags import ClusterAddress
+from mpbroker.cli.records.registry_flags import RegistryAddress, decoder
 from mpbroker.client.consumer import parse_isolation
 from mpbroker.client.positions import BEGINNING, END, Start, parse_start
 from mpbroker.client.times import parse_time
@@ -58,6 +59,7 @@ class OutputFlags(NamedTuple):
     to: Path | None
     overwrite: bool
     log_dirs: str | None
+    registry: RegistryAddress = RegistryAddress()
 
 
 def consume(where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: OutputFlags) -> None:
@@ -89,7 +91,7 @@ def consume(where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: 
         isolation,
         what.group,
     )
-    command.consume(where, settings)
+    command.consume(where, settings, decoder(into.registry))
 
 
 def _check_group(what: ConsumeFlags, start: Start | None) -> None:

@@ -2,11 +2,13 @@
 
 A key or value in UTF-8 is text in `key` or `value`. Bytes that are not UTF-8 are in base64 in `key_base64` or
 `value_base64`. A header is a pair of its name and its value: text, null or {"base64": …}.
+What was decoded with a schema is JSON of any kind, beside `key_schema` or `value_schema`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.config.integers import LONG_MAX, LONG_MIN
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord, Record
+from mpbroker.registry.json_values import Encoder, Shown
 
 # Batches have timestamps of 64 bits.
 _Timestamp = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
@@ -23,7 +26,11 @@ class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
     base64: bytes
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class _Line(msgspec.Struct, Generic[_Key, _Value], forbid_unknown_fields=True):
     """A line of JSON, made by `render` or by another program. Missing members have defaults."""
 
     topic: str | UnsetType = UNSET
@@ -32,13 +39,29 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     timestamp: _Timestamp | UnsetType = UNSET
     timestamp_type: str | UnsetType = UNSET
     headers: list[tuple[str, str | _Bytes | None]] = []
-    key: str | UnsetType | None = UNSET
+    key: _Key | UnsetType = UNSET
     key_base64: bytes | UnsetType = UNSET
-    value: str | UnsetType | None = UNSET
+    key_schema: Any = None
+    value: _Value | UnsetType = UNSET
     value_base64: bytes | UnsetType = UNSET
+    value_schema: Any = None
 
 
-_DECODER = msgspec.json.Decoder(_Line)
+class Encoders(NamedTuple):
+    """Encoders of keys and values that are JSON and have a schema; None: they are text."""
+
+    key: Encoder | None = None
+    value: Encoder | None = None
+
+
+NO_SCHEMAS: Final = Encoders()
+
+
+@cache
+def _decoder(*, has_key_schema: bool, has_value_schema: bool) -> msgspec.json.Decoder[_Line[Any, Any]]:
+    key: Any = msgspec.Raw if has_key_schema else str | None
+    value: Any = msgspec.Raw if has_value_schema else str | None
+    return msgspec.json.Decoder(_Line[key, value])
 
 
 class Parsed(msgspec.Struct, frozen=True, gc=False):
@@ -48,8 +71,10 @@ class Parsed(msgspec.Struct, frozen=True, gc=False):
     partition: int | None
 
 
-def render(topic: str, partition: int, record: Record) -> bytes:
-    """Return a record as a line of JSON, with the newline."""
+def render(
+    topic: str, partition: int, record: Record, key: Shown | None = None, value: Shown | None = None
+) -> bytes:
+    """Return a record as a line of JSON, with the newline. `key`, `value`: decoded with a schema."""
     document = {
         "topic": topic,
         "partition": partition,
@@ -57,21 +82,22 @@ def render(topic: str, partition: int, record: Record) -> bytes:
         "timestamp": record.timestamp,
         "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
         "headers": [[name, _header(value)] for name, value in record.headers],
-        **_field("key", record.key),
-        **_field("value", record.value),
+        **(_field("key", record.key) if key is None else _shown("key", key)),
+        **(_field("value", record.value) if value is None else _shown("value", value)),
     }
     return msgspec.json.encode(document) + b"\n"
 
 
-def parse(line: bytes, number: int, now_ms: int) -> Parsed:
-    """Return the record of a line. The line's topic and offset are ignored.
+def parse(line: bytes, number: int, now_ms: int, encoders: Encoders = NO_SCHEMAS) -> Parsed:
+    """Return the record of a line. The line's topic, offset and schemas are ignored.
 
     `number`: the line number, for errors. `now_ms`: the timestamp for a line without one. Raises CliError.
     """
     try:
-        found = _DECODER.decode(line)
-        key = _bytes("key", found.key, found.key_base64)
-        value = _bytes("value", found.value, found.value_base64)
+        has = {"has_key_schema": encoders.key is not None, "has_value_schema": encoders.value is not None}
+        found = _decoder(**has).decode(line)
+        key = _bytes("key", found.key, found.key_base64, encoders.key)
+        value = _bytes("value", found.value, found.value_base64, encoders.value)
     except (msgspec.DecodeError, ValueError) as error:
         raise CliError(f"line {number:,}: {error}", USAGE_ERROR) from error
     if value is UNSET:
@@ -85,8 +111,12 @@ def parse(line: bytes, number: int, now_ms: int) -> Parsed:
     return Parsed(record, None if found.partition is UNSET else found.partition)
 
 
-def _bytes(name: str, text: str | UnsetType | None, base64: bytes | UnsetType) -> bytes | UnsetType | None:
+def _bytes(
+    name: str, text: str | msgspec.Raw | UnsetType | None, base64: bytes | UnsetType, encoder: Encoder | None
+) -> bytes | UnsetType | None:
     if base64 is UNSET:
+        if isinstance(text, msgspec.Raw) and encoder is not None:
+            return None if bytes(text) == b"null" else encoder.encode(bytes(text))
         return text.encode() if isinstance(text, str) else text
     if text is not UNSET:
         raise ValueError(f"it has both {name} and {name}_base64")
@@ -95,6 +125,11 @@ def _bytes(name: str, text: str | UnsetType | None, base64: bytes | UnsetType) -
 
 def _header_bytes(value: str | _Bytes | None) -> bytes | None:
     return value.base64 if isinstance(value, _Bytes) else None if value is None else value.encode()
+
+
+def _shown(name: str, found: Shown) -> dict[str, Any]:
+    schema = {"id": found.schema.id, "type": found.schema.kind, "name": found.name}
+    return {name: msgspec.Raw(found.json), f"{name}_schema": schema}
 
 
 def _field(name: str, data: bytes | None) -> dict[str, str | bytes | None]:

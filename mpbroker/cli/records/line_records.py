@@ -8,12 +8,14 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.records import json_lines
 from mpbroker.cli.text.escapes import unescape
 from mpbroker.records.record import Header, NewRecord
+from mpbroker.registry.json_values import Encoder
 
 
 class Format(msgspec.Struct, frozen=True):
     """The format of lines. `null`: the text that means null. `headers`: headers added to every record.
 
-    `ignores_partition`: the partition in a line of JSON is ignored.
+    `ignores_partition`: the partition in a line of JSON is ignored. `encodes_key`, `encodes_value`: set where
+    keys or values are JSON that is encoded with a schema.
     """
 
     key_separator: str | None = None
@@ -21,6 +23,8 @@ class Format(msgspec.Struct, frozen=True):
     as_json: bool = False
     headers: tuple[Header, ...] = ()
     ignores_partition: bool = False
+    encodes_key: Encoder | None = None
+    encodes_value: Encoder | None = None
 
 
 class LineRecords:
@@ -40,7 +44,9 @@ class LineRecords:
     @property
     def is_plain(self) -> bool:
         """Return whether each line is only a value, so that `plain` can make the records of many lines."""
-        return not self._form.as_json and self._separator is None and self._null is None
+        form = self._form
+        has_schema = form.encodes_key is not None or form.encodes_value is not None
+        return not (form.as_json or has_schema) and self._separator is None and self._null is None
 
     def plain(self, lines: list[bytes], now_ms: int) -> list[NewRecord]:
         """Return records whose values are these lines."""
@@ -57,7 +63,8 @@ class LineRecords:
         if self._form.as_json:
             if not line.strip():
                 return None
-            parsed = json_lines.parse(line, self.number, now_ms)
+            encoders = json_lines.Encoders(self._form.encodes_key, self._form.encodes_value)
+            parsed = json_lines.parse(line, self.number, now_ms, encoders)
             record = parsed.record
             if self._form.headers:
                 record = msgspec.structs.replace(record, headers=record.headers + self._form.headers)
@@ -66,6 +73,10 @@ class LineRecords:
         if self._null is not None:
             key = None if key == self._null else key
             value = None if value == self._null else value
+        try:
+            key, value = _encoded(key, self._form.encodes_key), _encoded(value, self._form.encodes_value)
+        except ValueError as error:
+            raise CliError(f"line {self.number:,}: {error}", USAGE_ERROR) from error
         return NewRecord(value, key, now_ms, self._form.headers), None
 
     def _split(self, line: bytes) -> tuple[bytes | None, bytes | None]:
@@ -82,3 +93,7 @@ class LineRecords:
         if self._separator is None or not self.number or self._keyed:
             return ""
         return f"no line had the key separator {self._form.key_separator!r}: their records have no key"
+
+
+def _encoded(data: bytes | None, encoder: Encoder | None) -> bytes | None:
+    return data if data is None or encoder is None else encoder.encode(data)

@@ -92,6 +92,7 @@ export class Records {
     if (text) parts.push(`${counted(found.scanned, "offset")} searched (${bytes(found.scanned_bytes)})`);
     if (found.is_end && this.rows.length) parts.push(this.from.value === "newest" ? "that is the beginning" : "that is the end");
     if (!this.rows.length) parts[0] = text ? "Nothing found" : "No records";
+    if (found.registry) parts.push(`values are shown as bytes: ${found.registry}`);
     for (const [partition, first, behind] of found.unread) {
       parts.push(`offsets ${count(first)} to ${count(behind - 1)} of partition ${partition} are too much to be read at once: ask for them by offset`);
     }
@@ -135,7 +136,8 @@ export class Records {
     const cell = (value, name) => {
       const text = preview(value);
       if (text === null) return h("td", { class: `${name} dim` }, name === "r-value" ? "null (tombstone)" : "null");
-      return h("td", { class: `${name}${value.b64 === undefined ? "" : " binary"}` }, marked(text, wanted));
+      const isBinary = value.b64 !== undefined && value.json === undefined;
+      return h("td", { class: `${name}${isBinary ? " binary" : ""}` }, marked(text, wanted));
     };
     return [cell(row.key, HEADS[3]), cell(row.value, HEADS[4]), h("td", { class: HEADS[5] }, row.value ? bytes(row.value.n) : NOTHING)];
   }
@@ -153,7 +155,7 @@ export class Records {
     line.element.after(line.open);
     line.element.setAttribute("aria-expanded", "true");
     let whole = row;
-    const isCut = [row.key, row.value, ...row.headers.map((one) => one[1])].some((one) => one?.cut);
+    const isCut = [row.key, row.value, ...row.headers.map((one) => one[1])].some((one) => one?.cut || one?.json_cut);
     if (isCut) {
       try {
         whole = (await get("record", { topic: this.topic, partition: row.partition, offset: row.offset })).records[0] || row;
@@ -235,6 +237,7 @@ export class Records {
       this.show();
     }
     const parts = [this.seen ? `Live · ${counted(this.seen, "record")}` : "Live · waiting for records"];
+    if (found.registry) parts.push(`values are shown as bytes: ${found.registry}`);
     if (this.skipped) parts.push(`${short(this.skipped)} more passed too fast to be shown`);
     setText(this.said, parts.join(" · "));
   }
@@ -268,8 +271,11 @@ function shown(value, save) {
   if (value === null) return h("p", { class: "dim" }, "null");
   const ways = [];
   const isText = value.text !== undefined;
-  const json = isText && !value.cut && isJson(value.text) ? pretty(value.text) : undefined;
+  const text = value.json !== undefined ? value.json : value.text;
+  const isWhole = value.json !== undefined ? !value.json_cut : isText && !value.cut && isJson(value.text);
+  const json = isWhole ? pretty(text) : undefined;
   if (json) ways.push(["JSON", () => json]);
+  else if (value.json !== undefined) ways.push(["JSON", () => visible(value.json)]);
   if (isText) ways.push(["Text", () => visible(value.text)]);
   ways.push(["Hex", () => hex(bytesOf(value).slice(0, 65536))]);
   const pre = h("pre", { tabindex: "0" });
@@ -281,6 +287,7 @@ function shown(value, save) {
   choose(...ways[0]);
   const copy = h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(pre.textContent) }, "Copy");
   const note = json === null && h("small", { class: "dim" }, "JSON that is nested too deeply, or too long, to be shown in lines");
+  const schema = value.schema && h("small", { class: "schema" }, visible(`${value.schema.name || "no name"} · ${value.schema.type} · schema ${value.schema.id}`));
   const size = value.cut ? `the first ${bytes(bytesOf(value).length)} of ${bytes(value.n)}` : bytes(value.n);
-  return h("div", { class: "value" }, h("div", { class: "ways" }, h("span", { class: "group" }, buttons), h("small", { class: value.cut ? "cut" : "dim" }, size), note, h("span", { class: "spring" }), save && h("button", { type: "button", onclick: save, title: "Save all of its bytes as a file" }, "Save"), copy), pre);
+  return h("div", { class: "value" }, h("div", { class: "ways" }, h("span", { class: "group" }, buttons), h("small", { class: value.cut ? "cut" : "dim" }, size), schema, note, h("span", { class: "spring" }), save && h("button", { type: "button", onclick: save, title: "Save all of its bytes as a file" }, "Save"), copy), pre);
 }

@@ -35,6 +35,7 @@ function spelled(text) {
 /** Return a short text of a value in one line. */
 export function preview(value, most = 300) {
   if (value === null) return null;
+  if (value.json !== undefined) return visible(value.json.slice(0, most));
   if (value.b64 !== undefined) {
     return [...bytesOf(value).slice(0, 32)].map((one) => one.toString(16).padStart(2, "0")).join(" ");
   }

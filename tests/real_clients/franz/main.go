@@ -7,6 +7,7 @@
 //	franz pipe    BOOTSTRAP ID GROUP FROM TO COUNT   number of transactions by which so many records were copied
 //	franz transact                                   see transactions.go
 //	franz tokens  BOOTSTRAP USER PASSWORD PREFIX     see tokens.go
+//	franz framed  REGISTRY                           see registry.go
 //	franz create  BOOTSTRAP TOPIC PARTITIONS
 //	franz topics  BOOTSTRAP                          topic and number of partitions per line
 //	franz delete  BOOTSTRAP TOPIC
@@ -172,6 +173,8 @@ func main() {
 		transact()
 	case len(arguments) == 5 && arguments[0] == "tokens":
 		tokens(ctx, arguments[2], arguments[3], arguments[4])
+	case len(arguments) == 2 && arguments[0] == "framed":
+		framed(ctx, arguments[1])
 	case len(arguments) == 4 && arguments[0] == "create":
 		create(ctx, arguments[2], number(arguments[3]))
 	case len(arguments) == 2 && arguments[0] == "topics":

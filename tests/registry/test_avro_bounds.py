@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from spark_integration.avro import framed_decoder, parsed, plain_decoder
-from spark_integration.avro_bounds import DECIMAL_BYTES_MAX, DEPTH_MAX, EMPTY_ELEMENTS_MAX, bounds_of
+from mpbroker.registry.avro import parsed
+from mpbroker.registry.avro_bounds import DECIMAL_BYTES_MAX, DEPTH_MAX, EMPTY_ELEMENTS_MAX, bounds_of
+from mpbroker.registry.rest import Directory
+from spark_integration.avro import framed_decoder, plain_decoder
 from spark_integration.decoding import AvroSchemas, avro_decoding
-from spark_integration.schema_registry import Directory
 from spark_integration.values import CORRUPT, Mode
 from tests.spark.test_values import FIRST, LOGICAL, ORDER, WHOLE_SECOND, encoded, framed
 

@@ -1,0 +1,152 @@
+"""Turns JSON with a JSON Schema into Spark rows and back.
+
+Spark's types are those of the schema where it has one type. What may be of several types, or contains itself,
+is text: the JSON that stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from mpbroker.registry import framing
+from mpbroker.registry.json_schema import checker, document
+from mpbroker.registry.schemas import Convert, Kind, Schema, SchemaError, SchemaId, Schemas
+from spark_integration.values import converter, of_text
+
+WHOLE_VALUE: Final = "value"
+_TYPES: Final[Mapping[str, DataType]] = {
+    "integer": LongType(),
+    "number": DoubleType(),
+    "boolean": BooleanType(),
+}
+_FORMATS: Final[Mapping[str, DataType]] = {"date-time": TimestampType(), "date": DateType()}
+_ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
+
+
+def type_of(schema: Schema) -> tuple[StructType, bool]:
+    """Return Spark's type of a schema, and whether it is the one field `value`, for want of properties.
+
+    Raises SchemaError.
+    """
+    whole = document(schema.text)
+    found = _Types({name: document(text) for name, text in schema.references}).of(whole, whole, ())
+    if isinstance(found, StructType):
+        return found, False
+    return StructType([StructField(WHOLE_VALUE, found)]), True
+
+
+class _Types:
+    """Maps the parts of a schema, whose references are its own or those of other documents."""
+
+    def __init__(self, others: Mapping[str, Any]) -> None:
+        self._others = others
+
+    def of(self, part: Any, inside: Any, within: tuple[str, ...]) -> DataType:
+        """Map a part of the document `inside`; `within` has the references that led to it."""
+        if not isinstance(part, dict):
+            return StringType()
+        if isinstance(reference := part.get("$ref"), str):
+            if reference in within:
+                return StringType()
+            target, there = self._resolved(reference, inside)
+            return self.of(target, there, (*within, reference))
+        for name in ("oneOf", "anyOf"):
+            if name in part:
+                others = [one for one in part[name] if one != {"type": "null"}]
+                return self.of(others[0], inside, within) if len(others) == 1 else StringType()
+        kinds = part.get("type")
+        kinds = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one != "null"]
+        match kinds:
+            case ["object"] if part.get("properties"):
+                named = part["properties"].items()
+                return StructType([StructField(name, self.of(one, inside, within)) for name, one in named])
+            case ["object"] if isinstance(part.get("additionalProperties"), dict):
+                return MapType(StringType(), self.of(part["additionalProperties"], inside, within))
+            case ["array"] if isinstance(part.get("items"), dict):
+                return ArrayType(self.of(part["items"], inside, within))
+            case ["string"]:
+                return _FORMATS.get(str(part.get("format")), StringType())
+            case [str() as kind]:
+                return _TYPES.get(kind, StringType())
+        return StringType()
+
+    def _resolved(self, reference: str, inside: Any) -> tuple[Any, Any]:
+        name, _, pointer = reference.partition("#")
+        found = there = self._others.get(name) if name else inside
+        for step in pointer.split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, dict) else None
+        if found is None:
+            raise SchemaError(f"JSON Schema: it refers to {reference}, which is neither in it nor registered")
+        return found, there
+
+
+def framed_decoder(schemas: Schemas, kind: pa.StructType, *, is_whole: bool) -> Convert:
+    """Return a decoder of values that name their schema in `schemas`, into rows of an Arrow type.
+
+    `is_whole`: a row has the one field `value`.
+    """
+    convert = converter(kind, _leaf)
+
+    @lru_cache(maxsize=4096)
+    def known(schema_id: SchemaId) -> Schema:
+        return schemas.by_id(schema_id, Kind.JSON)
+
+    def decode(data: bytes) -> Any:
+        framed = framing.read(data)
+        known(framed.schema_id)
+        value = msgspec.json.decode(data[framed.data_start :])
+        if is_whole:
+            value = {WHOLE_VALUE: value}
+        elif not isinstance(value, dict):
+            raise TypeError(f"an object was expected, not {type(value).__name__}")
+        return convert(value) if convert else value
+
+    return decode
+
+
+def _leaf(kind: pa.DataType) -> Convert | None:
+    return _text if pa.types.is_string(kind) else of_text(kind)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def encoder(schema: Schema) -> Callable[[Any], bytes]:
+    """Return an encoder of rows, which are dicts, framed by the schema's id. Null fields are left out.
+
+    Raises SchemaError.
+    """
+    check, prefix = checker(schema), framing.prefix(schema.id)
+
+    def encode(row: Any) -> bytes:
+        text = _ENCODER.encode(_without_nulls(row))
+        check(msgspec.json.decode(text))
+        return prefix + text
+
+    return encode
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
