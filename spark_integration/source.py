@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
 from mpbroker.reading.errors import OptionError
-from mpbroker.reading.options import ReadOptions, check_options, parse_options, pushes_filters
+from mpbroker.reading.options import ReadOptions, check_options, parse_options
 from spark_integration.jvm.choice import reason_for_python
 from spark_integration.schema import VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
@@ -71,9 +71,8 @@ class MpbrokerDataSource(spark.DataSource):
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
         # Spark refuses a reader with pushFilters unless spark.sql.python.filterPushdown.enabled is true.
-        if pushes_filters(self.options):
-            return FilteringReader(self.options, schema)
-        return MpbrokerReader(self.options, schema)
+        pushes = parse_options(dict(self.options)).filter_pushdown
+        return (FilteringReader if pushes else MpbrokerReader)(self.options, schema)
 
     # PySpark passes the arguments by name.
 

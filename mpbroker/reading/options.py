@@ -146,7 +146,7 @@ class ReadOptions:
     check_crcs: bool = True
     # Leave out records of aborted and of open transactions.
     read_committed: bool = True
-    # Let Spark hand over conditions of the query.
+    # Let Spark hand conditions of the query to Python's reader, too.
     filter_pushdown: bool = False
     log_dirs: tuple[str, ...] = ()
     bootstrap_servers: str | None = None
@@ -237,7 +237,7 @@ def _parsed(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         read_mode=read_mode,
         check_crcs=_boolean(options, "check.crcs", "kafka.check.crcs", default=True),
         read_committed=isolation == "read_committed",
-        filter_pushdown=pushes_filters(options),
+        filter_pushdown=_boolean(options, "filterpushdown", default=False),
         log_dirs=log_dirs,
         bootstrap_servers=bootstrap,
         request_timeout_ms=_positive(options, "kafkaconsumer.polltimeoutms") or 120_000,
@@ -258,10 +258,6 @@ def _parsed(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
             f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
         )
     return found
-
-
-def pushes_filters(options: Mapping[str, str]) -> bool:
-    return _boolean(_lowered(options), "filterpushdown", default=False)
 
 
 def _commit_group(options: Mapping[str, str], bootstrap: str | None) -> str | None:
