@@ -11,7 +11,7 @@ import org.apache.kafka.clients.admin.Admin;
  * Fetches a partition with the settings of each file, beside a Kafka client with its own names that logs in with
  * the same settings before or after.
  *
- * <p>Arguments: topic, topic id, end offset, then a file for each login. Prints a line for each.
+ * <p>Arguments: topic, topic id, end offset, then a file for each login. Prints a line for each, which begins with "login: ".
  */
 public final class Logins {
   public static void main(String[] arguments) throws Exception {
@@ -25,7 +25,7 @@ public final class Logins {
       boolean isFirst = Boolean.parseBoolean((String) given.remove("kafka.first"));
       String before = isFirst ? kafka(given) : "";
       String ours = fetched(given, partition, end);
-      System.out.println(ours + " " + (isFirst ? before : kafka(given)));
+      System.out.println("login: " + ours + " " + (isFirst ? before : kafka(given)));
     }
     System.exit(0);
   }

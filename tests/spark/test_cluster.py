@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ops.bench.brokers import Mpbroker
+from spark_integration.jvm.jar import add_to
 from tests.support.forms import long_only
 from tests.support.metered_client import Meter
 from tests.support.polling import PATIENCE_S, until
@@ -73,14 +74,27 @@ def far_spark(
     place = tmp_path_factory.mktemp("warehouse")
     # No failed task is tried on the other executor.
     with session_on(cluster, place, sql_session_timeZone="UTC", task_maxFailures="1") as session:
+        add_to(session)
         yield session
 
 
-def frame(spark: SparkSession, broker: Mpbroker, mode: str, *, bootstrap: bool = True) -> DataFrame:
+# A task that is killed in Python keeps its core for a while, so that the other executor would have all tasks.
+@pytest.fixture(params=["true", "false"], ids=["jvm", "python"])
+def accelerated(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def frame(
+    spark: SparkSession, broker: Mpbroker, mode: str, accelerated: str, *, bootstrap: bool = True
+) -> DataFrame:
     reader = spark.read.format("mpbroker").option("log.dir", str(broker.log_dir)).option("subscribe", TOPIC)
+    reader = reader.option("accelerated", accelerated)
     if bootstrap:
         reader = reader.option("kafka.bootstrap.servers", broker.bootstrap)
-    return reader.option("readMode", mode).option("columns", "key,partition,offset").load()
+    found = reader.option("readMode", mode).option("columns", "key,partition,offset").load()
+    plan = str(found._jdf.queryExecution().executedPlan().toString())
+    assert ("by its JVM reader" in plan) == (accelerated == "true")
+    return found
 
 
 def with_place(found: DataFrame, log_dir: Path) -> DataFrame:
@@ -111,16 +125,16 @@ def log_bytes(broker: Mpbroker, partitions: set[int]) -> int:
     )
 
 
-def test_fetching_asks_nobody_for_files(far_spark: SparkSession, broker: Mpbroker) -> None:
+def test_fetching_asks_nobody_for_files(far_spark: SparkSession, broker: Mpbroker, accelerated: str) -> None:
     before = bytes_out(broker)
-    assert frame(far_spark, broker, "remote").count() == RECORDS
+    assert frame(far_spark, broker, "remote", accelerated).count() == RECORDS
     sent = log_bytes(broker, set(range(PARTITIONS)))
     until(lambda: bytes_out(broker) >= before + sent, "what was fetched is counted")
 
 
-def test_each_task_reads_where_it_is(far_spark: SparkSession, broker: Mpbroker) -> None:
+def test_each_task_reads_where_it_is(far_spark: SparkSession, broker: Mpbroker, accelerated: str) -> None:
     before = bytes_out(broker)
-    rows = with_place(frame(far_spark, broker, "auto"), broker.log_dir).collect()
+    rows = with_place(frame(far_spark, broker, "auto", accelerated), broker.log_dir).collect()
     assert sorted(int(row.key) for row in rows) == list(range(RECORDS))
     assert {(row.partition, row.offset) for row in rows} == {
         (number % PARTITIONS, number // PARTITIONS) for number in range(RECORDS)
@@ -132,6 +146,8 @@ def test_each_task_reads_where_it_is(far_spark: SparkSession, broker: Mpbroker) 
     assert bytes_out(broker) == before + sent, "tasks beside the files fetch nothing"
 
 
-def test_a_task_without_the_files_says_what_to_do(far_spark: SparkSession, broker: Mpbroker) -> None:
+def test_a_task_without_the_files_says_what_to_do(
+    far_spark: SparkSession, broker: Mpbroker, accelerated: str
+) -> None:
     with pytest.raises(PySparkException, match=r"is not on this host.*kafka\.bootstrap\.servers"):
-        frame(far_spark, broker, "auto", bootstrap=False).collect()
+        frame(far_spark, broker, "auto", accelerated, bootstrap=False).collect()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,9 +19,18 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
+from mpbroker.testing import Broker
+from ops.bench.brokers import Broker as RealBroker
+from ops.bench.brokers import Kafka
 from tests.support.kafka_server import HangUp, KafkaServer, Unanswered
+from tests.support.polling import PATIENCE_S, until
+from tests.support.produced import produce
 from tests.support.reading_queries import UNCOMMITTED
+from tests.support.real_brokers import TRANSACTIONS, create_topic, served, with_settings
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
 
 BY_JVM = "mpbroker by its JVM reader"
 
@@ -316,3 +327,74 @@ def test_files_that_this_user_may_not_read(
         finally:
             writer.directory.chmod(0o700)
         assert server.fetches == [0]
+
+
+def test_a_broker_that_is_killed_and_started_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+    """A function keeps the task from fetching all until the broker is back."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    started, back = tmp_path / "started", tmp_path / "back"
+    records = 8_000
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            started.touch()
+            until(back.exists, "the broker is back")
+            yield batch
+
+    with Broker(log_dir=tmp_path / "log") as broker:
+        create_topic(broker.bootstrap_servers, "t", 1)
+        produce(broker.bootstrap_servers, "t", [b"%d" % number * 500 for number in range(records)], 1)
+        options = {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "subscribe": "t",
+            "kafka.max.partition.fetch.bytes": "100000",
+            "accelerated": "true",
+        }
+        frame = spark.read.format("mpbroker").options(**options).load().select("offset", "value")
+        assert BY_JVM in physical_plan(frame)
+        with ThreadPoolExecutor(1) as pool:
+            slow = frame.mapInArrow(wait, "offset long, value binary").selectExpr("offset", "length(value)")
+            rows = pool.submit(slow.collect)
+            until(started.exists, "the task has got records")
+            broker.kill()
+            broker.start()
+            back.touch()
+            assert sorted(row.offset for row in rows.result(PATIENCE_S)) == list(range(records))
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBroker]:
+    """Apache Kafka with a topic that has batches of every codec, and transactions of all ends."""
+    settings = {**TRANSACTIONS, "transaction.state.log.replication.factor": "1"}
+    with served(with_settings(Kafka(tmp_path_factory.mktemp("kafka")), settings)) as found:
+        create_topic(found.bootstrap, "t", 1)
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            produce(found.bootstrap, "t", [b"%d" % number for number in range(50)], 1, compression_type=codec)
+            given = {"bootstrap.servers": found.bootstrap, "transactional.id": codec, "linger.ms": "5"}
+            producer = Producer({**given, "compression.type": codec})
+            producer.init_transactions(PATIENCE_S)
+            for end in (producer.commit_transaction, producer.abort_transaction):
+                producer.begin_transaction()
+                producer.produce("t", b"within", b"key", partition=0, headers=[("h", b"1")])
+                assert producer.flush(PATIENCE_S) == 0
+                end(PATIENCE_S)
+        yield found
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_apache_kafka(spark: SparkSession, kafka: RealBroker, isolation: str) -> None:
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "subscribe": "t",
+        "includeHeaders": "true",
+        "kafka.isolation.level": isolation,
+        "kafka.max.partition.fetch.bytes": "1000",
+    }
+    found = {}
+    for accelerated in ("true", "false"):
+        frame = spark.read.format("mpbroker").options(**options, accelerated=accelerated).load()
+        assert (BY_JVM in physical_plan(frame)) == (accelerated == "true")
+        found[accelerated] = sorted(map(repr, frame.collect()))
+        assert frame.count() == len(found[accelerated])
+    assert found["true"] == found["false"]
+    assert len(found["true"]) == 5 * (51 if isolation == "read_committed" else 52)
