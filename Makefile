@@ -121,9 +121,9 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 	  echo "setup: Kafka's class-data archive is not made, see $@.log; tests will try again"
 
 # Spark's own Kafka connector, 10 MB from Maven Central. One test compares our source with it.
-$(CONNECTOR): tests/spark/connector_pom.xml | $(SYNCED)
+$(CONNECTOR): ops/bench/connector/pom.xml | $(SYNCED)
 	@mkdir -p build
-	@$(BIN)/python -m tests.support.spark_connector > build/spark-connector.log 2>&1 || \
+	@$(BIN)/python -m ops.bench.connector > build/spark-connector.log 2>&1 || \
 	  echo "setup: Spark's Kafka connector is not fetched, see build/spark-connector.log; its test will try again"
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.

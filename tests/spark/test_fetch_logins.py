@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.storage.checkpoints import read_topic_id
 from ops.bench import maven
+from ops.bench.connector import connector_jars
 from ops.setup.jvm_reader import spark_jars
 from spark_integration.jvm.jar import jar_path
 from tests.support.own_cli import OwnCli
@@ -21,7 +22,6 @@ from tests.support.produced import produce
 from tests.support.programs import ran
 from tests.support.real_brokers import create_topic, served
 from tests.support.secure_broker import PLAIN_PASSWORD, SCRAM_PASSWORD, SecureBroker
-from tests.support.spark_connector import connector_jars
 
 TOPIC, RECORDS = "guarded", 100
 COMMON = "org.apache.kafka.common.security"

@@ -23,12 +23,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ops.bench.connector import connector_jars
 from ops.bench.maven import MissingToolError
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import create_topic, served
 from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
-from tests.support.spark_connector import connector_jars
 from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_produced import records
 

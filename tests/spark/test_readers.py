@@ -27,6 +27,7 @@ from mpbroker.records.markers import COMMIT
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_topic_id
 from mpbroker.testing import Broker
+from ops.bench.connector import connector_jars
 from ops.bench.maven import MissingToolError
 from ops.setup import jvm_reader
 from spark_integration.jvm import jar
@@ -38,7 +39,6 @@ from tests.support.partition_walk import LOG_DIR, history, walker
 from tests.support.polling import PATIENCE_S
 from tests.support.programs import ran
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
-from tests.support.spark_connector import connector_jars
 from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
 

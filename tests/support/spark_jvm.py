@@ -12,9 +12,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from ops.bench.connector import connector_jars
 from ops.bench.maven import MissingToolError
 from spark_integration import session
-from tests.support.spark_connector import connector_jars
 from tests.support.spark_here import ROOT
 
 

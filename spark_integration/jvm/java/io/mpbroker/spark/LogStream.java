@@ -3,6 +3,7 @@ package io.mpbroker.spark;
 import io.mpbroker.spark.Manifest.Rules;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.nio.channels.ClosedChannelException;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.Optional;
@@ -106,9 +107,15 @@ final class LogStream
     if (consumed.isEmpty()) {
       return Map.of();
     }
-    // A batch of the real-time trigger reads far beyond what was the latest offset at its begin.
-    Offset now = isRealTime ? python.latestOffset(consumed.get(), AT_ONCE) : latest;
+    Offset now = isRealTime ? latestAfter(consumed.get()) : latest;
     return now == null ? Map.of() : Progress.lag(consumed.get().json(), now.json());
+  }
+
+  /** Asks again: a batch of the real-time trigger reads far beyond what was the latest offset when it began. */
+  private Offset latestAfter(Offset consumed) {
+    Offset[] found = {latest};
+    unlessStopped(() -> found[0] = python.latestOffset(consumed, AT_ONCE));
+    return found[0];
   }
 
   /** Plans a batch. Spark may ask more than once. */
@@ -177,9 +184,12 @@ final class LogStream
     return plan.readers() != null ? new ByPython(plan.readers()) : LogScan.readers(plan.rules(), schema);
   }
 
+  /** Tells Python, if a consumer group is to know. */
   @Override
   public void commit(Offset end) {
-    python.commit(end);
+    if (checkpoint != null) {
+      unlessStopped(() -> python.commit(end));
+    }
   }
 
   /** Ends the run. Spark does not commit the last batch of a run to its source, so this does if it was finished. */
@@ -189,11 +199,25 @@ final class LogStream
       if (checkpoint != null) {
         checkpoint.committed().map(this::deserializeOffset).ifPresent(this::commit);
       }
-    } catch (RuntimeException error) {
-      // Spark interrupts a call in progress, which closes the connection to Python. That call told Python the end.
-      LOG.debug("The end of the last batch was not committed", error);
     } finally {
       python.stop();
+    }
+  }
+
+  /**
+   * Makes a call to Python.
+   *
+   * <p>To stop a query, Spark interrupts the call in progress, which closes the connection, and makes further calls. Those
+   * do nothing.
+   */
+  private static void unlessStopped(Runnable call) {
+    try {
+      call.run();
+    } catch (Exception error) {
+      if (!(error instanceof ClosedChannelException)) {
+        throw error;
+      }
+      LOG.debug("The query was stopped", error);
     }
   }
 

@@ -1,0 +1,115 @@
+"""Streams of ours and of Spark's Kafka connector in one session: one checkpoint, and the same triggers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from ops.bench.brokers import Mpbroker
+from ops.bench.connector import connector_jars
+from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import served
+from tests.support.spark_jvm import session_beside_the_connector
+from tests.support.spark_produced import PARTITIONS, make_topic, produce, records
+
+RECORDS = 30
+ASSIGNED = {"assign": '{"events":[0,1]}'}
+CONNECTOR = "connector"
+FILES, WIRE, PYTHON, PYTHONS_WIRE = "files", "wire", "Python", "Python's wire"
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
+    connector_jars()
+    settings = {"spark.sql.streaming.realTimeMode.minBatchDuration": "1s"}
+    with session_beside_the_connector(tmp_path_factory.mktemp("warehouse"), **settings) as made:
+        yield made
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mpbroker]:
+    with served(Mpbroker(tmp_path / "broker")) as running:
+        make_topic(running, "events")
+        yield running
+
+
+def stream(spark: SparkSession, source: str, broker: Mpbroker, **options: str) -> DataFrame:
+    reader = spark.readStream.format("kafka" if source == CONNECTOR else "mpbroker")
+    reader = reader.options(startingOffsets="earliest", **(options or {"subscribe": "events"}))
+    reader = reader.option("kafka.bootstrap.servers", broker.bootstrap)
+    if source != CONNECTOR:
+        reader = reader.option("accelerated", source in (FILES, WIRE))
+    if source in (FILES, PYTHON):
+        reader = reader.option("log.dir", str(broker.log_dir)).option("readMode", "local")
+    return reader.load()
+
+
+def rows_of(frame: DataFrame, checkpoint: Path) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+
+    def take(batch: DataFrame, _number: int) -> None:
+        found.extend((row.partition, row.offset) for row in batch.select("partition", "offset").collect())
+
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    assert writer.trigger(availableNow=True).start().awaitTermination(PATIENCE_S)
+    return sorted(found)
+
+
+def test_a_query_changes_its_source(spark: SparkSession, broker: Mpbroker, tmp_path: Path) -> None:
+    """Check that no record is missed, and none comes twice, also with nothing new between two sources."""
+    turns = (CONNECTOR, PYTHON, FILES, CONNECTOR, WIRE, PYTHONS_WIRE, CONNECTOR, FILES, FILES, CONNECTOR)
+    done = 0
+    for turn, source in enumerate(turns):
+        more = RECORDS if turn != turns.index(FILES, 3) else 0
+        produce(broker, "events", range(done * PARTITIONS, (done + more) * PARTITIONS))
+        found = rows_of(stream(spark, source, broker), tmp_path / "checkpoint")
+        assert found == [(p, o) for p in range(PARTITIONS) for o in range(done, done + more)], source
+        done += more
+
+
+def real_time(spark: SparkSession, broker: Mpbroker, checkpoint: Path, **options: str) -> StreamingQuery:
+    writer = stream(spark, WIRE, broker, **options).selectExpr("value").writeStream.format("kafka")
+    writer = writer.options(**{"kafka.bootstrap.servers": broker.bootstrap}, topic="copy").outputMode(
+        "update"
+    )
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(realTime="1 second").start()
+
+
+def test_the_real_time_trigger(spark: SparkSession, broker: Mpbroker, tmp_path: Path) -> None:
+    """Check that records come out of running batches, and that a run continues where another one ended."""
+    make_topic(broker, "copy")
+
+    def copied(count: int) -> None:
+        until(lambda: len(list(records(broker, "copy"))) >= count, f"{count} records are copied")
+
+    for run in range(2):
+        # All tasks run at the same time, and the session has two cores.
+        query = real_time(spark, broker, tmp_path / "checkpoint", **ASSIGNED)
+        for done in (60 * run, 60 * run + 30):
+            produce(broker, "events", range(done, done + 30))
+            copied((done + 30) // PARTITIONS * 2)
+        until(partial(ends_at, query, 20 * run + 20), f"a batch has ended at {20 * run + 20}")
+        query.stop()
+    values = sorted(message.value() or b"" for message in records(broker, "copy"))
+    assert values == sorted(b"value %d" % number for number in range(120) if number % PARTITIONS < 2)
+
+
+def ends_at(query: StreamingQuery, offset: int) -> bool:
+    progress: Any = query.lastProgress
+    return bool(progress) and json.loads(progress.sources[0].endOffset)["events"] == dict.fromkeys(
+        "01", offset
+    )
+
+
+def test_the_real_time_trigger_refuses_limits(spark: SparkSession, broker: Mpbroker, tmp_path: Path) -> None:
+    query = real_time(spark, broker, tmp_path / "checkpoint", **ASSIGNED, maxOffsetsPerTrigger="3")
+    with pytest.raises(PySparkException, match="maxOffsetsPerTrigger is not compatible with real time mode"):
+        query.awaitTermination(PATIENCE_S)
