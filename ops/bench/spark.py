@@ -1,12 +1,12 @@
 """Compares mpbroker's readers for Spark with Spark's own Kafka connector: `python -m ops.bench.spark`.
 
 The same records are in a log directory, in Apache Kafka and in plain Parquet. Queries read each of them on
-local[2]: all columns, the values alone, a count, a WHERE that leaves the last batch, the largest offset, and
-a count by partition. The table also has PySpark's own time for batches that are ready: no source in Python
-can be faster. The connector is that of Spark 4.0.0, in an environment of its own; it needs Maven and the
-network once. The program fails if a bound is missed. The bounds are for the readers' speed relative to the
-connector, for the JVM reader's speed relative to Parquet, for how much a job slows down produces, and for
-the memory of Python workers. `--short` takes little data, and checks no bounds.
+local[2]: all columns, the values alone, a count, a WHERE that leaves the last batch, the largest offset, a
+count by partition, a stream that ends at what is there, and what a micro-batch of it takes. The table also
+has PySpark's own time for batches that are ready: no source in Python can be faster. The connector's jars
+need Maven and the network once. The program fails if a bound is missed. The bounds are for the readers'
+speed relative to the connector, for the JVM reader's speed relative to Parquet, for how much a job slows
+down produces, and for the memory of Python workers. `--short` takes little data, and checks no bounds.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from mpbroker.storage.names import (
     segment_name,
 )
 from mpbroker.storage.producer_state import Producers
-from ops.bench import connector, frames
-from ops.bench.brokers import ROOT, Kafka, Mpbroker, running
+from ops.bench import frames
+from ops.bench.brokers import MPBROKER_COMMAND, ROOT, Kafka, Mpbroker, running
+from ops.bench.connector import connector_jars
 from ops.bench.processes import Tree
 from ops.bench.scenarios import build_generator, create_topic, run_load
 from ops.bench.spark_load import WorkerMemory, burning, with_cores
@@ -52,12 +53,13 @@ SEGMENT_BYTES = 512 << 20
 DISTINCT_BATCHES = 20
 CONNECTIONS = 16
 READY = "PySpark, bare"
-QUERIES = ("all", "value", "count", "where", "max", "groups")
+QUERIES = ("all", "value", "count", "where", "max", "groups", "stream", "batch")
 
 # How many times the connector's speed each reader has at least.
 TIMES_MIN = {
     "mpbroker, Python": {"all": 4.5, "value": 6.0},
-    "mpbroker, JVM": {"all": 10.0, "value": 20.0, "where": 40.0, "max": 40.0},
+    "mpbroker, JVM": {"all": 7.0, "value": 20.0, "where": 40.0, "max": 40.0, "stream": 3.5, "batch": 3.3},
+    "mpbroker, JVM, wire": {"all": 5.0, "value": 12.0},
 }
 # Unless PySpark's own time for ready batches is most of it: then no reader can be faster.
 TIMES_BARE_MAX = 1.25
@@ -141,22 +143,22 @@ def fill_kafka(kafka: Kafka, shape: Shape) -> None:
             assert not error, f"Apache Kafka refused a batch with error {error}"
 
 
-def command(python: Path | str, specification: dict[str, Any]) -> list[str]:
+def command(specification: dict[str, Any]) -> list[str]:
     given = json.dumps({"settings": {}, "rounds": 1, **specification})
     # As a script it would have this directory first in its path, and shm.py here is not the package shm.
-    return [str(python), "-m", "ops.bench.spark_queries", given]
+    return [sys.executable, "-m", "ops.bench.spark_queries", given]
 
 
-def environment(python: Path | str) -> dict[str, str]:
-    found = {**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+def environment() -> dict[str, str]:
+    found = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return found | {"PYTHONPATH": str(ROOT)}
 
 
-def run(specification: dict[str, Any], python: Path | str = sys.executable) -> tuple[dict[str, Any], int]:
+def run(specification: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """Return the results of the queries, and the largest memory of a Python worker in bytes."""
     with (
         subprocess.Popen(
-            command(python, specification), stdout=subprocess.PIPE, text=True, env=environment(python)
+            command(specification), stdout=subprocess.PIPE, text=True, env=environment()
         ) as process,
         WorkerMemory(psutil.Process(process.pid)) as memory,
     ):
@@ -170,7 +172,7 @@ def run(specification: dict[str, Any], python: Path | str = sys.executable) -> t
 def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
     """Return the readers that run on this machine's PySpark."""
     options = {"log.dir": str(place / "log"), "subscribe": TOPIC, "minPartitions": "2"}
-    ours: dict[str, Any] = {"format": "mpbroker", "options": options}
+    ours: dict[str, Any] = {"format": "mpbroker", "options": options, "streams": True}
     ready = {"records": str(shape.records), "valueBytes": str(shape.value_bytes)}
     found = {
         READY: {
@@ -203,19 +205,29 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
     os.sync()
     for name, specification in ours.items():
         found[name], bytes_of_worker = run({**specification, **queries})
-        if name == "mpbroker, JVM":
-            assert "JVM reader" in found[name]["plan"], (
-                "the session is accelerated and Python reads all the same"
-            )
         workers = max(workers, bytes_of_worker)
+    wire: dict[str, Any] = {"subscribe": TOPIC, "minPartitions": "2"}
+    if jar_path() is not None:
+        served = MPBROKER_COMMAND.replace("{log_dir}", str(place / "log"))
+        with running(Mpbroker(place / "broker", template=served)) as broker:
+            options = {**wire, "kafka.bootstrap.servers": broker.bootstrap}
+            name = "mpbroker, JVM, wire"
+            specification = {"format": "mpbroker", "options": options, "session": "accelerated"}
+            found[name], _ = run({**specification, "streams": True, **queries})
+    assert all("JVM reader" in one["plan"] for name, one in found.items() if name.startswith("mpbroker, JVM"))
     with running(Kafka(place / "kafka")) as kafka:
         assert isinstance(kafka, Kafka)
         fill_kafka(kafka, shape)
         os.sync()
-        options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": TOPIC, "minPartitions": "2"}
-        specification = {"format": "kafka", "options": options, "session": "spark", **queries}
-        jars = {"settings": {"spark.jars": connector.jars()}}
-        found["Spark's connector"], _ = run({**specification, **jars}, connector.python())
+        options = {**wire, "kafka.bootstrap.servers": kafka.bootstrap}
+        specification = {
+            "format": "kafka",
+            "options": options,
+            "session": "spark",
+            "streams": True,
+            **queries,
+        }
+        found["Spark's connector"], _ = run({**specification, "settings": {"spark.jars": connector_jars()}})
     for name, one in found.items():
         assert one["rows"] == shape.records, f"{name} has read {one['rows']} of {shape}"
         assert one["value_bytes"] == shape.records * shape.value_bytes, f"{name} has read other values"
@@ -234,7 +246,10 @@ def print_table(shape: Shape, found: dict[str, dict[str, Any]]) -> None:
     print(f"\n{shape}, local[2]: seconds, and times the speed of Spark's connector")
     print(f"{'':20}" + "".join(f"{query:>18}" for query in QUERIES))
     for name, one in found.items():
-        cells = (f"{one[query]:8.2f} {slowest[query] / one[query]:7.1f} x" for query in QUERIES)
+        cells = (
+            f"{one[query]:8.2f} {slowest[query] / one[query]:7.1f} x" if query in one else " " * 18
+            for query in QUERIES
+        )
         print(f"{name:20}" + "".join(cells), flush=True)
 
 
@@ -272,10 +287,8 @@ def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
     with running(Mpbroker(place / "broker")) as broker:
         create_topic(broker, LOADED_TOPIC)
         quiet = run_load(broker, load, CONNECTIONS, seconds).requests_per_s
-        words = command(sys.executable, specification)
-        with subprocess.Popen(
-            words, stdout=subprocess.PIPE, text=True, env=environment(sys.executable)
-        ) as process:
+        words = command(specification)
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "reading\n", "the job did not begin"
             tree = Tree(psutil.Process(process.pid))

@@ -1,17 +1,19 @@
 """Times queries in one Spark session: `python -m ops.bench.spark_queries SPECIFICATION`.
 
-If `session` is "spark", the program imports nothing but PySpark, so that it also runs with another version of
-PySpark. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session",
-"condition"}; `session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count", "where",
-"max", "groups": best seconds, "rows", "value_bytes", "plan"}. With "seconds" it also prints "reading" after
-the warm-up, repeats the value query for that time, and prints {"runs"}. With "write_parquet", a path, it
-writes all columns there and prints {}.
+The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session",
+"condition", "streams"}; `session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count",
+"where", "max", "groups": best seconds, "rows", "value_bytes", "plan"}, and with "streams" also "stream", the
+best seconds of a stream that ends at what is there, and "batch", the median seconds of its addBatch for
+PER_BATCH records. With "seconds" it also prints "reading" after the warm-up, repeats the value query for that
+time, and prints {"runs"}. With "write_parquet", a path, it writes all columns there and prints {}.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ ALWAYS = {
 
 # The JVM compiles what runs often: a reader that is quick needs as long as the others, so more rounds.
 WARM_UP_S = 6.0
+PER_BATCH = 200_000
 
 
 def open_session(kind: str, settings: dict[str, str]) -> SparkSession:
@@ -93,7 +96,28 @@ def measure(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
     plan = frame({})._jdf.queryExecution().toString()
     seconds = {"all": all_s, "value": value_s, "count": count_s}
     seconds |= {"where": where_s, "max": max_s, "groups": groups_s}
+    if given.get("streams"):
+        seconds["stream"] = min(streamed(spark, given, {}, rows)[0] for _ in range(rounds))
+        seconds["batch"] = streamed(spark, given, {"maxOffsetsPerTrigger": str(PER_BATCH)}, rows)[1]
     return {**seconds, "rows": rows, "value_bytes": total, "plan": plan}
+
+
+def streamed(
+    spark: SparkSession, given: dict[str, Any], extra: dict[str, str], rows: int
+) -> tuple[float, float]:
+    """Read the topic as a stream; return the seconds of all, and the median seconds of addBatch."""
+    options = {"startingOffsets": "earliest", **given["options"], **extra}
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = spark.readStream.format(given["format"]).options(**options).load().writeStream.format("noop")
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        begun = time.perf_counter()
+        query = writer.start()
+        query.awaitTermination()
+        took = time.perf_counter() - begun
+        batches = [one for one in query.recentProgress if one.numInputRows]
+    read = sum(one.numInputRows for one in batches)
+    assert read == rows, f"a stream of {given['format']} has read {read} of {rows} records"
+    return took, statistics.median(one.durationMs["addBatch"] for one in batches) / 1000
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
 """How soon a streaming query returns a new record, and what that costs: `make bench-spark-stream`.
 
-One broker, one topic, and one query after the other: mpbroker's source on files and over the network, and
-Spark's own Kafka connector. The connector exists for PySpark 4.0.0 only, so mpbroker's source runs with that
-version, too (`ops.bench.connector` fetches it once; `--without-connector` leaves it out). The results of each
+One broker, one topic, and one query after the other: mpbroker's source on files and over the network, in the
+JVM and in Python, and Spark's own Kafka connector (`--without-connector` leaves it out). The results of each
 query: the median time of a micro-batch of one record, the latency from produce() to the row in foreachBatch,
 and the CPU use while idle.
 """
@@ -24,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from ops.bench import connector
 from ops.bench.brokers import ROOT, Mpbroker, running
+from ops.bench.connector import connector_jars
 from ops.bench.scenarios import create_topic
+from spark_integration.jvm.jar import jar_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,16 +39,17 @@ IDLE_S = 10.0
 PAUSE_S = 0.3
 PATIENCE_S = 120.0
 RUNNER = "python_streaming_source_runner"
+SOURCES = ("files", "wire", "python files", "python wire", "kafka")
 
 
 def session(source: str, work: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").appName("mpbroker stream bench")
-    if source == "kafka":
-        builder = builder.config("spark.jars", connector.jars())
+    jars = connector_jars() if source == "kafka" else str(jar_path())
     spark: SparkSession = (
-        builder.config("spark.ui.enabled", "false")
+        builder.config("spark.jars", jars)
+        .config("spark.ui.enabled", "false")
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -61,7 +62,9 @@ def session(source: str, work: Path) -> SparkSession:
 
 def stream(spark: SparkSession, source: str, address: str, log_dir: str) -> DataFrame:
     reader = spark.readStream.format("kafka" if source == "kafka" else "mpbroker").option("subscribe", TOPIC)
-    if source == "local":
+    if source != "kafka":
+        reader = reader.option("accelerated", "python" not in source)
+    if "files" in source:
         return reader.option("log.dir", log_dir).option("readMode", "local").load()
     return reader.option("kafka.bootstrap.servers", address).load()
 
@@ -139,11 +142,11 @@ def measure(source: str, address: str, log_dir: str) -> dict[str, float]:
     }
 
 
-def run(python: Path, source: str, broker: Mpbroker) -> dict[str, float]:
-    command = [str(python), "-m", "ops.bench.spark_stream", "--measure", source]
+def run(source: str, broker: Mpbroker) -> dict[str, float]:
+    command = [sys.executable, "-m", "ops.bench.spark_stream", "--measure", source]
     command += ["--address", broker.bootstrap, "--log-dir", str(broker.log_dir)]
     kept = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
-    environment = {**kept, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python)}
+    environment = {**kept, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=broker.directory, check=False
     )
@@ -156,30 +159,21 @@ def run(python: Path, source: str, broker: Mpbroker) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--without-connector", action="store_true")
-    parser.add_argument("--measure", choices=("kafka", "local", "remote"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=SOURCES, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--log-dir", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         print(json.dumps(measure(arguments.measure, arguments.address, arguments.log_dir)))
         return
-    from pyspark import __version__ as ours
-
-    runs = [(Path(sys.executable), ours, source) for source in ("local", "remote")]
-    if not arguments.without_connector:
-        runs += [(connector.python(), connector.VERSION, source) for source in ("local", "remote", "kafka")]
-    print(
-        f"{'source':18}{'PySpark':>9}{'batch ms':>10}{'latency ms':>12}{'p95':>8}"
-        f"{'idle: source %':>16}{'rest %':>8}"
-    )
+    print(f"{'source':18}{'batch ms':>10}{'latency ms':>12}{'p95':>8}{'idle: source %':>16}{'rest %':>8}")
     with tempfile.TemporaryDirectory() as directory, running(Mpbroker(Path(directory))) as broker:
         assert isinstance(broker, Mpbroker)
         create_topic(broker, TOPIC)
-        for python, version, source in runs:
-            found = run(python, source, broker)
-            name = "Kafka connector" if source == "kafka" else f"mpbroker, {source}"
+        for source in SOURCES[:-1] if arguments.without_connector else SOURCES:
+            found = run(source, broker)
             print(
-                f"{name:18}{version:>9}{found['batch_ms']:10.0f}{found['latency_ms']:12.0f}"
+                f"{source:18}{found['batch_ms']:10.0f}{found['latency_ms']:12.0f}"
                 f"{found['latency_p95_ms']:8.0f}{found['idle_source_percent']:16.1f}"
                 f"{found['idle_rest_percent']:8.1f}",
                 flush=True,
