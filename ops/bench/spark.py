@@ -1,8 +1,8 @@
 """Compares mpbroker's readers for Spark with Spark's own Kafka connector: `python -m ops.bench.spark`.
 
 The same records are in a log directory, in Apache Kafka and in plain Parquet. Three queries read each of
-them on local[2]: all columns, the values alone, and a count. The table also has PySpark's own time for
-batches that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an
+them on local[2]: all columns, the values alone, and a count. From Apache Kafka mpbroker's readers fetch, too.
+The table also has PySpark's own time for batches that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an
 environment of its own; it needs Maven and the network once. The program fails if a bound is missed. The
 bounds are for the readers' speed relative to the connector, for the JVM reader's speed relative to Parquet,
 for how much a job slows down produces, and for the memory of Python workers. `--short` takes little data,
@@ -55,7 +55,11 @@ READY = "PySpark, bare"
 QUERIES = ("all", "value", "count")
 
 # How many times the connector's speed each reader has at least.
-TIMES_MIN = {"mpbroker, Python": {"all": 4.5, "value": 6.0}, "mpbroker, JVM": {"all": 10.0, "value": 20.0}}
+TIMES_MIN = {
+    "mpbroker, Python": {"all": 4.5, "value": 6.0},
+    "mpbroker, JVM": {"all": 10.0, "value": 20.0},
+    "mpbroker, JVM, fetching": {"all": 5.0, "value": 10.0},
+}
 # Unless PySpark's own time for ready batches is most of it: then no reader can be faster.
 TIMES_BARE_MAX = 1.25
 PRODUCE_LOSS_MAX = 0.05
@@ -208,6 +212,12 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
         fill_kafka(kafka, shape)
         os.sync()
         options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": TOPIC, "minPartitions": "2"}
+        fetching = {"format": "mpbroker", "options": options, "rounds": rounds}
+        found["mpbroker, Python, fetching"], _ = run(
+            {**fetching, "value_options": {"columns": "value"}, "session": "mpbroker"}
+        )
+        if jar_path() is not None:
+            found["mpbroker, JVM, fetching"], _ = run({**fetching, "session": "accelerated"})
         specification = {"format": "kafka", "options": options, "session": "spark", "rounds": rounds}
         jars = {"settings": {"spark.jars": connector.jars()}}
         found["Spark's connector"], _ = run({**specification, **jars}, connector.python())
@@ -227,10 +237,10 @@ def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
 def print_table(shape: Shape, found: dict[str, dict[str, Any]]) -> None:
     slowest = found["Spark's connector"]
     print(f"\n{shape}, local[2]: seconds, and times the speed of Spark's connector")
-    print(f"{'':20}" + "".join(f"{query:>20}" for query in QUERIES))
+    print(f"{'':27}" + "".join(f"{query:>20}" for query in QUERIES))
     for name, one in found.items():
         cells = (f"{one[query]:10.2f} {slowest[query] / one[query]:7.1f} x" for query in QUERIES)
-        print(f"{name:20}" + "".join(cells), flush=True)
+        print(f"{name:27}" + "".join(cells), flush=True)
 
 
 def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) -> list[str]:
