@@ -2,11 +2,11 @@
 
 The same records are in a log directory, in Apache Kafka and in plain Parquet. Three queries read each of
 them on local[2]: all columns, the values alone, and a count. From Apache Kafka mpbroker's readers fetch, too.
-The table also has PySpark's own time for batches that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an
-environment of its own; it needs Maven and the network once. The program fails if a bound is missed. The
-bounds are for the readers' speed relative to the connector, for the JVM reader's speed relative to Parquet,
-for how much a job slows down produces, and for the memory of Python workers. `--short` takes little data,
-and checks no bounds.
+The table also has PySpark's own time for batches that are ready: no source in Python can be faster. The
+connector is that of Spark 4.0.0, in an environment of its own; it needs Maven and the network once. The
+program fails if a bound is missed. The bounds are for the readers' speed relative to the connector, for the
+JVM reader's speed relative to Parquet, for how much a job slows down produces, and for the memory of Python
+workers. `--short` takes little data, and checks no bounds.
 """
 
 from __future__ import annotations

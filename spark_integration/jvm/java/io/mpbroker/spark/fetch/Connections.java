@@ -90,7 +90,7 @@ final class Connections {
         new ScheduledThreadPoolExecutor(
             1,
             work -> {
-              Thread thread = new Thread(work, "mpbroker closes idle connections");
+              Thread thread = new Thread(work, "mpbroker-idle-connections");
               thread.setDaemon(true);
               return thread;
             });
