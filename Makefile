@@ -100,7 +100,7 @@ $(BUILT): $(CORE) setup.py $(NATIVE)
 	@touch $@
 
 # For the version of PySpark that is in .venv.
-$(JAR): $(SPARK) $(JAVA) ops/setup/jvm_reader.py
+$(JAR): $(SPARK) $(JAVA) ops/setup/jvm_reader.py ops/setup/kafka_client_pom.xml
 	@$(BIN)/python -m ops.setup.jvm_reader
 	@touch $@
 

@@ -27,6 +27,8 @@ SOURCES = ROOT / "spark_integration" / "jvm" / "java"
 INTO = ROOT / "spark_integration" / "jvm"
 JAVA_VERSION = 17
 NAME = "mpbroker-spark.jar"
+# A program that lives for seconds is done before it has optimised itself.
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # The sources that use Kafka's client.
 FETCH = Path("io", "mpbroker", "spark", "fetch")
 LIBRARIES = ROOT / "build" / "kafka-client"
@@ -113,10 +115,11 @@ def build(into: Path) -> Path:
     jar = into / NAME
     with tempfile.TemporaryDirectory() as name:
         classes = Path(name, "classes")
-        sources = [one for one in sorted(SOURCES.rglob("*.java")) if kafka or FETCH.name not in one.parts]
+        sources = [
+            one for one in sorted(SOURCES.rglob("*.java")) if kafka or SOURCES / FETCH not in one.parents
+        ]
         command = [
-            # A compiler that lives for seconds is done before it has optimised itself.
-            *(compiler, "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"),
+            *(compiler, *(f"-J{flag}" for flag in SHORT_LIVED)),
             *("-nowarn", "-proc:none", "-g:source,lines", "-encoding", "UTF-8"),
             *("-source", str(JAVA_VERSION), "-target", str(JAVA_VERSION)),
             # Where a mapping's address comes from; Spark opens the package to all when it runs.
@@ -161,7 +164,7 @@ def add_kafka(classes: Path, kafka: Path) -> None:
     rules.write_text(RULES)
     paths = ":".join(str(kafka / name) for name in CHECKSUMS if name != KAFKA)
     command = ["-cp", paths, "com.eed3si9n.jarjar.Main", "process", str(rules), str(mixed), str(renamed)]
-    subprocess.run([maven.java(), "-XX:+UseSerialGC", *command], check=True)
+    subprocess.run([maven.java(), *SHORT_LIVED, *command], check=True)
     shutil.rmtree(classes / FETCH)
     with zipfile.ZipFile(renamed) as archive:
         archive.extractall(classes, [entry for entry in archive.namelist() if entry.endswith(".class")])

@@ -67,8 +67,9 @@ look_around() {
     # The compiler is for the JVM reader of Spark sessions alone; its package brings java too.
     { java_is_good java && java_is_good javac; } || wanted+=("$(java_package)")
     command -v kcat >/dev/null || wanted+=(kcat)
-    [ "$purpose" != spark ] || return 0
+    # The JVM reader fetches by Kafka's client, which Maven brings.
     command -v mvn >/dev/null || wanted+=(maven)
+    [ "$purpose" != spark ] || return 0
     command -v curl >/dev/null || wanted+=(curl)
     # The console's tests click in it.
     command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null ||

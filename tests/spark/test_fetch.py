@@ -398,3 +398,20 @@ def test_apache_kafka(spark: SparkSession, kafka: RealBroker, isolation: str) ->
         assert frame.count() == len(found[accelerated])
     assert found["true"] == found["false"]
     assert len(found["true"]) == 5 * (51 if isolation == "read_committed" else 52)
+
+
+def test_a_stream_fetches(spark: SparkSession, tmp_path: Path) -> None:
+    def fault(nth: int, _offset: int) -> None:
+        if nth == 2:
+            raise HangUp
+
+    with KafkaServer("t", batches_of(60), fault=fault) as server:
+        options = {"kafka.bootstrap.servers": server.address, "subscribe": "t", "accelerated": "true"}
+        more = {"maxOffsetsPerTrigger": "250", "startingOffsets": "earliest"}
+        stream = spark.readStream.format("mpbroker").options(**options, **more).load().select("offset")
+        sink = stream.writeStream.format("memory").queryName("fetched_by_a_stream")
+        query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE_S)
+        assert offsets(spark.table("fetched_by_a_stream")) == list(range(600))
+        assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [250, 250, 100]
+        assert "by its JVM reader" in str(query._jsq.explainInternal(False))

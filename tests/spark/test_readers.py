@@ -621,6 +621,20 @@ def test_the_jar_is_that_of_the_sources_byte_for_byte(tmp_path: Path) -> None:
     assert built.read_bytes() == found.read_bytes(), "run make setup: the jar is older than its sources"
 
 
+def test_a_jar_that_is_built_without_maven_does_not_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Path:
+        raise jvm_reader.NoKafkaClient("no Maven")
+
+    monkeypatch.setattr(jvm_reader, "libraries", fail)
+    with zipfile.ZipFile(jvm_reader.build(tmp_path)) as archive:
+        names = archive.namelist()
+    assert "io/mpbroker/spark/Source.class" in names
+    assert [name for name in names if name.startswith(("io/mpbroker/spark/fetch/", "META-INF/kafka"))] == []
+    assert capsys.readouterr().err == "setup: the JVM reader of Spark sessions will not fetch: no Maven\n"
+
+
 def test_spark_is_asked_for_each_internal_class_that_the_jar_uses(tmp_path: Path) -> None:
     """Spark's API for data sources is public. Other classes may be missing in another version."""
     found = jar.jar_path()

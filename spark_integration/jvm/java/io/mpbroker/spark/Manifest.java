@@ -41,7 +41,9 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
             root.get("lossAdvice").textValue(),
             brokers(root.get("brokers")));
     if (rules.brokers() != null && !Fetcher.isPresent()) {
-      return forPython("tasks may have to fetch, and the jar was built without Kafka's client");
+      return forPython(
+          "tasks may have to fetch, and the jar was built without Maven, so without Kafka's client. Install maven, "
+              + "and build it again: python -m ops.setup.jvm_reader");
     }
     return new Manifest(List.copyOf(tasks), rules, null);
   }
