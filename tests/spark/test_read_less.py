@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import desc
+from pyspark.sql.functions import desc, expr
 
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
@@ -23,7 +23,8 @@ def read(spark: SparkSession, log_dir: Path) -> Read:
     """A query of topic t, which the JVM reads."""
 
     def frame(**options: object) -> DataFrame:
-        given = {"log.dir": str(log_dir), "subscribe": "t", "accelerated": "true"}
+        names = {} if "assign" in options else {"subscribe": "t"}
+        given = {"log.dir": str(log_dir), "accelerated": "true", **names}
         return spark.read.format("mpbroker").options(**given, **options).load()
 
     return frame
@@ -141,6 +142,7 @@ HOW_MUCH_IS_READ = {
     ),
     "select partition, offset from t order by partition, offset limit 3": ([(0, 0), (0, 1), (0, 2)], 2),
     "select offset from t where partition = 0 order by offset desc limit 2": ([(998,), (999,)], 100),
+    "select offset from t order by key desc, partition limit 2": ([(999,), (999,)], 200),
     "select partition, offset from t limit 3": ([(0, 0), (0, 1), (0, 2)], 1),
     "select partition, offset from t limit 3 offset 10": ([(0, 10), (0, 11), (0, 12)], 2),
     "select count(*) from (select * from t where offset % 1000 = 999 limit 7)": ([(2,)], 200),
@@ -188,3 +190,23 @@ def test_the_last_record_before_aborted_ones(read: Read, log_dir: Path, fake_bro
     fake_broker.publish(writer, stable=writer.stable)
     with pytest.raises(PySparkException, match="producer 1 that no"):
         read().selectExpr("max(offset)").collect()
+
+
+def test_partitions_without_records_for_readers(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
+    """Such a partition has no group; without groups SQL wants a row."""
+    for number in range(3):
+        writer = TransactionalWriter(log_dir, "t", number)
+        writer.begin()
+        if number:
+            writer.write(1, 5)
+            writer.abort(1)
+        if number == 2:
+            writer.plain(4)
+        fake_broker.publish(writer, stable=writer.stable, aborted_end=writer.aborted_end)
+    columns = "count(1)", "min(offset)", "max(partition)"
+    for chosen in (columns, columns[1:]):
+        found, alone = read().groupBy("partition"), read(assign='{"t":[0,1]}')
+        assert found.agg(*map(expr, chosen)).collect() == [(2, *(4, 6, 2)[3 - len(chosen) :])]
+        assert alone.selectExpr(*chosen).collect() == [(0, None, None)[3 - len(chosen) :]]
+        assert alone.groupBy("topic").agg(*map(expr, chosen)).collect() == []
+    assert read().select("partition").distinct().collect() == [(2,)]

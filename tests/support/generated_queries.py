@@ -170,7 +170,12 @@ CONDITIONS = (
     *("{}headers is null", "size({}headers) > 1", "array_contains({}headers.key, 'a')"),
     *("exists({}headers, h -> h.value is null)", "{}headers[0].key > 'a'", "{}headers.value[0] = X'FE'"),
     *("{}timestamp >= timestamp_millis(1700000004000)", "unix_millis({}timestamp) < 1700000009000"),
-    *("{}offset in (3, 17, 50, null)", "{}partition <=> 1", "{}topic like 'mi%'", "{}offset + 1 > 40"),
+    *(
+        "{}partition >= 0 and {}offset in (3, 17, 50, null)",
+        "{}partition <=> 1",
+        "{}topic like 'mi%'",
+        "1 + {}offset > 40",
+    ),
     *("{}timestamp > timestamp_millis(1700000004049)", "{}timestamp is not null", "{}offset < 33.5"),
     *("{}timestampType = 0", "false", "coalesce({}headers[0].key, '') = ''"),
 )
