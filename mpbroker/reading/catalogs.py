@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpbroker.reading.errors import FilesUnavailable
+from mpbroker.reading.errors import FilesUnavailable, warn_once
 from mpbroker.reading.local_catalog import LocalCatalog
-from mpbroker.reading.log_dirs import identity_of, warn_once
+from mpbroker.reading.log_dirs import identity_of
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import Catalog
 
@@ -29,7 +29,7 @@ def open_catalog(options: ReadOptions) -> Catalog:
             if not may_ask_brokers:
                 raise
             named = ",".join(options.log_dirs)
-            warn_once(named, f"log.dir {named} cannot be read, brokers are asked instead: {error}")
+            warn_once(f"log.dir {named} cannot be read, brokers are asked instead: {error}", named)
     from mpbroker.reading.remote_catalog import RemoteCatalog
 
     return RemoteCatalog(options)

@@ -1,6 +1,11 @@
-"""Errors of queries that read topics; each text names the problem, its place and the remedy."""
+"""Errors and warnings of queries; each text names the problem, its place and the remedy."""
 
 from __future__ import annotations
+
+import logging
+
+_LOG = logging.getLogger("mpbroker.spark")
+_warned: set[str] = set()
 
 
 class OptionError(ValueError):
@@ -29,3 +34,10 @@ LOSS_ADVICE = (
     "the topic may have been deleted before all the data in the topic was processed. If you don't want your "
     'query to fail on such cases, set the source option "failOnDataLoss" to "false".'
 )
+
+
+def warn_once(text: str, key: str | None = None) -> None:
+    """Log a warning, unless this process has logged one with the same key; the key is by default the text."""
+    if (key or text) not in _warned:
+        _warned.add(key or text)
+        _LOG.warning("%s", text)

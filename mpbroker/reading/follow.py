@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from mpbroker.reading.catalogs import open_catalog
-from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable, warn_once
 from mpbroker.reading.local_catalog import LocalCatalog
-from mpbroker.reading.log_dirs import running_broker, warn_once
+from mpbroker.reading.log_dirs import running_broker
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import Catalog, PartitionBounds, selected
 from mpbroker.reading.remote_catalog import RemoteCatalog
@@ -180,7 +180,7 @@ class LocalFollower:
             self._poll()
         except FilesUnavailable as error:
             # For example, a starting broker has the directory and has not published its partitions yet.
-            warn_once(self._options.log_dirs[0], f"the bounds published before still hold: {error}")
+            warn_once(f"the bounds published before still hold: {error}", self._options.log_dirs[0])
         return self._bounds
 
     def _poll(self) -> None:

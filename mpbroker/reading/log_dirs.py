@@ -9,7 +9,6 @@ locked, though its `mpbroker.json` still names the runtime directory of the orig
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -34,8 +33,6 @@ END_PATIENCE_S: Final = 1.0
 """A plan waits this long for the processes of a killed broker, which may still hold the broker's locks."""
 _POLL_S = 0.05
 _FETCH_INSTEAD = "or give kafka.bootstrap.servers (with readMode auto or remote) to fetch from the broker"
-_LOG = logging.getLogger("mpbroker.spark")
-_warned: set[str] = set()
 
 
 class Identity(NamedTuple):
@@ -236,10 +233,3 @@ def one_that_counts(paths: Sequence[Path]) -> Path:
         listed = ", ".join(map(str, paths))
         raise SourceUnavailable(f"a partition has several directories: {listed}. Move all but one away")
     return marked[0]
-
-
-def warn_once(key: str, text: str) -> None:
-    """Log a warning, unless this process has logged one with the same key, such as a directory."""
-    if key not in _warned:
-        _warned.add(key)
-        _LOG.warning("%s", text)

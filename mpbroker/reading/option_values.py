@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mpbroker.client.config import from_properties
+from mpbroker.client.config import from_properties, known_names
 from mpbroker.client.errors import ClientConfigError
+from mpbroker.config import known
 from mpbroker.protocol.topic_names import TopicPartition
-from mpbroker.reading.errors import OptionError
+from mpbroker.reading.errors import OptionError, warn_once
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*([a-z]+)?")
 _UNITS_US: Final = {
@@ -25,6 +26,23 @@ _UNITS_US: Final = {
     "h": 3_600_000_000,
     "d": 86_400_000_000,
 }
+# Settings of Kafka's consumers and producers that options stand for, or that change no result: how these
+# clients fetch, send, and report.
+_WITHOUT_EFFECT: Final = frozenset(
+    (
+        *("acks", "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter"),
+        *("batch.size", "buffer.memory", "check.crcs", "client.dns.lookup", "client.rack"),
+        *("compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level"),
+        *("default.api.timeout.ms", "enable.idempotence", "enable.metrics.push", "exclude.internal.topics"),
+        *("fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id", "group.instance.id"),
+        *("group.protocol", "heartbeat.interval.ms", "isolation.level", "linger.ms", "max.block.ms"),
+        *("max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records", "max.request.size"),
+        *("metadata.max.idle.ms", "metrics.num.samples", "metrics.recording.level"),
+        *("metrics.sample.window.ms", "partition.assignment.strategy", "partitioner.ignore.keys"),
+        *("partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
+        *("partitioner.class", "retries", "session.timeout.ms", "transaction.timeout.ms"),
+    )
+)
 _WANT_PARTITIONS: Final = 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got '
 _WANT_OFFSETS: Final = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got '
 _WANT_TIMES: Final = (
@@ -94,7 +112,10 @@ def timestamps_ms(text: str, option: str) -> dict[TopicPartition, int]:
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the network client, which begin with `kafka.`, without that prefix."""
+    """Return the options of the network client, which begin with `kafka.`, without that prefix.
+
+    Warns of names that neither this client nor Kafka's clients know.
+    """
     given = {
         key.removeprefix("kafka."): value
         for key, value in options.items()
@@ -104,6 +125,9 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
         _, unknown = from_properties(given)
     except ClientConfigError as error:
         raise OptionError(f"kafka.{error}") from error
+    names = [f"kafka.{name}" for name in (*known_names(), *_WITHOUT_EFFECT)]
+    for name in sorted({f"kafka.{name}" for name in unknown} - set(names)):
+        warn_once(f"option {name} is not known and ignored{known.hint([name], names)}")
     return {key: value for key, value in given.items() if key not in unknown}
 
 

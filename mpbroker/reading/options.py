@@ -8,7 +8,6 @@ begin with `value`. Spark passes options with lower-cased keys. (Spark: KafkaSou
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Final
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.protocol.topic_names import TopicPartition as TopicPartition
 from mpbroker.reading import option_values as values
-from mpbroker.reading.errors import OptionError
+from mpbroker.reading.errors import OptionError, warn_once
 from mpbroker.reading.java_regex import UnsupportedPattern, compile_java
 
 MAX_BYTES_PER_TASK: Final = 128 << 20
@@ -25,7 +24,6 @@ MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 # An unknown option that is at least so like a known one (difflib's ratio) is taken for a typo.
 ALIKE: Final = 0.8
 
-_LOG = logging.getLogger("mpbroker.spark")
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
 # Options as they are written, by their lower-cased form.
 _NAMES = {
@@ -86,7 +84,10 @@ class Subscribe:
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches. The user wrote the pattern in Java's syntax."""
+    """All partitions of the topics in whose names the pattern is found, as by Spark's Kafka source.
+
+    The user wrote the pattern in Java's syntax.
+    """
 
     pattern: re.Pattern[str]
 
@@ -294,19 +295,24 @@ def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
     if not streaming:
         for key in _OF_STREAMS:
             if key in options:
-                _LOG.warning("%s option ignored in batch queries", _shown(key))
+                warn_once(f"{_shown(key)} option ignored in batch queries")
     for key in _OF_GROUPS:
         if key in options:
-            _LOG.warning(
-                "option %s has no meaning here: no consumer group is used. A stream with the option "
-                "commitGroupId commits its progress to a group of that name",
-                _shown(key),
+            warn_once(
+                f"option {_shown(key)} has no meaning here: no consumer group is used. A stream with the "
+                "option commitGroupId commits its progress to a group of that name"
             )
-    known = tuple(_NAMES)
-    ours = {key for key in options if not key.startswith("kafka.")} - set(known)
-    for key in sorted(ours):
+    warn_of_misspelt(options, _NAMES)
+
+
+def warn_of_misspelt(options: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Warn of options whose names resemble a known one; `known` has the names by their lower-cased form.
+
+    Other unknown options may be Spark's. Those of the client are checked with the client's settings.
+    """
+    for key in sorted({key for key in options if not key.startswith("kafka.")} - set(known)):
         for guess in difflib.get_close_matches(key, known, 1, ALIKE):
-            _LOG.warning("option %s is not known and ignored; did you mean %s?", key, _shown(guess))
+            warn_once(f"option {key} is not known and ignored; did you mean {known[guess]}?")
 
 
 def _check_places(read_mode: str, log_dirs: tuple[str, ...], bootstrap: str | None) -> None:

@@ -172,7 +172,7 @@ def selected(catalog: Catalog, options: ReadOptions) -> list[TopicPartition]:
         assert isinstance(strategy, SubscribePattern)
         # As with a consumer's exclude.internal.topics: other names with two underscores are ordinary ones.
         visible = (topic for topic in catalog.topics() if topic not in OWN_TOPICS)
-        topics = [topic for topic in visible if strategy.pattern.fullmatch(topic)]
+        topics = [topic for topic in visible if strategy.pattern.search(topic)]
     return sorted((topic, number) for topic in topics for number in catalog.partitions(topic))
 
 
@@ -184,12 +184,17 @@ def resolve(
     bounds: Mapping[TopicPartition, PartitionBounds],
     options: ReadOptions,
 ) -> dict[TopicPartition, int]:
-    """Return the offset that a limit means in each partition. Raises OptionError, SourceUnavailable."""
+    """Return the offset that a limit means in each partition.
+
+    An offset beyond the end is data loss. Raises DataLoss, OptionError, SourceUnavailable.
+    """
     _check_names(limit, side, wanted)
-    return {
-        one: _edge(bounds[one], offset)
-        for one, offset in _asked_for(catalog, limit, side, bounds, options).items()
-    }
+    found = {}
+    for one, offset in _asked_for(catalog, limit, side, bounds, options).items():
+        found[one] = min(_edge(bounds[one], offset), bounds[one].end)
+        if offset > found[one]:
+            _report_beyond(one, offset, bounds[one], options)
+    return found
 
 
 def _check_names(limit: Limit, side: str, wanted: Sequence[TopicPartition]) -> None:
@@ -262,12 +267,19 @@ def _within(
             f"{earliest}.",
         )
     if max(first, last) > latest:
-        name = "last stable offset" if options.read_committed else "high watermark"
-        report_loss(
-            options.fail_on_data_loss,
-            f"Cannot read up to offset {max(first, last)} of {topic}-{number}: its {name} is {latest}.",
-        )
+        _report_beyond(topic_partition, max(first, last), bounds, options)
     return OffsetRange(topic_partition, max(first, earliest), min(last, latest))
+
+
+def _report_beyond(
+    topic_partition: TopicPartition, offset: int, bounds: PartitionBounds, options: ReadOptions
+) -> None:
+    topic, number = topic_partition
+    name = "last stable offset" if options.read_committed else "high watermark"
+    report_loss(
+        options.fail_on_data_loss,
+        f"Cannot read up to offset {offset} of {topic}-{number}: its {name} is {bounds.end}.",
+    )
 
 
 def _edge(bounds: PartitionBounds, offset: int) -> int:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.reading.columns import Columns
-from mpbroker.reading.errors import FilesUnavailable
-from mpbroker.reading.log_dirs import warn_once
+from mpbroker.reading.errors import FilesUnavailable, warn_once
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import LocalFiles, TaskRange
 from mpbroker.reading.read_local import is_here, read_local
@@ -49,7 +48,7 @@ def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
     except FilesUnavailable as error:
         if not may_fetch:
             raise
-        warn_once(str(log_dir), f"Tasks on this host fetch instead of reading files: {error}")
+        warn_once(f"Tasks on this host fetch instead of reading files: {error}", str(log_dir))
         return False
     if may_fetch:
         return False

@@ -2,7 +2,8 @@
 
 mpbroker adds the options exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-case keys.
 Options that begin with `kafka.` are for the client. `kafka.linger.ms` has no effect, because rows come
-without pauses. (Spark: KafkaSourceProvider, KafkaWriter.)
+without pauses, nor have those of the adaptive partitioner: rows without a key take partitions in turn.
+(Spark: KafkaSourceProvider, KafkaWriter.)
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.errors import ClientConfigError
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.option_values import boolean, client_settings, positive
+from mpbroker.reading.options import warn_of_misspelt
 from mpbroker.records.compression import Codec
 
 CLIENT_ID: Final = "mpbroker-spark"
@@ -25,6 +27,14 @@ BATCH_BYTES: Final = 256 << 10
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 
 _IGNORE_KEYS: Final = "kafka.partitioner.ignore.keys"
+# Partitioners of Kafka's producer. Only Kafka 3 has the first two. Each ignores partitioner.ignore.keys.
+_KAFKAS: Final = (
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner",
+    "org.apache.kafka.clients.producer.UniformStickyPartitioner",
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner",
+)
+# Options as they are written, by their lower-cased form.
+_NAMES: Final = {name.lower(): name for name in ("topic", "exactlyOnce", "sinkId", "sinkBatch")}
 _T = TypeVar("_T")
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _CODECS = {codec.name.lower(): codec for codec in Codec}
@@ -36,10 +46,6 @@ _REFUSED = {
     ),
     "kafka.value.serializer": (
         "Kafka option 'value.serializer' is not supported as values are serialized with ByteArraySerializer."
-    ),
-    "kafka.partitioner.class": (
-        "Kafka option 'partitioner.class' is not supported: the sink runs no Java classes. Put each row's "
-        "partition into the column partition"
     ),
     "kafka.interceptor.classes": (
         "Kafka option 'interceptor.classes' is not supported: the sink runs no Java classes. Change the rows "
@@ -63,6 +69,8 @@ class WriteOptions:
     batch_bytes: int = BATCH_BYTES
     # Keys do not choose partitions.
     ignore_keys: bool = False
+    # Rows without a partition go to a topic's partitions one by one, keys or not.
+    in_turn: bool = False
     exactly_once: bool = False
     sink_id: str = ""
     # For df.write: a name of jobs, and the number of this one. A committed number is not written again.
@@ -89,6 +97,8 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
             "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer: the sink "
             "writes through the broker, also where log.dir is at hand"
         )
+    warn_of_misspelt(options, _NAMES)
+    ignores_keys, in_turn = _partitioner(options)
     exactly_once = boolean(options.get("exactlyonce", "false"), "exactlyOnce")
     sink_id = options.get("sinkid", "").strip()
     acks = _one_of(options, "kafka.acks", "all", _ACKS)
@@ -103,13 +113,30 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         acks=acks,
         codec=_one_of(options, "kafka.compression.type", "none", _CODECS),
         batch_bytes=_positive(options, "kafka.batch.size", BATCH_BYTES),
-        ignore_keys=boolean(options.get(_IGNORE_KEYS, "false"), _IGNORE_KEYS),
+        ignore_keys=ignores_keys,
+        in_turn=in_turn,
         exactly_once=exactly_once,
         sink_id=sink_id,
         sink_batch=_sink_batch(options, exactly_once),
         transaction_timeout_ms=_positive(options, "kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
         client=client_settings(options),
     )
+
+
+def _partitioner(options: Mapping[str, str]) -> tuple[bool, bool]:
+    """Return whether keys are ignored, and whether rows take a topic's partitions in turn.
+
+    Raises OptionError.
+    """
+    name = options.get("kafka.partitioner.class", "").strip()
+    if not name:
+        return boolean(options.get(_IGNORE_KEYS, "false"), _IGNORE_KEYS), False
+    if name not in _KAFKAS:
+        raise OptionError(
+            f"kafka.partitioner.class={name} is not supported: the sink runs no Java classes. Put each row's "
+            f"partition into the column partition, or name one of {', '.join(_KAFKAS)}"
+        )
+    return name != _KAFKAS[0], name == _KAFKAS[2]
 
 
 def _check_exactly_once(exactly_once: bool, sink_id: str, acks: int) -> None:

@@ -6,11 +6,12 @@ import array
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import parse_servers
@@ -63,6 +64,8 @@ class Topics:
         self._cluster = cluster
         self._start = start
         self._numbers: dict[str, int] = {}
+        # For each topic, its partitions one after the other, without end.
+        self._turns: list[Iterator[int]] = []
 
     def number(self, name: str) -> int:
         """Return a topic's number. Look up a new topic, which the broker may create.
@@ -76,8 +79,18 @@ class Topics:
             self.first_targets.append(len(self.targets))
             self.counts.append(count)
             self.keyless.append(self._start % count)
+            self._turns.append(itertools.cycle([(self._start + n) % count for n in range(count)]))
             self.targets += [Target(name, partition) for partition in range(count)]
         return number
+
+    def in_turn(self, numbers: Iterable[int], given: pa.Array | None) -> pa.Array:
+        """Return a partition for each row, whose topic is in `numbers`: the given one, else the topic's next.
+
+        (Kafka: RoundRobinPartitioner.)
+        """
+        turns = self._turns
+        made = pa.array([next(turns[number]) for number in numbers], pa.int32())
+        return made if given is None else pc.coalesce(given, made)
 
     def next_keyless(self) -> None:
         """Choose each topic's next partition for records without a key."""
@@ -183,6 +196,9 @@ class RowWriter:
 
     def _targets(self, columns: dict[str, pa.Array], rows: int) -> memoryview:
         topics = self._topic_numbers(columns)
+        if self._options.in_turn:
+            of_rows = itertools.repeat(0, rows) if topics is None else topics.to_pylist()
+            columns["partition"] = self._topics.in_turn(of_rows, columns.get("partition"))
         targets = memoryview(bytearray(4 * rows)).cast("i")
         bad = assign_targets(
             rows,

@@ -67,7 +67,7 @@ class Source:
             )
         chosen = {
             "subscribe": self.topics,
-            "subscribePattern": self.pattern,
+            "subscribePattern": None if self.pattern is None else _whole(self.pattern),
             "log.dir": self.log_dir,
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
@@ -77,6 +77,12 @@ class Source:
     def parsed(self) -> ReadOptions:
         """Return the options, parsed for a batch query. Raises OptionError."""
         return parse_options(self.options())
+
+
+def _whole(pattern: str) -> str:
+    """Return a pattern that is found in the names that match `pattern` as a whole. Leading flags stay so."""
+    flags, rest = re.fullmatch(r"((?:\(\?[a-zA-Z]+\))?)(.*)", pattern, re.DOTALL).groups()
+    return f"{flags}^(?:{rest})$"
 
 
 def check_sink(options: Mapping[str, str]) -> None:

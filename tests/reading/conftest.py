@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.reading import errors
 from ops.bench.brokers import Broker
 from tests.support.real_brokers import make_broker, served
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fake_broker, fill, log_dir
@@ -25,6 +26,11 @@ class Published(PartitionWriter):
         """Write batches of ten records, and publish them."""
         fill(self, batches, **how)
         self.broker.publish(self)
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_warned", set())
 
 
 @pytest.fixture

@@ -30,8 +30,7 @@ IDS = ("AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB")
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_dirs, "_warned", set())
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_dirs, "START_PATIENCE_S", 0.0)
     monkeypatch.setattr(log_dirs, "END_PATIENCE_S", 0.0)
 

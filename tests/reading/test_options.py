@@ -49,9 +49,14 @@ def test_keys_in_any_case_and_unknown_ones() -> None:
 
 
 def test_a_misspelt_option_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    parse_options(BASE | {"startingOffset": "latest", "path": "x", "columns": "key", "kafka.x": "1"})
+    """Once, and nothing of the options that Spark adds, or that only tune Kafka's clients."""
+    given = {"startingOffset": "latest", "path": "x", "columns": "key", "kafka.max.poll.records": "1"}
+    for _ in range(2):
+        parse_options(BASE | given | {"kafka.x": "1", "kafka.max.poll.record": "1"})
     assert caplog.messages == [
-        "option startingoffset is not known and ignored; did you mean startingOffsets?"
+        "option startingoffset is not known and ignored; did you mean startingOffsets?",
+        "option kafka.max.poll.record is not known and ignored; did you mean kafka.max.poll.records?",
+        "option kafka.x is not known and ignored",
     ]
 
 

@@ -121,6 +121,16 @@ def test_from_the_earliest_on(topics: Topics) -> None:
     assert run.latest() == at(130)
 
 
+def test_a_start_beyond_the_end_is_data_loss(topics: Topics) -> None:
+    beyond = {"subscribePattern": "^t$", "startingOffsets": '{"t":{"0":101}}'}
+    with pytest.raises(DataLoss, match="Cannot read up to offset 101 of t-0: its last stable offset is 100"):
+        stream(topics, **beyond).initial()
+    run = stream(topics, **beyond, failOnDataLoss="false")
+    assert run.initial() == at(100)
+    topics.put(130)
+    assert planned(run, at(100), run.next_end(at(100))) == [("t", 0, 100, 130)]
+
+
 @pytest.mark.parametrize(
     "starting",
     [

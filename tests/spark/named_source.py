@@ -2,8 +2,8 @@
 
 `named_source.py LOG_DIR BOOTSTRAP TOPIC COPIES CHECKPOINT [SETTING=VALUE…]` reads TOPIC as a batch, copies it
 to COPIES as a stream, appends 5 records by a `save()` without a mode, and prints as JSON what it counted and
-who read. `register=before` registers the Python source first, `register=after` after a first read. `mode` is
-that of the `save()`.
+who read; the log has what this package says at INFO. `register=before` registers the Python source first,
+`register=after` after a first read. `mode` is that of the `save()`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ def main() -> None:
     for name, value in settings.items():
         builder = builder.remote(value) if name == "remote" else builder.config(name, value)
     spark = builder.getOrCreate()
+    if "remote" not in settings:
+        log4j = spark._jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel("mpbroker.spark", log4j.Level.INFO)
     if registered == "before":
         register(spark)
     places = {"log.dir": log_dir, "subscribe": topic}

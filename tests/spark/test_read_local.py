@@ -23,6 +23,7 @@ from mpbroker.reading.errors import DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.local_catalog import bound_at
 from mpbroker.records.compression import Codec
 from mpbroker.storage.reader import Bound, SegmentGone
+from spark_integration.jobs.frame import Source
 from spark_integration.source import MpbrokerDataSource
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
 
@@ -164,7 +165,11 @@ def test_choosing_topics(read: Read, log_dir: Path, fake_broker: FakeBroker) -> 
     assert seen(read("a-1, b")) == [("a-1", 0), ("a-1", 1), ("b", 0)]
     assert seen(read(subscribePattern="a-.")) == [("a-1", 0), ("a-1", 1), ("a-2", 0)]
     assert seen(read(subscribePattern=".*")) == [("a-1", 0), ("a-1", 1), ("a-2", 0), ("b", 0)]
-    assert seen(read(subscribePattern="a")) == []
+    # As in Spark's Kafka source the pattern is looked for; jobs have it match the whole name.
+    assert seen(read(subscribePattern="-2")) == [("a-2", 0)]
+    for pattern, whole in (("a-2|b", ["a-2", "b"]), ("a", []), ("(?i)B|a", ["b"])):
+        found = read(subscribePattern=Source(pattern=pattern).options()["subscribePattern"])
+        assert [topic for topic, _ in seen(found)] == whole
     assert seen(read(assign='{"a-1":[1],"b":[0]}')) == [("a-1", 1), ("b", 0)]
     with pytest.raises(SourceUnavailable, match="topic missing is not in the log directory"):
         read("missing")

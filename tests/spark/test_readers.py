@@ -7,10 +7,8 @@ import os
 import random
 import re
 import shutil
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from mpbroker.storage.checkpoints import write_topic_id
 from mpbroker.testing import Broker
 from ops.bench.maven import MissingToolError
 from ops.setup import jvm_reader
-from spark_integration import session
 from spark_integration.jvm import jar
 from spark_integration.jvm.planner import manifest
 from tests.support import generated_queries
@@ -40,10 +37,9 @@ from tests.support.polling import PATIENCE_S
 from tests.support.programs import ran
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
 from tests.support.spark_connector import connector_jars
-from tests.support.spark_jvm import end_jvm
+from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
 
-ROOT = Path(__file__).parents[2]
 READERS = ("python", "jvm")
 BY_JVM = "by its JVM reader"
 # What Spark publishes for programs and data sources.
@@ -62,28 +58,8 @@ Read = Callable[..., DataFrame]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
-    end_jvm()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-        patch.syspath_prepend(str(ROOT))
-        config = {
-            "spark.sql.catalogImplementation": "in-memory",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.sql.session.timeZone": "UTC",
-        }
-        with suppress(MissingToolError):
-            # Its one test says what is missing.
-            config["spark.jars"] = connector_jars()
-        made = session.session("mpbroker tests", "local[2]", config=config, quiet=True)
+    with session_beside_the_connector(tmp_path_factory.mktemp("warehouse")) as made:
         yield made
-        made.stop()
-    # Later sessions of this process are not to have its jar.
-    end_jvm()
 
 
 @pytest.fixture(params=READERS)

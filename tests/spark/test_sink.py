@@ -88,7 +88,7 @@ def test_codecs_and_topic_option(spark: SparkSession, broker: Broker, codec: str
         (
             ["'v' value"],
             {"topic": "t", "kafka.partitioner.class": "x"},
-            "'partitioner.class' is not supported",
+            r"kafka.partitioner.class=x is not supported: .*column partition",
         ),
         (["'v' value"], {"topic": "t", "kafka.partitioner.ignore.keys": "1"}, "is true or false, not '1'"),
         (["'v' value"], {"topic": "t", "kafka.interceptor.classes": "x"}, "'interceptor.classes' is not"),

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from ops.bench.maven import MissingToolError
+from spark_integration import session
+from tests.support.spark_connector import connector_jars
+from tests.support.spark_here import ROOT
 
 
 def end_jvm(within_s: float = 60) -> None:
@@ -16,3 +29,31 @@ def end_jvm(within_s: float = 60) -> None:
     # It ends when its standard input does.
     process.stdin.close()
     process.wait(within_s)
+
+
+@contextmanager
+def session_beside_the_connector(warehouse: Path, **settings: str) -> Iterator[SparkSession]:
+    """A session of a JVM of its own, which has Spark's Kafka connector, too, unless its jars are missing."""
+    end_jvm()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        patch.syspath_prepend(str(ROOT))
+        config = {
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.sql.session.timeZone": "UTC",
+            **settings,
+        }
+        with suppress(MissingToolError):
+            # The tests that need them say what is missing.
+            config["spark.jars"] = connector_jars()
+        made = session.session("mpbroker tests", "local[2]", config=config, quiet=True)
+        yield made
+        made.stop()
+    # Later sessions of this process are not to have its jar.
+    end_jvm()

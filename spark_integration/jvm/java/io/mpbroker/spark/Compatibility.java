@@ -22,6 +22,7 @@ final class Compatibility {
   /** Lists each class with the methods that are used of it. A test compares the classes with the jar's. */
   static final List<Use> USES =
       List.of(
+          new Use("org.apache.spark.SparkConf", "getAllWithPrefix"),
           new Use("org.apache.spark.SparkExecutorInfo", "host"),
           new Use("org.apache.spark.SparkRuntimeException"),
           new Use("org.apache.spark.SparkStatusTracker", "getExecutorInfos"),

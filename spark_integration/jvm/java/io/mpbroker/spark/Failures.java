@@ -27,11 +27,23 @@ final class Failures {
     LOG.warn("{} Continuing without them.", text);
   }
 
-  /** Logs why Python reads in place of the JVM, once per reason and application: each stream clones its session. */
+  /** Logs why Python reads in place of the JVM, once per reason and application. */
   static void reportPython(String reason) {
-    if (REPORTED.add(SparkSession.active().sparkContext().applicationId() + reason)) {
+    if (isNew(reason)) {
       LOG.warn("Python reads, not the faster JVM reader: {}", reason);
     }
+  }
+
+  /** Logs a line that nobody has to act upon, once per application. */
+  static void reportOnce(String text, String subject) {
+    if (isNew(text)) {
+      LOG.info(text, subject);
+    }
+  }
+
+  /** Returns true at the first call with a text, per application: each stream clones its session. */
+  private static boolean isNew(String text) {
+    return REPORTED.add(SparkSession.active().sparkContext().applicationId() + text);
   }
 
   /** Extends a class that PySpark knows, with an error condition whose message is the text alone. */
@@ -68,6 +80,18 @@ final class Failures {
       super(
           "Save mode " + mode + " not allowed for Kafka. Allowed save modes are Append and ErrorIfExists "
               + "(default): a topic is only ever appended to. Write with .mode(\"append\")",
+          null);
+    }
+  }
+
+  /** A read or a write would need a delegation token of Spark's. */
+  static final class TokenRefused extends Failure {
+    TokenRefused(String cluster, String servers) {
+      super(
+          cluster + ".* sets up delegation tokens for " + servers + ", and format(\"mpbroker\") does not use tokens of "
+              + "Spark's. Give the login with the query: kafka.security.protocol, kafka.sasl.mechanism and "
+              + "kafka.sasl.jaas.config (with a token: ScramLoginModule, tokenauth=true). Where none is needed, set "
+              + "kafka.security.protocol=PLAINTEXT",
           null);
     }
   }

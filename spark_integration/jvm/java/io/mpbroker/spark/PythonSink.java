@@ -19,6 +19,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public final class PythonSink implements TableProvider {
   /** Appends the rows to topics. */
   static void append(Dataset<Row> rows, Map<String, String> options) {
+    Cautions.checkLogin(options);
     rows.write().format(PythonSink.class.getName()).mode(SaveMode.Append).options(options).save();
   }
 

@@ -33,6 +33,7 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
   }
 
   static SourceTable of(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    Cautions.checkLogin(properties);
     return new SourceTable((PythonTable) python().getTable(schema, partitioning, properties));
   }
 
@@ -81,6 +82,7 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    Cautions.checkRead(options);
     String ofSession = SparkSession.active().conf().get(SETTING, "true");
     return options.getBoolean(OPTION, Boolean.parseBoolean(ofSession))
         ? new LogScanBuilder(python, options)
