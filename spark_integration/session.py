@@ -89,10 +89,10 @@ def session(
             if accelerated:
                 add_to(found)
             found.conf.set(SWITCH, wanted.get(SWITCH, spelt(accelerated)))
-    from spark_integration.source import MpbrokerDataSource
+    if not isinstance(found, SparkSession) or not _finds_source():
+        from spark_integration.source import MpbrokerDataSource
 
-    # PySpark would find the source itself, but by the JVM's default Python, which a running JVM keeps.
-    found.dataSource.register(MpbrokerDataSource)
+        found.dataSource.register(MpbrokerDataSource)
     return found
 
 
@@ -227,14 +227,26 @@ def _check_running_jvm() -> None:
     """Check that the default Python of a running JVM of Spark finds the source. Raises SparkSetupError."""
     if not _jvm_runs():
         return
-    environ = _jvm().java.lang.System
-    python = environ.getenv("PYSPARK_DRIVER_PYTHON") or environ.getenv("PYSPARK_PYTHON") or "python3"
-    unfit = None if python == sys.executable else why_unfit(python, environ.getenv("PYTHONPATH"))
+    python, path = _jvm_python()
+    unfit = None if python == sys.executable else why_unfit(python, path)
     if unfit is not None:
         raise SparkSetupError(
             f"Spark's JVM was started already, with the Python {python}, but {unfit}. "
             "Use mpbroker.spark.session(), or restart this program with PYSPARK_PYTHON set"
         )
+
+
+def _finds_source() -> bool:
+    """Return whether the JVM finds the source itself: a source that is registered again has Spark warn."""
+    python, path = _jvm_python()
+    return python == sys.executable and with_package(path) == path
+
+
+def _jvm_python() -> tuple[str, str]:
+    """Return the default Python of the running JVM, and its PYTHONPATH, as at its start."""
+    environ = _jvm().java.lang.System
+    python = environ.getenv("PYSPARK_DRIVER_PYTHON") or environ.getenv("PYSPARK_PYTHON") or "python3"
+    return python, environ.getenv("PYTHONPATH") or ""
 
 
 def _jvm() -> Any:

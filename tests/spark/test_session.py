@@ -15,7 +15,7 @@ import pytest
 from mpbroker.spark import SparkSetupError
 from spark_integration import environment, session
 from spark_integration.jvm import jar
-from tests.support.forms import long_only
+from tests.support.forms import each, long_only
 from tests.support.programs import ran
 from tests.support.spark_here import PYTHON_PATH
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill
@@ -84,13 +84,24 @@ spark.stop()
 print(json.dumps(found))
 """
 QUIET = """
+import time
 # Spark puts something in front of these two.
 config |= {"spark.driver.extraJavaOptions": "-Dx=y", "spark.sql.warehouse.dir": log_dir}
-for _ in range(2):
-    spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
-assert count(spark) == 30
+for accelerated in (True, False):
+    spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True, accelerated=accelerated)
+    assert ("by its JVM reader" in read(spark)) == accelerated
+    print(count(spark))
+stream = spark.readStream.format("mpbroker").option("log.dir", log_dir).option("subscribe", "t").load()
+sink = stream.writeStream.format("noop").option("checkpointLocation", sys.argv[2])
+sink.trigger(availableNow=True).start().awaitTermination()
+time.sleep(float(sys.argv[3]))
 spark._jvm.java.lang.System.err.println("said by the JVM")
+spark.sparkContext.setLogLevel("WARN")
+mpbroker.spark.session()
 spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "gone").load().count()
+"""
+NO_JVM = """
+mpbroker.spark.session(master="local[1]", config={"spark.driver.extraJavaOptions": "-Xss1k"}, quiet=True)
 """
 
 
@@ -99,14 +110,20 @@ def without_pysparks() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
 
 
-def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], str]:
-    """What the program printed, and what it said on standard error."""
-    done = ran(
-        [sys.executable, "-c", PROGRAM + program, str(log_dir)],
+def end_of(
+    program: str, log_dir: Path, *arguments: object, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return ran(
+        [sys.executable, "-c", PROGRAM + program, str(log_dir), *map(str, arguments)],
         timeout=300,
         cwd=log_dir,
         env={**without_pysparks(), "PYTHONPATH": PYTHON_PATH, **environ},
     )
+
+
+def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], str]:
+    """What the program printed, and what it said on standard error."""
+    done = end_of(program, log_dir, **environ)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found, done.stderr
@@ -152,11 +169,23 @@ def test_a_builder_is_configured_and_keeps_what_it_has(filled: Path) -> None:
     assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but program {OTHER_PYTHON} does not exist" in said
 
 
-def test_a_quiet_session_says_nothing_and_its_errors_are_whole(filled: Path) -> None:
-    with pytest.raises(
-        AssertionError, match=r"(?s)^said by the JVM\n.*SourceUnavailable: topic gone is not in"
-    ):
-        run(QUIET, filled)
+# Spark ends what it does not need after a minute.
+@each("idle_s", short=[0], long=[90])
+def test_a_quiet_session_says_nothing_and_its_errors_are_whole(
+    filled: Path, tmp_path: Path, idle_s: int
+) -> None:
+    """Neither as it starts, by JVM and by Python, nor when it idles; nor is the source registered twice."""
+    done = end_of(QUIET, filled, tmp_path / "checkpoint", idle_s)
+    assert (done.returncode, done.stdout) == (1, "30\n30\n"), done.stderr
+    said, begin, error = done.stderr.partition("Traceback (most recent call last):\n")
+    assert (said, bool(begin)) == ("said by the JVM\n", True), done.stderr
+    assert re.search(r"(?s)line \d+, in <module>\n.*SourceUnavailable: topic gone is not in", error), error
+
+
+def test_a_quiet_start_that_fails_says_why(filled: Path) -> None:
+    done = end_of(NO_JVM, filled)
+    assert "stack size specified is too small" in done.stdout
+    assert re.match(r"(?s)Error: Could not create the Java .*Traceback .*JAVA_GATEWAY_EXITED", done.stderr)
 
 
 @pytest.mark.parametrize(
