@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mpbroker.protocol.printable import spelt
 from spark_integration.environment import SparkSetupError, check_java, check_packages, why_unfit, with_package
-from spark_integration.jvm.jar import SWITCH, add_to
+from spark_integration.jvm.jar import SWITCH, add_to, jar_path
 from spark_integration.quiet import started_quietly
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "f
 _WORKER_PYTHON: Final = "spark.pyspark.python"
 _DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
 _WORKER_PATH: Final = "spark.executorEnv.PYTHONPATH"
+# Of clusters for which Spark obtains delegation tokens. (Java: Cautions.)
+_CLUSTERS: Final = "spark.kafka.clusters."
 _DAEMON: Final = "spark.python.daemon.module"
 # Spark puts options of its own, or a scheme, in front of the user's value.
 _PREFIXED: Final = (
@@ -88,6 +90,8 @@ def session(
             _end_workers_in_silence(found.sparkContext)
             if accelerated:
                 add_to(found)
+            if not accelerated or jar_path() is None:
+                _warn_of_tokens(found.sparkContext)
             found.conf.set(SWITCH, wanted.get(SWITCH, spelt(accelerated)))
     if not isinstance(found, SparkSession) or not _finds_source():
         from spark_integration.source import MpbrokerDataSource
@@ -202,6 +206,16 @@ def _end_workers_in_silence(context: SparkContext) -> None:
     if _is_local(context.master):
         # What PySpark wraps here is the configuration that the JVM uses, not a copy.
         context._conf.set(_DAEMON, "pyspark_mpbroker.daemon")
+
+
+def _warn_of_tokens(context: SparkContext) -> None:
+    """Warn of delegation tokens that Spark obtains. With the jar, queries that need them are refused."""
+    if any(name.startswith(_CLUSTERS) for name, _ in context.getConf().getAll()):
+        _LOG.warning(
+            "%s* sets up delegation tokens, which format('mpbroker') does not use: give each query its "
+            "login, kafka.security.protocol, kafka.sasl.mechanism and kafka.sasl.jaas.config",
+            _CLUSTERS,
+        )
 
 
 def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:

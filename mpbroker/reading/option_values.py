@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mpbroker.client.config import from_properties, known_names
 from mpbroker.client.errors import ClientConfigError
-from mpbroker.config import known
 from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.reading.errors import OptionError, warn_once
 
+# An unknown option that is at least so like a known one (difflib's ratio) is taken for a typo.
+_ALIKE: Final = 0.8
+_CLIENT: Final = "kafka."
 _DURATION: Final = re.compile(r"([0-9]+)\s*([a-z]+)?")
 _UNITS_US: Final = {
     "us": 1,
@@ -117,18 +120,33 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
     Warns of names that neither this client nor Kafka's clients know.
     """
     given = {
-        key.removeprefix("kafka."): value
+        key.removeprefix(_CLIENT): value
         for key, value in options.items()
-        if key.startswith("kafka.") and key != "kafka.bootstrap.servers"
+        if key.startswith(_CLIENT) and key != "kafka.bootstrap.servers"
     }
     try:
         _, unknown = from_properties(given)
     except ClientConfigError as error:
         raise OptionError(f"kafka.{error}") from error
-    names = [f"kafka.{name}" for name in (*known_names(), *_WITHOUT_EFFECT)]
-    for name in sorted({f"kafka.{name}" for name in unknown} - set(names)):
-        warn_once(f"option {name} is not known and ignored{known.hint([name], names)}")
+    names = {name: name for one in (*known_names(), *_WITHOUT_EFFECT) if (name := f"{_CLIENT}{one}")}
+    _warn_of({f"{_CLIENT}{name}" for name in unknown}, names, if_alike=False)
     return {key: value for key, value in given.items() if key not in unknown}
+
+
+def warn_of_unknown(options: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Warn of options that resemble a known one; `known` has the names by their lower-cased form.
+
+    Other unknown options may be Spark's. `client_settings` warns of those of the client.
+    """
+    _warn_of((name for name in options if not name.startswith(_CLIENT)), known, if_alike=True)
+
+
+def _warn_of(given: Iterable[str], known: Mapping[str, str], *, if_alike: bool) -> None:
+    for name in sorted(set(given) - set(known)):
+        alike = difflib.get_close_matches(name, known, 1, _ALIKE)
+        if alike or not if_alike:
+            hint = f"; did you mean {known[alike[0]]}?" if alike else ""
+            warn_once(f"option {name} is not known and ignored{hint}")
 
 
 def listed(found: Mapping[TopicPartition, int] | set[TopicPartition]) -> str:

@@ -7,7 +7,6 @@ begin with `value`. Spark passes options with lower-cased keys. (Spark: KafkaSou
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,6 @@ from mpbroker.reading.java_regex import UnsupportedPattern, compile_java
 
 MAX_BYTES_PER_TASK: Final = 128 << 20
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
-# An unknown option that is at least so like a known one (difflib's ratio) is taken for a typo.
-ALIKE: Final = 0.8
 
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
 # Options as they are written, by their lower-cased form.
@@ -302,17 +299,7 @@ def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
                 f"option {_shown(key)} has no meaning here: no consumer group is used. A stream with the "
                 "option commitGroupId commits its progress to a group of that name"
             )
-    warn_of_misspelt(options, _NAMES)
-
-
-def warn_of_misspelt(options: Mapping[str, str], known: Mapping[str, str]) -> None:
-    """Warn of options whose names resemble a known one; `known` has the names by their lower-cased form.
-
-    Other unknown options may be Spark's. Those of the client are checked with the client's settings.
-    """
-    for key in sorted({key for key in options if not key.startswith("kafka.")} - set(known)):
-        for guess in difflib.get_close_matches(key, known, 1, ALIKE):
-            warn_once(f"option {key} is not known and ignored; did you mean {known[guess]}?")
+    values.warn_of_unknown(options, _NAMES)
 
 
 def _check_places(read_mode: str, log_dirs: tuple[str, ...], bootstrap: str | None) -> None:

@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.errors import ClientConfigError
 from mpbroker.reading.errors import OptionError
-from mpbroker.reading.option_values import boolean, client_settings, positive
-from mpbroker.reading.options import warn_of_misspelt
+from mpbroker.reading.option_values import boolean, client_settings, positive, warn_of_unknown
 from mpbroker.records.compression import Codec
 
 CLIENT_ID: Final = "mpbroker-spark"
@@ -97,7 +96,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
             "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer: the sink "
             "writes through the broker, also where log.dir is at hand"
         )
-    warn_of_misspelt(options, _NAMES)
+    warn_of_unknown(options, _NAMES)
     ignores_keys, in_turn = _partitioner(options)
     exactly_once = boolean(options.get("exactlyonce", "false"), "exactlyOnce")
     sink_id = options.get("sinkid", "").strip()

@@ -91,6 +91,32 @@ CLOSING = """
   surrogate that is encoded as a character of its own becomes three U+FFFD; Java makes one of it.
 * A response names at most 100 refused records of a batch, with the number of all; Kafka names each.
 * [NETWORK](NETWORK.md) has the differences of the network layer.
+
+## Where `format("mpbroker")` differs from Spark's Kafka source on purpose
+
+A program changes the format and keeps its options: `tests/spark/test_options.py` compares each with Spark's
+connector.
+
+* `kafka.isolation.level` is `read_committed` unless it is given, since records of aborted transactions are
+  none; the connector reads them. A line at INFO says so, once per application.
+* `maxRecordsPerPartition` bounds the tasks of batches, too; the connector obeys it in streams only.
+* `endingTimestamp` is refused in a stream, like the other ends; the connector ignores it.
+* An end beyond the log's end fails at once; the connector waits for `kafkaConsumer.pollTimeoutMs`.
+* No consumer group is joined: `kafka.group.id` and `groupIdPrefix` get a warning, and `commitGroupId` reports
+  the lag.
+* Java classes do not run: `kafka.interceptor.classes` of the sink is refused, and so is a
+  `kafka.partitioner.class` other than Kafka's `DefaultPartitioner`, `UniformStickyPartitioner` and
+  `RoundRobinPartitioner`.
+* Rows without a key take a topic's partitions in turn, whatever the settings of the adaptive partitioner.
+* The sink writes the column `timestamp`; the connector ignores it.
+* `kafka.transactional.id` is refused before anything is written: `exactlyOnce` names the transactions.
+* A login comes with the query's options, from `kafka.sasl.jaas.config`, not from a JAAS file of the JVM.
+  Delegation tokens that `spark.kafka.clusters.*` sets up are refused, unless `kafka.security.protocol` is
+  given. Without the JVM reader's jar `session()` warns of them: Python does not see Spark's settings later.
+* `spark.kafka.consumer.cache.*`, `spark.kafka.producer.cache.*` and
+  `spark.sql.streaming.kafka.useDeprecatedOffsetFetching` have no effect: tasks keep connections, not
+  consumers.
+* An unknown `kafka.…` name gets a warning; so does a misspelt option.
 """
 
 

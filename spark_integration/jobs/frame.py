@@ -80,9 +80,8 @@ class Source:
 
 
 def _whole(pattern: str) -> str:
-    """Return a pattern that is found in the names that match `pattern` as a whole. Leading flags stay so."""
-    flags, rest = re.fullmatch(r"((?:\(\?[a-zA-Z]+\))?)(.*)", pattern, re.DOTALL).groups()
-    return f"{flags}^(?:{rest})$"
+    """Return a pattern that is found in the names that match `pattern` as a whole. Flags stay in front."""
+    return re.sub(r"(?s)\A((?:\(\?[a-zA-Z]+\))*)(.*)\Z", r"\1^(?:\2)$", pattern)
 
 
 def check_sink(options: Mapping[str, str]) -> None:

@@ -91,6 +91,8 @@ for accelerated in (True, False):
     spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True, accelerated=accelerated)
     assert ("by its JVM reader" in read(spark)) == accelerated
     print(count(spark))
+spark.sparkContext._conf.set("spark.kafka.clusters.c.auth.bootstrap.servers", "127.0.0.1:1")
+mpbroker.spark.session(accelerated=False)
 stream = spark.readStream.format("mpbroker").option("log.dir", log_dir).option("subscribe", "t").load()
 sink = stream.writeStream.format("noop").option("checkpointLocation", sys.argv[2])
 sink.trigger(availableNow=True).start().awaitTermination()
@@ -178,6 +180,8 @@ def test_a_quiet_session_says_nothing_and_its_errors_are_whole(
     done = end_of(QUIET, filled, tmp_path / "checkpoint", idle_s)
     assert (done.returncode, done.stdout) == (1, "30\n30\n"), done.stderr
     said, begin, error = done.stderr.partition("Traceback (most recent call last):\n")
+    tokens, _, said = said.partition("\n")
+    assert tokens.startswith("spark.kafka.clusters.* sets up delegation tokens")
     assert (said, bool(begin)) == ("said by the JVM\n", True), done.stderr
     assert re.search(r"(?s)line \d+, in <module>\n.*SourceUnavailable: topic gone is not in", error), error
 
