@@ -70,6 +70,7 @@ message Order {
   google.protobuf.Timestamp at = 3;
   optional bytes raw = 4;
   oneof either { string text = 5; uint64 number = 6; }
+  bool is_paid = 7;
 }
 """
 MONEY = 'syntax = "proto3"; package common; message Money { string currency = 1; int64 units = 2; }'
@@ -192,6 +193,7 @@ def test_protobuf_goes_both_ways(
         "at": "2024-05-01T12:30:00Z",
         "raw": "AA==",
         "number": str(1 << 63),
+        "is_paid": False,
     }
     data = theirs(value, IN_VALUE)
     assert data is not None
@@ -224,6 +226,9 @@ def test_json_schema_goes_both_ways(registry: SchemaRegistry, client: SchemaRegi
     encoder = Encoder(open_schemas(registry.url).by_subject("orders-value", "latest"))
     ours = encoder.encode(json.dumps(value).encode())
     assert JSONDeserializer(schema, schema_registry_client=client)(ours, IN_VALUE) == value
+    found = Decoder(open_schemas(registry.url)).shown(ours[:5] + json.dumps(value, indent=2).encode())
+    assert found is not None
+    assert found.json == b'{"id":7,"place":{"zip":"8000"}}'
     for wrong, said in (({"id": "7"}, r"\$.id: '7' is not of type"), ({"id": 1, "place": {"zip": 1}}, "zip")):
         with pytest.raises(ValueError, match=said):
             encoder.encode(json.dumps(wrong).encode())

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -171,6 +172,34 @@ def test_a_key_that_is_no_struct_and_data_alone_go_round(
     assert [bytes(row.plain) for row in framed.limit(1).collect()] == [b"\2k"]
 
 
+def test_a_directory_has_no_schema_with_the_id_zero(tmp_path: Path) -> None:
+    """What is found by its subject has no id there."""
+    (tmp_path / "s.json").write_text(json.dumps(JSON_ORDER))
+    decoding = json_decoding(Subject(str(tmp_path), "s"), None, Mode.PERMISSIVE)
+    (row,) = decoding.decode(pa.array([framing.prefix(0) + b"{}"], pa.binary())).to_pylist()
+    assert "0.json does not exist" in row[CORRUPT]["error"]
+    with pytest.raises(OptionError, match="s has no id to frame values with"):
+        encoding(Kind.JSON, Subject(str(tmp_path), "s"), None, None, auto_register=False)
+
+
+def test_a_worker_asks_once_for_each_id(spark: SparkSession, registry: SchemaRegistry) -> None:
+    """Of several versions in one batch; that of the columns came with the query."""
+    kinds = ("int", "float", "long", "double")
+    numbers = [registry.add("numbers-value", one)["id"] for one in kinds]
+    data = [
+        (bytearray(framing.prefix(one) + b"\0" * size),)
+        for one, size in zip(numbers, (1, 4, 1, 8), strict=True)
+    ]
+    frame = spark.createDataFrame(data * 50, "value binary").coalesce(1)
+    place = {"registry": registry.url, "subject": "numbers-value"}
+    read = frame.select(from_avro("value", **place, mode="FAILFAST").alias("v"))
+    assert {row["value"] for row in rows(read)} == {0.0}
+    *others, own = numbers
+    latest = "GET /subjects/numbers-value/versions/latest"
+    assert registry.asked == [latest, *(f"GET /schemas/ids/{one}" for one in others)]
+    assert own == max(numbers)
+
+
 def test_a_schema_that_is_not_to_be_registered_must_be_there(registry: SchemaRegistry) -> None:
     place = Subject(registry.url, "orders-value")
     text = json.dumps(ORDER)
@@ -194,7 +223,8 @@ def test_a_row_that_does_not_fit_ends_the_query() -> None:
     def encode(schema: Any, row: Any, kind: Any) -> None:
         Encoding(Schema(Kind.AVRO, json.dumps(schema), id=1)).encode(pa.array([row], kind))
 
-    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    either = {"name": "u", "type": ["null", "string", "long"], "default": None}
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, either]}
     a, b = pa.field("a", pa.int64()), pa.field("b", pa.int64())
     for kind, row, said in (
         (pa.struct([a, b]), {"a": 1, "b": 2}, "R has no field b"),
@@ -202,6 +232,7 @@ def test_a_row_that_does_not_fit_ends_the_query() -> None:
         (pa.struct([a]), {"a": None}, "Expected `int`, got `null`"),
         (pa.struct([a]), {"a": 1 << 40}, "2147483647"),
         (pa.struct([pa.field("a", pa.bool_())]), {"a": True}, "got `bool`"),
+        (pa.struct([pa.field("u", pa.struct([a, b]))]), {"u": {"a": 1, "b": None}}, "Expected"),
     ):
         with pytest.raises(ValueError, match=f"does not fit the AVRO schema: .*({said})"):
             encode(record, row, kind)

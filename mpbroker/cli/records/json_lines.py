@@ -89,15 +89,15 @@ def render(
 
 
 def parse(line: bytes, number: int, now_ms: int, encoders: Encoders = NO_SCHEMAS) -> Parsed:
-    """Return the record of a line. The line's topic, offset and schemas are ignored.
+    """Return the record of a line. The line's topic and offset are ignored, and which schemas it names.
 
     `number`: the line number, for errors. `now_ms`: the timestamp for a line without one. Raises CliError.
     """
     try:
         has = {"has_key_schema": encoders.key is not None, "has_value_schema": encoders.value is not None}
         found = _decoder(**has).decode(line)
-        key = _bytes("key", found.key, found.key_base64, encoders.key)
-        value = _bytes("value", found.value, found.value_base64, encoders.value)
+        key = _bytes("key", found.key, found.key_base64, found.key_schema, encoders.key)
+        value = _bytes("value", found.value, found.value_base64, found.value_schema, encoders.value)
     except (msgspec.DecodeError, ValueError) as error:
         raise CliError(f"line {number:,}: {error}", USAGE_ERROR) from error
     if value is UNSET:
@@ -112,11 +112,20 @@ def parse(line: bytes, number: int, now_ms: int, encoders: Encoders = NO_SCHEMAS
 
 
 def _bytes(
-    name: str, text: str | msgspec.Raw | UnsetType | None, base64: bytes | UnsetType, encoder: Encoder | None
+    name: str,
+    text: str | msgspec.Raw | UnsetType | None,
+    base64: bytes | UnsetType,
+    schema: object,
+    encoder: Encoder | None,
 ) -> bytes | UnsetType | None:
     if base64 is UNSET:
         if isinstance(text, msgspec.Raw) and encoder is not None:
-            return None if bytes(text) == b"null" else encoder.encode(bytes(text))
+            # With a schema beside it, null is a value.
+            return None if schema is None and bytes(text) == b"null" else encoder.encode(bytes(text))
+        if schema is not None:
+            raise ValueError(
+                f"its {name} was decoded with a schema: --{name}-subject or --{name}-schema-id encodes it"
+            )
         return text.encode() if isinstance(text, str) else text
     if text is not UNSET:
         raise ValueError(f"it has both {name} and {name}_base64")

@@ -70,8 +70,26 @@ def test_lines_are_encoded_and_go_round(
     cli.produce(mpbroker_topic, copied, "--json", *by_id)
     again = cli("consume", mpbroker_topic, *EVERYTHING, "-f", "%k|%v|%S\\n").out.splitlines()
     assert again == printed * 2
+    said = cli.produce(mpbroker_topic, copied[:1], "--json", "--value-schema-id", str(number), code=2).err
+    assert "line 1: its key was decoded with a schema: --key-subject or --key-schema-id" in said
     raw = cli("consume", mpbroker_topic, *EVERYTHING, "-n", "1", "--json", "--schema-registry", "/").json
     assert raw["key"] == "\0\0\0\0\2\2a"
+
+
+def test_a_null_that_has_a_schema_is_no_tombstone(
+    cli: OwnCli, mpbroker_topic: str, registry: SchemaRegistry
+) -> None:
+    registry.add("maybe-value", ["null", "int"])
+    flags = ("--schema-registry", registry.url)
+    lines = ['{"value": null}', '{"value": null, "value_schema": {"id": 1}}', '{"value": 5}']
+    cli.produce(mpbroker_topic, lines, "--json", *flags, "--value-subject", "maybe-value")
+    printed = cli("consume", mpbroker_topic, *EVERYTHING, "--json", *flags).out.splitlines()
+    found = [json.loads(line) for line in printed]
+    assert [(one["value"], "value_schema" in one) for one in found] == [
+        (None, False),
+        (None, True),
+        (5, True),
+    ]
 
 
 def test_a_message_of_protobuf_may_be_chosen(
