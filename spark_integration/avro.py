@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from mpbroker.registry import framing
 from mpbroker.registry.avro import INT, LEAVES, LONG, Reader, Values, name_of, parsed, reader, writer
 from mpbroker.registry.schemas import Convert, Kind, SchemaError, SchemaId, Schemas
-from spark_integration.values import unless_null
+from spark_integration.values import TypeCount, unless_null
 
 WHOLE_VALUE: Final = "value"
 """The only field of the result unless the schema is a record."""
@@ -84,6 +84,7 @@ class AvroType:
         self.parsed = parsed(schema)
         self._names: dict[str, Any] = {}
         self._open: set[str] = set()
+        self._count = TypeCount()
         spark, convert = self._of(self.parsed)
         if not isinstance(spark, StructType) or isinstance(self.parsed, list):
             whole = StructType([StructField(WHOLE_VALUE, spark)])
@@ -93,6 +94,7 @@ class AvroType:
             self.spark, self.convert = spark, convert
 
     def _of(self, schema: Any) -> tuple[DataType, Convert | None]:
+        self._count.add()
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):

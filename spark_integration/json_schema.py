@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from mpbroker.registry import framing
 from mpbroker.registry.json_schema import checker, document
 from mpbroker.registry.schemas import Convert, Kind, Schema, SchemaError, SchemaId, Schemas
-from spark_integration.values import converter, of_text
+from spark_integration.values import TypeCount, converter, of_text
 
 WHOLE_VALUE: Final = "value"
 _TYPES: Final[Mapping[str, DataType]] = {
@@ -58,9 +58,11 @@ class _Types:
 
     def __init__(self, others: Mapping[str, Any]) -> None:
         self._others = others
+        self._count = TypeCount()
 
     def of(self, part: Any, inside: Any, within: tuple[str, ...]) -> DataType:
         """Map a part of the document `inside`; `within` has the references that led to it."""
+        self._count.add()
         if not isinstance(part, dict):
             return StringType()
         if isinstance(reference := part.get("$ref"), str):

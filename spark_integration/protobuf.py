@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from mpbroker.registry import framing
 from mpbroker.registry.protobuf import messages_of, new, read, write
 from mpbroker.registry.schemas import Convert, Kind, Schema, SchemaError, SchemaId, Schemas
+from spark_integration.values import TypeCount
 
 _F = FieldDescriptor
 # Unsigned numbers get a type that has all of them.
@@ -63,12 +64,15 @@ class MessageType:
     are text, a number without a name too. Timestamps and durations are Spark's own, wrappers what they wrap.
     """
 
-    def __init__(self, descriptor: Descriptor, within: tuple[str, ...] = ()) -> None:
-        """Map a message. Raises SchemaError."""
+    def __init__(
+        self, descriptor: Descriptor, within: tuple[str, ...] = (), count: TypeCount | None = None
+    ) -> None:
+        """Map a message. `within`: the messages around it. Raises SchemaError."""
+        count = TypeCount() if count is None else count
         name = descriptor.full_name
         if name in within:
             raise SchemaError(f"Protobuf schema: {name} contains itself; Spark has no such types")
-        fields = {field.name: _Field(field, (*within, name)) for field in descriptor.fields}
+        fields = {field.name: _Field(field, (*within, name), count) for field in descriptor.fields}
         self.spark = StructType([StructField(name, field.spark) for name, field in fields.items()])
         self._fields = fields
         self._name = name
@@ -89,7 +93,7 @@ class MessageType:
 class _Field:
     """A field: its type, and the conversions of its value."""
 
-    def __init__(self, field: FieldDescriptor, within: tuple[str, ...]) -> None:
+    def __init__(self, field: FieldDescriptor, within: tuple[str, ...], count: TypeCount) -> None:
         self._name = field.name
         self._has_presence = field.has_presence
         entry = field.message_type
@@ -97,10 +101,10 @@ class _Field:
         self._is_repeated = field.is_repeated
         if entry is not None and self._is_map:
             key, value = (entry.fields_by_name[name] for name in ("key", "value"))
-            self._key, self._one = _Value(key, within), _Value(value, within)
+            self._key, self._one = _Value(key, within, count), _Value(value, within, count)
             self.spark: DataType = MapType(self._key.spark, self._one.spark)
         else:
-            self._one = _Value(field, within)
+            self._one = _Value(field, within, count)
             self.spark = ArrayType(self._one.spark) if self._is_repeated else self._one.spark
 
     def get(self, message: Any) -> Any:
@@ -138,12 +142,13 @@ class _Field:
 class _Value:
     """One value of a field: its type, `of` to Spark, `back` from Spark or, for a message, `fill`."""
 
-    def __init__(self, field: FieldDescriptor, within: tuple[str, ...]) -> None:
+    def __init__(self, field: FieldDescriptor, within: tuple[str, ...], count: TypeCount) -> None:
+        count.add()
         self.fill: Callable[[Any, Any], None] | None = None
         self.of: Convert = _same
         self.back: Convert = _same
         if field.message_type is not None:
-            self._of_message(field.message_type, within)
+            self._of_message(field.message_type, within, count)
             return
         self.spark = _SCALARS[field.type]
         if field.enum_type is not None:
@@ -153,7 +158,7 @@ class _Value:
         elif isinstance(self.spark, DecimalType):
             self.of, self.back = Decimal, int
 
-    def _of_message(self, descriptor: Descriptor, within: tuple[str, ...]) -> None:
+    def _of_message(self, descriptor: Descriptor, within: tuple[str, ...], count: TypeCount) -> None:
         name = descriptor.full_name.removeprefix(_PACKAGE)
         is_known = descriptor.full_name.startswith(_PACKAGE)
         if is_known and name == "Timestamp":
@@ -169,12 +174,12 @@ class _Value:
             self.of = lambda message: json_format.MessageToJson(message, indent=None, ensure_ascii=False)
             self.fill = _parse
         elif is_known and name in _WRAPPERS:
-            inner = _Value(descriptor.fields_by_name["value"], within)
+            inner = _Value(descriptor.fields_by_name["value"], within, count)
             self.spark = inner.spark
             self.of = lambda message: inner.of(message.value)
             self.fill = lambda message, value: setattr(message, "value", inner.back(value))
         else:
-            known = MessageType(descriptor, within)
+            known = MessageType(descriptor, within, count)
             self.spark, self.of, self.fill = known.spark, known.row, known.fill
 
 

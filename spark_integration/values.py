@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from mpbroker.registry.schemas import UNREADABLE, Convert
+from mpbroker.registry.schemas import UNREADABLE, Convert, SchemaError
 
 CORRUPT: Final = "_corrupt"
 """The field that a permissive decoder adds: null for a good record, else the error and the bytes."""
@@ -18,8 +18,22 @@ CORRUPT: Final = "_corrupt"
 CORRUPT_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("data", pa.binary())])
 
 _SHOWN_BYTES = 24
+TYPES_MAX: Final = 20_000
 # Arrow makes nulls of missing fields; below a null struct it would leave zeros.
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
+
+
+class TypeCount:
+    """Counts the types that a schema becomes: each mention of a record is one more, and theirs within it."""
+
+    def __init__(self) -> None:
+        self._left = TYPES_MAX
+
+    def add(self) -> None:
+        """Count a type. Raises SchemaError if there are too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise SchemaError(f"the schema becomes more than {TYPES_MAX:,} types of Spark's")
 
 
 class Mode(StrEnum):

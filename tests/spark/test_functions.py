@@ -27,7 +27,7 @@ from mpbroker.spark.functions import (
     to_json_schema,
     to_protobuf,
 )
-from spark_integration.decoding import Encoding, Subject, encoding, json_decoding, protobuf_decoding
+from spark_integration.decoding import Encoding, Subject, checked, encoding, json_decoding, protobuf_decoding
 from spark_integration.values import CORRUPT, Mode
 from tests.support.schema_registry import SchemaRegistry, serving
 
@@ -314,6 +314,46 @@ def test_protobuf_schemas_that_spark_cannot_have_are_named(
     registry.add("s", f'syntax = "proto3"; {text}', "PROTOBUF")
     with pytest.raises(OptionError, match=said):
         protobuf_decoding(Subject(registry.url, "s"), None, Mode.PERMISSIVE)
+
+
+LEVELS = 30
+DEEP_AVRO = [
+    {"type": "record", "name": f"R{level}", "fields": [
+        {"name": name, "type": f"R{level - 1}" if level else "int"} for name in ("a", "b")]}
+    for level in range(LEVELS)
+]  # fmt: skip
+DEEP_PROTO = "message M0 { int32 a = 1; } " + " ".join(
+    f"message M{level} {{ M{level - 1} a = 1; M{level - 1} b = 2; }}" for level in range(1, LEVELS)
+)
+DEEP_JSON = {
+    "$ref": f"#/definitions/D{LEVELS - 1}",
+    "definitions": {
+        f"D{level}": {
+            "type": "object",
+            "properties": {name: {"$ref": f"#/definitions/D{level - 1}"} if level else {} for name in "ab"},
+        }
+        for level in range(LEVELS)
+    },
+}
+
+
+def test_a_short_schema_with_billions_of_columns_is_refused(registry: SchemaRegistry) -> None:
+    """Each record has the one before it twice."""
+    avro, *others = DEEP_AVRO
+    for one in others:
+        # The first mention defines it, the second is its name.
+        one["fields"][0]["type"] = avro
+        avro = one
+    registry.gives_descriptors = False
+    registry.add("p", f'syntax = "proto3"; {DEEP_PROTO}', "PROTOBUF")
+    registry.add("j", DEEP_JSON, "JSON")
+    for refused in (
+        lambda: checked(Encoding(Schema(Kind.AVRO, json.dumps(avro)))),
+        lambda: protobuf_decoding(Subject(registry.url, "p"), f"M{LEVELS - 1}", Mode.PERMISSIVE),
+        lambda: json_decoding(Subject(registry.url, "j"), None, Mode.PERMISSIVE),
+    ):
+        with pytest.raises(OptionError, match="becomes more than 20,000 types"):
+            refused()
 
 
 def test_rows_that_are_no_message_are_refused() -> None:
