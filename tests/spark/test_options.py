@@ -109,9 +109,10 @@ def fill(broker: SecureBroker) -> None:
         for topic in ("cut", "tx", "u"):
             producer.produce(topic, b"v%d" % number, b"k", partition=0, timestamp=AT + number)
     assert producer.flush(PATIENCE_S) == 0
-    transactional = Producer({**common, "transactional.id": "one"})
+    forever = {"transactional.id": "one", "transaction.timeout.ms": 600_000}
+    transactional = Producer({**common, **forever})
     transactional.init_transactions(PATIENCE_S)
-    for end in (transactional.commit_transaction, transactional.abort_transaction):
+    for end in (transactional.commit_transaction, transactional.abort_transaction, lambda _: None):
         transactional.begin_transaction()
         transactional.produce("tx", b"in a transaction", partition=0, timestamp=AT)
         transactional.flush(PATIENCE_S)
@@ -310,8 +311,11 @@ def streamed(spark: SparkSession, source: str, options: Mapping[str, str], place
         .start()
     )
     assert query.awaitTermination(PATIENCE_S)
-    batches = [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
-    return rows_of(spark.table(query.name)), batches
+    return rows_of(spark.table(query.name)), batches_of(query)
+
+
+def batches_of(query: StreamingQuery) -> list[int]:
+    return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -345,10 +349,10 @@ def test_records_wait_in_a_running_query(
     for added, known in ((0, (4, 4)), (5, (4, 9)), (5, (14, 14))):
         produce(added)
         until(lambda known=known: (read(patient), read(hasty)) == known, f"{known} records are read")
-    batches = [one["numInputRows"] for one in patient.recentProgress if one["numInputRows"]]
+    until(lambda: sum(batches_of(patient)) == 14, "the last batch is reported")
     for query in queries:
         query.stop()
-    assert batches == [4, 10]
+    assert batches_of(patient) == [4, 10]
 
 
 def test_the_isolation_level_is_not_that_of_the_connector(spark: SparkSession, broker: SecureBroker) -> None:

@@ -42,7 +42,7 @@ final class Failures {
     }
   }
 
-  /** Logs a line that nobody has to act upon, once per application. */
+  /** Logs a line at INFO, once per application. */
   static void reportOnce(String text, String subject) {
     if (isNew(text)) {
       LOG.info(text, subject);
