@@ -15,6 +15,9 @@ from mpbroker.client.errors import ClientConfigError
 from mpbroker.protocol.topic_names import TopicPartition
 from mpbroker.reading.errors import OptionError
 
+# The JVM reader sets this option. (Java: Logins.)
+RELAY: Final = "mpbroker.relay"
+
 _DURATION: Final = re.compile(r"([0-9]+)\s*([a-z]+)?")
 _UNITS_US: Final = {
     "us": 1,
@@ -100,6 +103,8 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
         for key, value in options.items()
         if key.startswith("kafka.") and key != "kafka.bootstrap.servers"
     }
+    if RELAY in options:
+        return given
     try:
         _, unknown = from_properties(given)
     except ClientConfigError as error:
