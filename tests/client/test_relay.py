@@ -58,7 +58,7 @@ def test_an_error_is_a_failed_login(ends: tuple[RelayTransport, socket.socket]) 
     theirs.send(b"\0\0\0\x05no K")
     assert not transport.handshake()
     theirs.send(b"D")
-    with pytest.raises(AuthenticationFailed, match="^no KD$"):
+    with pytest.raises(AuthenticationFailed, match=r"^no KD$"):
         transport.handshake()
 
 

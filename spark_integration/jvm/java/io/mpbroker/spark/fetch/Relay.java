@@ -72,14 +72,19 @@ public final class Relay implements Closeable {
   }
 
   private static void accept(ServerSocketChannel listener) {
-    while (true) {
-      try {
+    try (listener) {
+      while (true) {
         Relay relay = new Relay(listener.accept());
         start("mpbroker-relay-connection", relay::serve);
-      } catch (IOException error) {
-        throw new java.io.UncheckedIOException(error);
       }
+    } catch (IOException error) {
+      // Descriptors have run out, for example. The next query listens again.
+      forget();
     }
+  }
+
+  private static synchronized void forget() {
+    path = null;
   }
 
   private static void start(String name, Runnable work) {
