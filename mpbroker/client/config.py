@@ -67,6 +67,9 @@ class ClientConfig(msgspec.Struct, frozen=True):
     ssl_endpoint_identification_algorithm: str = "https"
     ssl_enabled_protocols: tuple[str, ...] = TLS_VERSIONS
     ssl_cipher_suites: tuple[str, ...] = ()
+    # The Unix socket of a relay that logs in by its own client, and the settings for that client (`relay`).
+    relay: str = ""
+    relay_settings: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         """Return a text without the secrets."""

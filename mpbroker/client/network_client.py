@@ -71,6 +71,8 @@ class NetworkClient:
         self._choose = choose
         with_sockets = any(host.startswith(UNIX) for host, _ in servers)
         self._resolve = resolve_host or partial(resolve, with_sockets=with_sockets)
+        if config.relay:
+            self._resolve = lambda _host, _port: [Address(socket.AF_UNIX, config.relay)]
         self._reconnect = ExponentialBackoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, uniform
         )
@@ -195,7 +197,7 @@ class NetworkClient:
         host = "localhost" if node.host.startswith(UNIX) else node.host
         known.connection = Connection(
             sock,
-            partial(self._make_transport, host),
+            partial(self._make_transport, host, node.address),
             self._make_authenticator(),
             self._config,
             self._over.append,
@@ -397,13 +399,19 @@ def _configure(sock: socket.socket, config: ClientConfig) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _transport_maker(config: ClientConfig) -> Callable[[str, socket.socket], Transport]:
+def _transport_maker(config: ClientConfig) -> Callable[[str, str, socket.socket], Transport]:
+    """Return what makes a transport for the host, the address, and the connected socket of a node."""
+    if config.relay:
+        from mpbroker.client.relay import RelayTransport
+
+        return lambda _host, address, sock: RelayTransport(config, address, sock)
     if not config.uses_tls:
-        return lambda _host, sock: PlaintextTransport(sock)
+        return lambda _host, _address, sock: PlaintextTransport(sock)
     # ssl is a large module: only a client that uses TLS loads it.
     from mpbroker.client.tls import TlsTransport, client_context
 
-    return partial(TlsTransport, client_context(config))
+    context = client_context(config)
+    return lambda host, _address, sock: TlsTransport(context, host, sock)
 
 
 def _authenticator_maker(config: ClientConfig) -> Callable[[], SaslAuthenticator | None]:

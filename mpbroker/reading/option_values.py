@@ -19,6 +19,9 @@ from mpbroker.reading.errors import OptionError, warn_once
 # An unknown option that is at least so like a known one (difflib's ratio) is taken for a typo.
 _ALIKE: Final = 0.8
 _CLIENT: Final = "kafka."
+# The JVM reader sets this option. (Java: Logins.)
+RELAY: Final = "mpbroker.relay"
+
 _DURATION: Final = re.compile(r"([0-9]+)\s*([a-z]+)?")
 _UNITS_US: Final = {
     "us": 1,
@@ -124,6 +127,8 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
         for key, value in options.items()
         if key.startswith(_CLIENT) and key != "kafka.bootstrap.servers"
     }
+    if RELAY in options:
+        return given
     try:
         _, unknown = from_properties(given)
     except ClientConfigError as error:

@@ -156,6 +156,8 @@ class ReadOptions:
     fetch_bytes: int = FETCH_BYTES
     # Settings of the network client, by their Kafka names; passwords are among them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # The socket of the JVM's client, which connects with settings that this package's client lacks.
+    relay: str = ""
     # For streams: offsets of one micro-batch, over all partitions; None for no limit.
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
@@ -246,6 +248,7 @@ def _parsed(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         retry_interval_ms=_natural(options, "fetchoffset.retryintervalms", 1000),
         fetch_bytes=_positive(options, "kafka.max.partition.fetch.bytes") or FETCH_BYTES,
         client=values.client_settings(options),
+        relay=options.get(values.RELAY, ""),
         max_offsets_per_trigger=_positive(options, "maxoffsetspertrigger"),
         min_offsets_per_trigger=_positive(options, "minoffsetspertrigger"),
         max_bytes_per_trigger=_positive(options, "maxbytespertrigger"),

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec import structs
+
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.config import JAAS, ClientConfig, from_properties, parse_servers
 from mpbroker.client.consumer import Consumer, Limits, fetch_request, fetched_of
@@ -47,7 +49,11 @@ class Brokers:
         self._options = options
         servers = servers_of(options.bootstrap_servers or "")
         try:
-            config, _ = from_properties(options.client, _base(options))
+            if options.relay:
+                settings = tuple(sorted(client_settings(options).items()))
+                config = structs.replace(_base(options), relay=options.relay, relay_settings=settings)
+            else:
+                config, _ = from_properties(options.client, _base(options))
             self._lent = CONNECTIONS.take(servers, config, SERVERS_ADVICE)
         except ClientConfigError as error:
             raise OptionError(f"kafka.{error}") from error

@@ -21,7 +21,7 @@ from tests.support.own_cli import OwnCli
 from tests.support.produced import produce
 from tests.support.programs import ran
 from tests.support.real_brokers import create_topic, served
-from tests.support.secure_broker import PLAIN_PASSWORD, SCRAM_PASSWORD, SecureBroker
+from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
 
 TOPIC, RECORDS = "guarded", 100
 COMMON = "org.apache.kafka.common.security"
@@ -102,6 +102,19 @@ def librdkafkas(_broker: SecureBroker) -> Options:
     return {"sasl.mechanisms": "PLAIN", "sasl.username": "ann", "sasl.password": PLAIN_PASSWORD}
 
 
+def unsecured(_broker: SecureBroker) -> Options:
+    jaas = f'{OAUTH} required unsecuredLoginStringClaim_sub="carol";'
+    return {"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": jaas}
+
+
+def jks(broker: SecureBroker) -> Options:
+    path = broker.directory / "trusted.jks"
+    if not path.exists():
+        tool = ["keytool", "-importcert", "-noprompt", "-file", broker.ca, "-keystore", path]
+        ran([*tool, "-storetype", "JKS", "-storepass", STORE_PASSWORD], check=True)
+    return {"ssl.truststore.location": str(path), "ssl.truststore.password": STORE_PASSWORD}
+
+
 def both(broker: SecureBroker) -> Options:
     return pem_inline(broker) | sasl("SCRAM-SHA-512")(broker)
 
@@ -119,6 +132,9 @@ def both(broker: SecureBroker) -> Options:
         ("SASL", "SASL_PLAINTEXT", librdkafkas),
         ("SASL", "SASL_PLAINTEXT", sasl("SCRAM-SHA-256")),
         ("BOTH", "SASL_SSL", both),
+        # Python, which plans, connects to these by the JVM.
+        ("TLS", "SSL", jks),
+        ("SASL", "SASL_PLAINTEXT", unsecured),
     ],
 )
 def test_queries_log_in(
@@ -137,23 +153,25 @@ def test_queries_log_in(
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("listener", "given", "expected"),
     [
-        ({"kafka.sasl.mechanism": "GSSAPI"}, r"kafka\.sasl\.mechanism=GSSAPI is not one of PLAIN, SCRAM"),
-        ({"kafka.sasl.mechanism": "OAUTHBEARER"}, r"kafka\.sasl\.mechanism=OAUTHBEARER is not one of PLAIN"),
-        ({"kafka.sasl.login.class": "x"}, r"kafka\.sasl\.login\.class is not supported"),
+        ("SIGNED", lambda broker: unsecured(broker) | pem(broker), "(?i)authentication.*token"),
+        ("SASL", lambda _broker: {"sasl.mechanism": "GSSAPI"}, r"do not fit together.*KafkaClient"),
+        ("SASL", lambda _broker: {"sasl.mechanism": "MAGIC"}, r"kafka\.sasl\.mechanism=MAGIC is not one of"),
     ],
 )
-def test_what_planning_cannot_do_names_the_option(
-    spark: SparkSession, options: Options, expected: str
+def test_a_refused_login_says_why(
+    spark: SparkSession,
+    broker: SecureBroker,
+    listener: str,
+    given: Callable[[SecureBroker], Options],
+    expected: str,
 ) -> None:
-    where = {
-        "kafka.bootstrap.servers": "127.0.0.1:1",
-        "kafka.security.protocol": "SASL_SSL",
-        "subscribe": "t",
-    }
+    options = {"bootstrap.servers": broker.address_of(listener), "security.protocol": PROTOCOLS[listener]}
+    options |= given(broker)
+    reader = spark.read.format("mpbroker").option("subscribe", TOPIC).option("accelerated", "true")
     with pytest.raises(PySparkException, match=expected):
-        spark.read.format("mpbroker").options(**where, **options).load()
+        reader.options(**{f"kafka.{name}": value for name, value in options.items()}).load().collect()
 
 
 @pytest.mark.process
@@ -161,29 +179,21 @@ def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> 
     """The shaded client takes Kafka's names of classes, and shares a JVM with another version of itself."""
     token = tmp_path / "token.jwt"
     token.write_text(broker.token(algorithm="RS256"))
-    jks = tmp_path / "trusted.jks"
-    tool = ["keytool", "-importcert", "-noprompt", "-file", broker.ca, "-keystore", jks, "-storetype", "JKS"]
-    ran([*tool, "-storepass", STORE_PASSWORD], check=True)
     signed = {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.jaas.config": f"{OAUTH} required;",
         "sasl.login.callback.handler.class": f"{COMMON}.oauthbearer.OAuthBearerLoginCallbackHandler",
         "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
     }
-    unsecured = {
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.jaas.config": f'{OAUTH} required unsecuredLoginStringClaim_sub="carol";',
-    }
     scram = sasl("SCRAM-SHA-256")(broker)
     wrong = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN.replace(PLAIN_PASSWORD, "wrong")}
-    old = {"ssl.truststore.location": str(jks), "ssl.truststore.password": STORE_PASSWORD}
     logins = [
         ("SASL", "SASL_PLAINTEXT", scram | {"kafka.first": "true"}),
-        ("SASL", "SASL_PLAINTEXT", unsecured),
+        ("SASL", "SASL_PLAINTEXT", unsecured(broker)),
         ("SASL", "SASL_PLAINTEXT", scram),
-        ("SASL", "SASL_PLAINTEXT", unsecured | {"kafka.first": "true"}),
+        ("SASL", "SASL_PLAINTEXT", unsecured(broker) | {"kafka.first": "true"}),
         ("SIGNED", "SASL_SSL", signed | pem(broker)),
-        ("TLS", "SSL", old),
+        ("TLS", "SSL", jks(broker)),
         ("SASL", "SASL_PLAINTEXT", wrong),
     ]
     files = [file_of(tmp_path / f"{number}.properties", broker, *one) for number, one in enumerate(logins)]

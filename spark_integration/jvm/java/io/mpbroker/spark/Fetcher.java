@@ -18,6 +18,9 @@ public interface Fetcher extends Closeable {
   /** Names the class behind this interface. */
   String IMPLEMENTATION = "io.mpbroker.spark.fetch.KafkaFetcher";
 
+  /** Names the class that connects for Python. */
+  String RELAY = "io.mpbroker.spark.fetch.Relay";
+
   /**
    * Says how to reach the brokers. {@code client} has settings by their names in Kafka, passwords among them.
    *
@@ -92,6 +95,15 @@ public interface Fetcher extends Closeable {
   /** Returns true if this jar has Kafka's client. */
   static boolean isPresent() {
     return Fetcher.class.getClassLoader().getResource(IMPLEMENTATION.replace('.', '/') + ".class") != null;
+  }
+
+  /** Returns the path of a socket, on which Kafka's client connects to brokers for Python. */
+  static String relay() {
+    try {
+      return (String) Class.forName(RELAY).getMethod("path").invoke(null);
+    } catch (ReflectiveOperationException error) {
+      throw new IllegalStateException(error);
+    }
   }
 
   /** Connects to the brokers, or takes a connection that an earlier task has left. */

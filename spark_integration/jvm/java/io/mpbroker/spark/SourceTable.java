@@ -34,11 +34,11 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
 
   static SourceTable of(StructType schema, Transform[] partitioning, Map<String, String> properties) {
     Cautions.checkLogin(properties);
-    return new SourceTable((PythonTable) python().getTable(schema, partitioning, properties));
+    return new SourceTable((PythonTable) python().getTable(schema, partitioning, Logins.relayed(properties)));
   }
 
   static StructType inferSchema(CaseInsensitiveStringMap options) {
-    return python().inferSchema(options);
+    return python().inferSchema(Logins.relayed(options));
   }
 
   /** Returns a new Python source. Throws SourceUnavailable if the Python of the driver has none. */
@@ -81,8 +81,9 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
   }
 
   @Override
-  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    Cautions.checkRead(options);
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+    Cautions.checkRead(given);
+    CaseInsensitiveStringMap options = Logins.relayed(given);
     String ofSession = SparkSession.active().conf().get(SETTING, "true");
     return options.getBoolean(OPTION, Boolean.parseBoolean(ofSession))
         ? new LogScanBuilder(python, options)

@@ -25,6 +25,15 @@ final class BrokerFailure extends Exception {
     return new BrokerFailure(text, false, null, cause);
   }
 
+  /** Describes settings that Kafka's client refuses. */
+  static BrokerFailure ofSettings(RuntimeException error) {
+    StringBuilder why = new StringBuilder("the options kafka.* do not fit together");
+    for (Throwable one = error; one != null; one = one.getCause()) {
+      why.append(": ").append(one.getMessage());
+    }
+    return last(why.toString(), error);
+  }
+
   static BrokerFailure answered(String what, Errors answer) {
     String text = what + ": " + answer.message().replaceFirst("\\.$", "") + " (" + answer.name() + ")";
     return new BrokerFailure(

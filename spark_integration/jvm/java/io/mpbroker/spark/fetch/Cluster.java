@@ -13,7 +13,6 @@ import org.apache.kafka.clients.ManualMetadataUpdater;
 import org.apache.kafka.clients.MetadataRecoveryStrategy;
 import org.apache.kafka.clients.NetworkClient;
 import org.apache.kafka.clients.admin.AdminClientConfig;
-import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.AuthenticationException;
@@ -72,13 +71,9 @@ final class Cluster implements Closeable {
         bootstrap.add(new Node(-1 - bootstrap.size(), Utils.getHost(server), Utils.getPort(server)));
       }
       client = connected(config, new LogContext("[mpbroker] "));
-    } catch (KafkaException | ClassCastException error) {
+    } catch (RuntimeException error) {
       metrics.close();
-      StringBuilder why = new StringBuilder("the options kafka.* do not fit together");
-      for (Throwable one = error; one != null; one = one.getCause()) {
-        why.append(": ").append(one.getMessage());
-      }
-      throw BrokerFailure.last(why.toString(), error);
+      throw BrokerFailure.ofSettings(error);
     } finally {
       thread.setContextClassLoader(before);
     }

@@ -1,0 +1,56 @@
+package io.mpbroker.spark;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.regex.Pattern;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** Has Kafka's client in this jar log in for the Python that plans, where Python's own client cannot. */
+final class Logins {
+  /** Names the option with the path of the relay's socket. (Python: reading/options.py.) */
+  private static final String RELAY = "mpbroker.relay";
+
+  private static final Pattern ONLY_KAFKAS =
+      Pattern.compile(
+          "kafka\\.(sasl\\.(oauthbearer|kerberos|login|client)\\..*|security\\.providers"
+              + "|ssl\\.(provider|engine|keymanager|trustmanager|secure)\\..*|ssl\\.provider)");
+  private static final Pattern OTHER_MECHANISMS = Pattern.compile("(?i)GSSAPI|OAUTHBEARER");
+  private static final byte[] JKS = {(byte) 0xfe, (byte) 0xed, (byte) 0xfe, (byte) 0xed};
+
+  private Logins() {}
+
+  /** Returns the options, with the path of the relay if Python needs it. */
+  static CaseInsensitiveStringMap relayed(Map<String, String> options) {
+    CaseInsensitiveStringMap given = new CaseInsensitiveStringMap(options);
+    if (!Fetcher.isPresent() || !needsRelay(given)) {
+      return given;
+    }
+    Map<String, String> more = new HashMap<>(given.asCaseSensitiveMap());
+    more.put(RELAY, Fetcher.relay());
+    return new CaseInsensitiveStringMap(more);
+  }
+
+  private static boolean needsRelay(CaseInsensitiveStringMap options) {
+    return OTHER_MECHANISMS.matcher(options.getOrDefault("kafka.sasl.mechanism", "")).matches()
+        || options.keySet().stream().anyMatch(name -> ONLY_KAFKAS.matcher(name).matches())
+        || isJks(options.get("kafka.ssl.truststore.location"))
+        || isJks(options.get("kafka.ssl.keystore.location"));
+  }
+
+  private static boolean isJks(String location) {
+    if (location == null) {
+      return false;
+    }
+    try (InputStream store = Files.newInputStream(Path.of(location))) {
+      return Arrays.equals(store.readNBytes(JKS.length), JKS);
+    } catch (IOException error) {
+      // Python says what is wrong with it.
+      return false;
+    }
+  }
+}
