@@ -310,11 +310,10 @@ def test_the_task_decides(spark: SparkSession, log_dir: Path, fake_broker: FakeB
             collect_local()
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_files_that_this_user_may_not_read(
     spark: SparkSession, log_dir: Path, fake_broker: FakeBroker
 ) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 6, 10)
     fake_broker.publish(writer)

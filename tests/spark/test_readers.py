@@ -544,8 +544,10 @@ def test_generated_queries(spark: SparkSession, tmp_path: Path) -> None:
             for kind in READERS
         ]
         assert f"{BY_JVM}, fetching" in physical_plan(spark.table("jvm_fetching_mixed_read_committed"))
+        # These tables have the records of the others.
+        fetched = [sql for sql in whole if "{every" in sql or "{part" in sql]
         for sql in (*whole, *(made.next() for _ in range(QUERIES))):
-            names = views + fetching if sql in whole else views
+            names = views + fetching if sql in fetched else views
             wanted, *found = (sorted_rows(spark.sql(sql.format_map(one))) for one in names)
             assert found == [wanted] * len(found), sql
         del topics
