@@ -23,7 +23,7 @@ def jar_path() -> Path | None:
 
 
 def add_to(session: SparkSession) -> None:
-    """Add the jar to the class path of the driver and of the executors. Logs a warning if it is missing.
+    """Add the jar to the class path of the driver; reads send it to executors. Logs a warning if it is missing.
 
     The setting spark.jars would replace the jars that Spark's configuration names, and ADD JAR reaches only
     the thread that runs it. So the jar goes into the class loader of spark-submit, which all threads inherit.
@@ -43,10 +43,6 @@ def add_to(session: SparkSession) -> None:
         # In a JVM that spark-submit did not start, only the loader of this session has the method.
         target = outer if hasattr(outer, "addURL") else inner
         target.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
-    context = session.sparkContext._jsc.sc()
-    # Its name there may begin with that of a Maven group.
-    if jar.stem not in context.listJars().mkString(","):
-        context.addJar(str(jar))
 
 
 def _has_source(jvm: Any, loader: Any) -> bool:

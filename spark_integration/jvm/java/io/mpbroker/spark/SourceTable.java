@@ -84,10 +84,12 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
     Cautions.checkRead(given);
     CaseInsensitiveStringMap options = Logins.relayed(given);
-    String ofSession = SparkSession.active().conf().get(SETTING, "true");
-    return options.getBoolean(OPTION, Boolean.parseBoolean(ofSession))
-        ? new LogScanBuilder(python, options)
-        : python.newScanBuilder(options);
+    SparkSession session = SparkSession.active();
+    if (!options.getBoolean(OPTION, Boolean.parseBoolean(session.conf().get(SETTING, "true")))) {
+      return python.newScanBuilder(options);
+    }
+    Jar.send(session.sparkContext());
+    return new LogScanBuilder(python, options);
   }
 
   @Override
