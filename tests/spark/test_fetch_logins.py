@@ -18,6 +18,7 @@ from ops.bench.connector import connector_jars
 from ops.setup.jvm_reader import spark_jars
 from spark_integration.jvm.jar import jar_path
 from tests.support.own_cli import OwnCli
+from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
 from tests.support.programs import ran
 from tests.support.real_brokers import create_topic, served
@@ -157,6 +158,8 @@ def test_queries_log_in(
     [
         ("SIGNED", lambda broker: unsecured(broker) | pem(broker), "(?i)authentication.*token"),
         ("SASL", lambda _broker: {"sasl.mechanism": "GSSAPI"}, r"do not fit together.*KafkaClient"),
+        # Kafka's default is GSSAPI.
+        ("SASL", lambda _broker: {}, r"do not fit together.*KafkaClient"),
         ("SASL", lambda _broker: {"sasl.mechanism": "MAGIC"}, r"kafka\.sasl\.mechanism=MAGIC is not one of"),
     ],
 )
@@ -172,6 +175,19 @@ def test_a_refused_login_says_why(
     reader = spark.read.format("mpbroker").option("subscribe", TOPIC).option("accelerated", "true")
     with pytest.raises(PySparkException, match=expected):
         reader.options(**{f"kafka.{name}": value for name, value in options.items()}).load().collect()
+
+
+def test_a_stream_is_planned_by_a_login_of_the_jvm(
+    spark: SparkSession, broker: SecureBroker, tmp_path: Path
+) -> None:
+    where = {"bootstrap.servers": broker.address_of("SASL"), "security.protocol": "SASL_PLAINTEXT"}
+    options = {f"kafka.{name}": value for name, value in (where | unsecured(broker)).items()}
+    more = {"subscribe": TOPIC, "startingOffsets": "earliest", "accelerated": "true"}
+    stream = spark.readStream.format("mpbroker").options(**options, **more).load()
+    sink = stream.writeStream.format("memory").queryName("read_after_a_login")
+    query = sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S)
+    assert spark.table("read_after_a_login").count() == RECORDS
 
 
 @pytest.mark.process

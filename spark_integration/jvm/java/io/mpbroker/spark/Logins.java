@@ -18,7 +18,8 @@ final class Logins {
   private static final Pattern ONLY_KAFKAS =
       Pattern.compile(
           "kafka\\.(sasl\\.(oauthbearer|kerberos|login|client)\\..*|security\\.providers"
-              + "|ssl\\.(provider|engine|keymanager|trustmanager|secure)\\..*|ssl\\.provider)");
+              + "|ssl\\.(engine|keymanager|trustmanager|secure)\\..*|ssl\\.provider)");
+  private static final Pattern SASL = Pattern.compile("(?i)SASL_.*");
   private static final Pattern OTHER_MECHANISMS = Pattern.compile("(?i)GSSAPI|OAUTHBEARER");
   private static final byte[] JKS = {(byte) 0xfe, (byte) 0xed, (byte) 0xfe, (byte) 0xed};
 
@@ -36,7 +37,10 @@ final class Logins {
   }
 
   private static boolean needsRelay(CaseInsensitiveStringMap options) {
-    return OTHER_MECHANISMS.matcher(options.getOrDefault("kafka.sasl.mechanism", "")).matches()
+    String named = options.getOrDefault("kafka.sasl.mechanisms", "GSSAPI");
+    String mechanism = options.getOrDefault("kafka.sasl.mechanism", named);
+    return SASL.matcher(options.getOrDefault("kafka.security.protocol", "")).matches()
+            && OTHER_MECHANISMS.matcher(mechanism).matches()
         || options.keySet().stream().anyMatch(name -> ONLY_KAFKAS.matcher(name).matches())
         || isJks(options.get("kafka.ssl.truststore.location"))
         || isJks(options.get("kafka.ssl.keystore.location"));
