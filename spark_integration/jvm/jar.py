@@ -23,7 +23,7 @@ def jar_path() -> Path | None:
 
 
 def add_to(session: SparkSession) -> None:
-    """Add the jar to the class path of the driver; reads send it to executors. Logs a warning if it is missing.
+    """Add the jar to the driver's class path; reads send it to executors. Logs a warning if it is missing.
 
     The setting spark.jars would replace the jars that Spark's configuration names, and ADD JAR reaches only
     the thread that runs it. So the jar goes into the class loader of spark-submit, which all threads inherit.
