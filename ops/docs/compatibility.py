@@ -45,10 +45,7 @@ NOT_BUILT = (
     ),
     ("replication, tiered storage", "one replica"),
     ("JMX", "the same metrics over HTTP for Prometheus, or `mpbroker ctl metrics --json`"),
-    (
-        "Spark: continuous and real-time mode",
-        "Spark does not offer them to Python sources: micro-batches, which are woken when records come",
-    ),
+    ("Spark: continuous mode", "micro-batches, which are woken when records come, or the real-time trigger"),
 )
 
 DYNAMIC_SETTINGS = """
