@@ -20,7 +20,7 @@ from mpbroker.cli.flags import (
     ServerProperties,
     TopicName,
 )
-from mpbroker.cli.records.registry_flags import RegistryAddress, WrittenSchemas, encoders
+from mpbroker.cli.registry_flags import RegistryAddress, WrittenSchemas, encoders
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION_OR_ALL
 from mpbroker.config.version import VERSION

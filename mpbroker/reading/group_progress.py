@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from mpbroker.client.cluster import Cluster, CoordinatorType
 from mpbroker.client.committed_offsets import commit_errors, commit_request
-from mpbroker.client.config import from_properties
+from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import ClientError
 from mpbroker.reading.errors import SERVERS_ADVICE
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.remote_catalog import servers_of
+from mpbroker.reading.remote_catalog import client_config, servers_of
 
 # A query waits this long at most between its batches.
 TIMEOUT_MS = 2_000
@@ -30,7 +30,7 @@ class GroupProgress:
 
     def __init__(self, group: str, options: ReadOptions) -> None:
         self._group = group
-        config, _ = from_properties(options.client)
+        config = client_config(options, ClientConfig())
         self._cluster = Cluster(servers_of(options.bootstrap_servers or ""), config, SERVERS_ADVICE)
         self._committed: Mapping[TopicPartition, int] = {}
         self._next_at = 0.0

@@ -10,6 +10,7 @@ ids (before 2.8) a recreated topic is detected only if the fetched offset is bey
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,13 +90,20 @@ def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterato
     limits = Limits(max_bytes=options.fetch_bytes, partition_max_bytes=options.fetch_bytes)
     consumer = brokers.consumer(task.topic, task.topic_id, limits)
     offset = task.start
+    vain = 0
     under_way: list[Asked] | None = None
     while offset < task.end:
         try:
             fetched = _next(brokers, consumer, under_way, task, offset)
         except OffsetIsGone:
             under_way = None
-            offset = _after_the_loss(brokers, task, offset, options)
+            found = _after_the_loss(brokers, task, offset, options)
+            vain = vain + 1 if found == offset else 0
+            if vain > options.retries:
+                raise SourceUnavailable(
+                    f"Cannot fetch offset {offset} of {task}: the leader has it, and does not send it"
+                ) from None
+            offset = found
             continue
         except TopicIsGone:
             report_loss(
@@ -104,7 +112,7 @@ def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterato
                 "planned.",
             )
             return
-        offset = fetched.next_offset
+        offset, vain = fetched.next_offset, 0
         under_way = _asked_ahead(consumer, task, offset) if offset < task.end else None
         yield fetched
 
@@ -185,9 +193,16 @@ def _whole_batches(part: Fetched, task: TaskRange) -> Batches:
 
 
 def _after_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:
-    """Report that records at `offset` were deleted, and return the next offset to read. Raises DataLoss."""
+    """Report that records at `offset` were deleted, and return the next offset to read. Raises DataLoss.
+
+    If the leader has the offset, wait a moment, and return `offset`: a new leader's high watermark is late,
+    and its fetches end there. (KIP-207.)
+    """
     one = (task.topic, task.partition)
     start, end, _ = RemoteCatalog(options, brokers).bounds([one])[one]
+    if start <= offset < end:
+        time.sleep(options.retry_interval_ms / 1000)
+        return offset
     report_loss(
         options.fail_on_data_loss,
         f"Cannot fetch offset {offset} of {task}: now its log start offset is {start}, and it can be read up "

@@ -49,12 +49,7 @@ class Brokers:
         self._options = options
         servers = servers_of(options.bootstrap_servers or "")
         try:
-            if options.relay:
-                settings = tuple(sorted(client_settings(options).items()))
-                config = structs.replace(_base(options), relay=options.relay, relay_settings=settings)
-            else:
-                config, _ = from_properties(options.client, _base(options))
-            self._lent = CONNECTIONS.take(servers, config, SERVERS_ADVICE)
+            self._lent = CONNECTIONS.take(servers, client_config(options, _base(options)), SERVERS_ADVICE)
         except ClientConfigError as error:
             raise OptionError(f"kafka.{error}") from error
         self.cluster = self._lent.cluster
@@ -127,6 +122,15 @@ class Brokers:
 def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
     """Return the topic's id; None if the broker has none for it."""
     return topic.topic_id if topic.topic_id != m.ZERO_UUID else None
+
+
+def client_config(options: ReadOptions, base: ClientConfig) -> ClientConfig:
+    """Return `base` with the settings of a query. Raises ClientConfigError."""
+    if options.relay:
+        settings = tuple(sorted(client_settings(options).items()))
+        return structs.replace(base, relay=options.relay, relay_settings=settings)
+    config, _ = from_properties(options.client, base)
+    return config
 
 
 def client_settings(options: ReadOptions) -> dict[str, str]:

@@ -51,6 +51,7 @@ _NAMES: Final = (
     *("url", "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.token"),
     *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
 )
+_SCHEMES: Final = ("http://", "https://")
 Place = str | Mapping[str, str]
 
 
@@ -61,11 +62,13 @@ def open_schemas(place: Place, headers: Mapping[str, str] | None = None) -> Regi
     settings by the names of Confluent's clients. `headers` go with each request.
     """
     if isinstance(place, str):
-        if not place.startswith(("http://", "https://")):
+        if not place.lower().startswith(_SCHEMES):
             directory = Path(place)
             if not directory.is_dir():
+                # Before an @ may be a password.
+                shown = place.rpartition("@")[2]
                 raise RegistryConfigError(
-                    f"registry: {place} is neither an http(s) address nor a directory with schemas"
+                    f"registry: {shown} is neither an http(s) address nor a directory with schemas"
                 )
             return Directory(directory)
         place = {"url": place}
@@ -78,7 +81,7 @@ def _registry(settings: Mapping[str, str], headers: dict[str, str]) -> Registry:
     if wrong := [name for name in settings if name not in _NAMES]:
         raise RegistryConfigError(f"registry: it has no setting {wrong[0]}, only {', '.join(_NAMES)}")
     urls = tuple(url.strip().rstrip("/") for url in settings.get("url", "").split(",") if url.strip())
-    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
+    if not urls or not all(url.lower().startswith(_SCHEMES) for url in urls):
         raise RegistryConfigError("registry: its url begins with http:// or https://")
     if user := settings.get("basic.auth.user.info"):
         headers["Authorization"] = _basic(user)
@@ -87,10 +90,20 @@ def _registry(settings: Mapping[str, str], headers: dict[str, str]) -> Registry:
     names = ("ca.location", "certificate.location", "key.location", "key.password")
     tls = Tls(*(settings.get(f"ssl.{name}", "") for name in names))
     registry = Registry(urls, tuple(sorted(headers.items())), tls)
+    for url in urls:
+        try:
+            whole = urlsplit(url)
+            is_address = bool(whole.hostname and (whole.port is None or whole.port)) and "@" not in whole.path
+        except ValueError:
+            is_address = False
+        if not is_address:
+            shown = url.rpartition("@")[2]
+            raise RegistryConfigError(
+                f"registry: {shown} has no host, a wrong port, or a / in its password (write %2F)"
+            )
     try:
         _opener(tls)
-        urlsplit(urls[0]).port  # noqa: B018 - it raises for a wrong port
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise RegistryConfigError(f"registry: {error}") from error
     return registry
 

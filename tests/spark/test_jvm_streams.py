@@ -25,7 +25,7 @@ from tests.support.real_brokers import served
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
 from tests.support.spark_produced import PARTITIONS, make_topic, produce, records
 
-KILLS = pick("kills of a driver", short=2, long=20)
+KILLS = pick("kills of a driver", short=1, long=20)
 RECORDS = 400
 
 

@@ -12,8 +12,8 @@ from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.records import json_lines
-from mpbroker.cli.records.registry_flags import failures
 from mpbroker.cli.records.template import Part, compile_template
+from mpbroker.cli.registry_flags import failures
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.client.admin import Admin
 from mpbroker.client.backoff import monotonic_ms

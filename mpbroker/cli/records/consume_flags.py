@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
 from mpbroker.cli.flags import ClusterAddress
-from mpbroker.cli.records.registry_flags import RegistryAddress, decoder
+from mpbroker.cli.registry_flags import RegistryAddress, decoder
 from mpbroker.client.consumer import parse_isolation
 from mpbroker.client.positions import BEGINNING, END, Start, parse_start
 from mpbroker.client.times import parse_time

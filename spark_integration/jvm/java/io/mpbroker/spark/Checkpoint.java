@@ -1,5 +1,6 @@
 package io.mpbroker.spark;
 
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
@@ -31,9 +32,32 @@ record Checkpoint(String sourceDirectory, Configuration configuration) {
       if (batch.isEmpty()) {
         return Optional.empty();
       }
-      try (InputStream in = files.open(new Path(root, "offsets/" + batch.getAsLong()))) {
-        return offset(new String(in.readAllBytes(), StandardCharsets.UTF_8).lines().toList(), source.getName());
-      }
+      return end(batch.getAsLong());
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+  }
+
+  /** Returns the end of a batch that was planned; nothing if there is none of this number. */
+  Optional<String> end(long batch) {
+    Path source = new Path(sourceDirectory);
+    Path file = new Path(source.getParent().getParent(), "offsets/" + batch);
+    try (InputStream in = file.getFileSystem(configuration).open(file)) {
+      return offset(new String(in.readAllBytes(), StandardCharsets.UTF_8).lines().toList(), source.getName());
+    } catch (FileNotFoundException error) {
+      return Optional.empty();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+  }
+
+  /** Returns true if no batch was planned. */
+  boolean isNew() {
+    Path planned = new Path(new Path(sourceDirectory).getParent().getParent(), "offsets");
+    try {
+      return planned.getFileSystem(configuration).listStatus(planned).length == 0;
+    } catch (FileNotFoundException error) {
+      return true;
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }

@@ -3,6 +3,7 @@ package io.mpbroker.spark;
 import io.mpbroker.spark.Failures.CorruptLog;
 import io.mpbroker.spark.Failures.SourceUnavailable;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.nio.ByteBuffer;
 import sun.nio.ch.DirectBuffer;
 
@@ -14,6 +15,9 @@ final class FetchedPieces implements Pieces {
   private long offset;
   private long deadlineNs;
   private boolean follows;
+  private boolean isOver;
+  /** Counts answers without the offset from leaders that do not yet know that they have it. */
+  private int vain;
   private ByteBuffer records = ByteBuffer.allocateDirect(0);
   private AbortedRanges aborted = AbortedRanges.NOT_WANTED;
 
@@ -44,7 +48,7 @@ final class FetchedPieces implements Pieces {
 
   @Override
   public boolean next() throws IOException {
-    while (offset < range.end()) {
+    while (offset < range.end() && !isOver) {
       try {
         Fetcher.Batches found = follows ? awaited() : fetcher.fetch(offset, range.end());
         if (found == null) {
@@ -53,6 +57,7 @@ final class FetchedPieces implements Pieces {
         records = found.records();
         aborted = AbortedRanges.known(found.aborted());
         offset = found.nextOffset();
+        vain = 0;
         return true;
       } catch (Fetcher.Failed error) {
         skip(error);
@@ -78,18 +83,37 @@ final class FetchedPieces implements Pieces {
     switch (error.reason) {
       case OFFSET_IS_GONE -> {
         Fetcher.Bounds left = bounds();
+        if (left.start() <= offset && offset < left.end()) {
+          waitForLeader(what, error);
+          return;
+        }
         Failures.reportLoss(
             rules,
             what + "now its log start offset is " + left.start() + ", and it can be read up to " + left.end() + ".");
-        offset = left.start() > offset ? left.start() : range.end();
+        // What is beyond the end of a range was lost. A task that follows its partition goes back to the end.
+        isOver = left.start() <= offset && !follows;
+        offset = Math.max(left.start(), Math.min(offset, left.end()));
       }
       case TOPIC_IS_GONE -> {
         Failures.reportLoss(
             rules, what + "topic " + range.topic() + " was deleted since the query was planned.");
-        offset = range.end();
+        isOver = true;
       }
       case DAMAGED -> throw corrupt(0, error.getMessage());
       default -> throw unavailable(error);
+    }
+  }
+
+  /** Pauses: a new leader answers fetches below its own high watermark, which is late. (KIP-207.) */
+  private void waitForLeader(String what, Fetcher.Failed error) throws IOException {
+    if (++vain > rules.brokers().retries()) {
+      throw new SourceUnavailable(what + "the leader has it, and does not send it", error);
+    }
+    try {
+      Thread.sleep(rules.brokers().retryIntervalMs());
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("the task was killed while it fetched");
     }
   }
 

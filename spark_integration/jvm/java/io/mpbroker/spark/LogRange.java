@@ -28,10 +28,10 @@ record LogRange(
   static final LogRange NOTHING =
       new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
 
-  /** Describes a task that fetches from an offset on, without an end. */
-  static LogRange following(String topic, int partition, long start, String topicId) {
+  /** Describes a task that fetches. */
+  static LogRange fetched(String topic, int partition, long start, long end, String topicId) {
     return new LogRange(
-        topic, partition, start, Long.MAX_VALUE, topicId, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
+        topic, partition, start, end, topicId, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
   }
 
   /** Returns the part of the range that lies within [from, to). */

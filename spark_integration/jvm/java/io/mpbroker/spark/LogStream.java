@@ -51,7 +51,6 @@ final class LogStream
   private Plan plan;
   private boolean isRealTime;
 
-  /** `checkpoint` is null for a query that commits to no group. */
   LogStream(
       MicroBatchStream python, StructType schema, CaseInsensitiveStringMap options, Checkpoint checkpoint) {
     this.python = (SupportsTriggerAvailableNow) python;
@@ -67,7 +66,10 @@ final class LogStream
 
   @Override
   public Offset initialOffset() {
-    return python.initialOffset();
+    // The first batch of the real-time trigger is empty, and has the start of the query as its end.
+    return isRealTime
+        ? checkpoint.end(0).map(this::deserializeOffset).orElseGet(python::initialOffset)
+        : python.initialOffset();
   }
 
   @Override
@@ -92,12 +94,17 @@ final class LogStream
 
   @Override
   public Offset latestOffset(Offset start, ReadLimit limit) {
-    return python.latestOffset(start, isRealTime ? AT_ONCE : limit);
+    if (isRealTime) {
+      latest = python.latestOffset(start, AT_ONCE);
+      return latest;
+    }
+    return python.latestOffset(start, limit);
   }
 
   @Override
   public Offset reportLatestOffset() {
-    latest = python.reportLatestOffset();
+    Offset found = python.reportLatestOffset();
+    latest = found == null ? latest : found;
     return latest;
   }
 
@@ -140,8 +147,14 @@ final class LogStream
     if (nothing.rules() == null) {
       throw new Failures.OptionRefused("The real-time trigger reads in the JVM alone. Leave valueFormat away");
     }
+    if (nothing.rules().brokers() == null) {
+      throw new Failures.OptionRefused(
+          "The real-time trigger fetches records. Leave readMode=local away, and give kafka.bootstrap.servers as host:port");
+    }
     try {
-      InputPartition[] tasks = RealTime.plan(start.json(), latest.json(), nothing.rules());
+      // Spark writes the offsets of such a batch when it ends, minutes later. So the first one ends at once.
+      boolean isFirst = checkpoint.isNew();
+      InputPartition[] tasks = RealTime.plan(start.json(), latest.json(), nothing.rules(), isFirst);
       plan = new Plan(start.json(), null, tasks, nothing.rules(), null);
       return tasks;
     } catch (IOException error) {
@@ -187,7 +200,7 @@ final class LogStream
   /** Tells Python, if a consumer group is to know. */
   @Override
   public void commit(Offset end) {
-    if (checkpoint != null) {
+    if (options.containsKey("commitGroupId")) {
       unlessStopped(() -> python.commit(end));
     }
   }
@@ -196,7 +209,7 @@ final class LogStream
   @Override
   public void stop() {
     try {
-      if (checkpoint != null) {
+      if (options.containsKey("commitGroupId")) {
         checkpoint.committed().map(this::deserializeOffset).ifPresent(this::commit);
       }
     } finally {

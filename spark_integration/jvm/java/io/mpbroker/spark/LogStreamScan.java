@@ -30,10 +30,7 @@ final class LogStreamScan implements Scan {
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
-    Checkpoint read =
-        options.containsKey("commitGroupId")
-            ? new Checkpoint(checkpoint, SparkSession.active().sessionState().newHadoopConf())
-            : null;
+    Checkpoint read = new Checkpoint(checkpoint, SparkSession.active().sessionState().newHadoopConf());
     return new LogStream(python.toMicroBatchStream(checkpoint), schema, options, read);
   }
 

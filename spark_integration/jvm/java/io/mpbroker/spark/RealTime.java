@@ -47,9 +47,10 @@ final class RealTime {
    * Plans a task for each partition of `latest`, from its offset in `start` on.
    *
    * <p>Both are offsets as they are in a checkpoint. A new partition, and one of a topic that was created again, begins
-   * at its first record. Reports partitions and topics that were deleted as data loss.
+   * at its first record. Reports partitions and topics that were deleted as data loss. With `isEmpty` the tasks end
+   * where they begin.
    */
-  static InputPartition[] plan(String start, String latest, Rules rules) throws IOException {
+  static InputPartition[] plan(String start, String latest, Rules rules, boolean isEmpty) throws IOException {
     JsonNode reached = JSON.readTree(start);
     JsonNode now = JSON.readTree(latest);
     Map<String, String> oldIds = topicIds(reached);
@@ -69,7 +70,8 @@ final class RealTime {
                   + offset.asLong() + ".");
         }
         long from = isAnother ? 0 : offset.asLong();
-        tasks.add(LogRange.following(name, Integer.parseInt(partition.getKey()), from, id));
+        long end = isEmpty ? from : Long.MAX_VALUE;
+        tasks.add(LogRange.fetched(name, Integer.parseInt(partition.getKey()), from, end, id));
       }
     }
     for (var topic : reached.properties()) {

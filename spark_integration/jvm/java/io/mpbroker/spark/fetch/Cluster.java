@@ -112,6 +112,11 @@ final class Cluster implements Closeable {
         MetadataRecoveryStrategy.NONE);
   }
 
+  /** Returns how long an answer may take. */
+  int timeoutMs() {
+    return timeoutMs;
+  }
+
   /** Returns true if no answer is awaited, and leaders and certificates were looked up not long ago. */
   boolean isReusable() {
     return !isBroken && client.inFlightRequestCount() == 0 && time.milliseconds() < expiresMs;

@@ -49,6 +49,7 @@ public final class KafkaFetcher implements Fetcher {
   private Cluster.Asked ahead;
   private ByteBuffer lent;
   private long highWatermark;
+  private boolean isClosed;
 
   /** Takes connections for the partition. */
   public KafkaFetcher(Settings settings, Partition partition) throws Failed {
@@ -134,11 +135,13 @@ public final class KafkaFetcher implements Fetcher {
   }
 
   private <T> T retried(Request<T> request) throws Failed, InterruptedIOException {
+    long begunNs = System.nanoTime();
     for (int retries = 0; ; retries++) {
       try {
         return request.answer();
       } catch (BrokerFailure error) {
-        if (!error.isRetriable() || retries >= settings.retries()) {
+        boolean isLate = System.nanoTime() - begunNs >= cluster.timeoutMs() * 1_000_000L;
+        if (!error.isRetriable() || retries >= settings.retries() || isLate) {
           throw error.isUnknownTopic() ? topicIsGone(error) : unavailable(error);
         }
       }
@@ -311,7 +314,10 @@ public final class KafkaFetcher implements Fetcher {
 
   @Override
   public void close() {
-    cluster.memory.giveBack(lent);
-    Connections.giveBack(key, cluster);
+    if (!isClosed) {
+      isClosed = true;
+      cluster.memory.giveBack(lent);
+      Connections.giveBack(key, cluster);
+    }
   }
 }

@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.ClientUtils;
 import org.apache.kafka.common.memory.MemoryPool;
 import org.apache.kafka.common.metrics.Metrics;
@@ -42,6 +43,12 @@ import org.apache.kafka.common.utils.Utils;
 public final class Relay implements Closeable {
   private static final String BROKER = "broker";
   private static final long POLL_MS = 60_000;
+  private static final long LOGIN_POLL_MS = 1_000;
+  private static final long LOGIN_NS_MAX = 30_000_000_000L;
+  private static final long PAUSE_NS = 1_000_000_000;
+  private static final String PREFIX = "mpbroker-relay";
+  /** The path of a socket has at most 107 bytes, and ends with a name. */
+  private static final int PATH_CHARACTERS_MAX = 90;
   private static final int FRAME_BYTES_MAX = 1 << 30;
   private static String path;
 
@@ -59,7 +66,7 @@ public final class Relay implements Closeable {
   /** Returns the path of the socket. The first call begins to listen. */
   public static synchronized String path() throws IOException {
     if (path == null) {
-      Path directory = Files.createTempDirectory("mpbroker-relay");
+      Path directory = directory();
       Path socket = directory.resolve("socket");
       directory.toFile().deleteOnExit();
       socket.toFile().deleteOnExit();
@@ -71,20 +78,26 @@ public final class Relay implements Closeable {
     return path;
   }
 
-  private static void accept(ServerSocketChannel listener) {
-    try (listener) {
-      while (true) {
-        Relay relay = new Relay(listener.accept());
-        start("mpbroker-relay-connection", relay::serve);
-      }
-    } catch (IOException error) {
-      // Descriptors have run out, for example. The next query listens again.
-      forget();
+  /** Returns a new directory. That of temporary files may have too long a path for a socket, as on YARN. */
+  private static Path directory() throws IOException {
+    Path usual = Files.createTempDirectory(PREFIX);
+    if (usual.toString().length() <= PATH_CHARACTERS_MAX) {
+      return usual;
     }
+    Files.delete(usual);
+    return Files.createTempDirectory(Path.of("/tmp"), PREFIX);
   }
 
-  private static synchronized void forget() {
-    path = null;
+  private static void accept(ServerSocketChannel listener) {
+    while (true) {
+      try {
+        Relay relay = new Relay(listener.accept());
+        start("mpbroker-relay-connection", relay::serve);
+      } catch (IOException | OutOfMemoryError error) {
+        // Descriptors or threads have run out, for example.
+        LockSupport.parkNanos(PAUSE_NS);
+      }
+    }
   }
 
   private static void start(String name, Runnable work) {
@@ -140,8 +153,12 @@ public final class Relay implements Closeable {
       return null;
     }
     selector.connect(BROKER, address, Selectable.USE_DEFAULT_BUFFER_SIZE, Selectable.USE_DEFAULT_BUFFER_SIZE);
+    long deadlineNs = System.nanoTime() + LOGIN_NS_MAX;
     while (!selector.isChannelReady(BROKER)) {
-      selector.poll(POLL_MS);
+      if (System.nanoTime() > deadlineNs) {
+        return null;
+      }
+      selector.poll(LOGIN_POLL_MS);
       ChannelState lost = selector.disconnected().get(BROKER);
       if (lost != null) {
         return lost.exception() == null ? null : lost.exception().getMessage();
