@@ -174,7 +174,8 @@ ABOVE_FLAT = {
     "mpbroker.network.processor": ("mpbroker.network", "mpbroker.network.handover"),
     **{
         f"mpbroker.cli.{folder}": tuple(
-            f"mpbroker.cli.{one}" for one in ("app", "broker_flags", "errors", "flags", "serve_flags")
+            f"mpbroker.cli.{one}"
+            for one in ("app", "broker_flags", "errors", "flags", "registry_flags", "serve_flags")
         )
         for folder in FOLDERS["mpbroker.cli"]
     },

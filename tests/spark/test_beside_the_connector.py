@@ -43,7 +43,7 @@ def broker(tmp_path: Path) -> Iterator[Mpbroker]:
 
 def stream(spark: SparkSession, source: str, broker: Mpbroker, **options: str) -> DataFrame:
     reader = spark.readStream.format("kafka" if source == CONNECTOR else "mpbroker")
-    reader = reader.options(startingOffsets="earliest", **(options or {"subscribe": "events"}))
+    reader = reader.options(**({"startingOffsets": "earliest"} | (options or {"subscribe": "events"})))
     reader = reader.option("kafka.bootstrap.servers", broker.bootstrap)
     if source != CONNECTOR:
         reader = reader.option("accelerated", source in (FILES, WIRE))
@@ -100,6 +100,22 @@ def test_the_real_time_trigger(spark: SparkSession, broker: Mpbroker, tmp_path: 
         query.stop()
     values = sorted(message.value() or b"" for message in records(broker, "copy"))
     assert values == sorted(b"value %d" % number for number in range(120) if number % PARTITIONS < 2)
+
+
+def test_a_real_time_query_keeps_its_start(spark: SparkSession, broker: Mpbroker, tmp_path: Path) -> None:
+    """Check that a run which is stopped within its first long batch loses no record to the next run."""
+    make_topic(broker, "copy")
+    produce(broker, "events", range(30))
+    latest = {"startingOffsets": "latest", **ASSIGNED}
+    query = real_time(spark, broker, tmp_path / "checkpoint", **latest)
+    until(lambda: (tmp_path / "checkpoint/commits/0").exists(), "the start is in the checkpoint")
+    query.stop()
+    produce(broker, "events", range(30, 60))
+    query = real_time(spark, broker, tmp_path / "checkpoint", **latest)
+    until(lambda: len(list(records(broker, "copy"))) >= 20, "records of both partitions are copied")
+    query.stop()
+    values = sorted(message.value() or b"" for message in records(broker, "copy"))
+    assert values == sorted(b"value %d" % number for number in range(30, 60) if number % PARTITIONS < 2)
 
 
 def ends_at(query: StreamingQuery, offset: int) -> bool:

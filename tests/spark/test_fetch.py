@@ -193,6 +193,18 @@ def test_an_answer_without_records_is_asked_for_again(read: Read) -> None:
         assert len(server.fetches) == 2 + 1 + 3, "the one that was asked for ahead, and three tries"
 
 
+def test_a_leader_whose_high_watermark_is_late(read: Read) -> None:
+    """Check that records which it does not show yet are not taken for lost. (KIP-207.)"""
+    options = {"failOnDataLoss": False, "fetchOffset.numRetries": 3, "fetchOffset.retryIntervalMs": 1}
+    with KafkaServer("t", batches_of(60), is_late=lambda nth: nth in (1, 3, 4)) as server:
+        assert offsets(read(server, **options)) == list(range(600))
+    with (
+        KafkaServer("t", batches_of(60), is_late=lambda nth: nth > 2) as server,
+        pytest.raises(PySparkException, match="the leader has it, and does not send it"),
+    ):
+        offsets(read(server, **options))
+
+
 def test_retries_end(read: Read) -> None:
     with KafkaServer("t", batches_of(1), fault=lambda *_: ErrorCode.NOT_LEADER_OR_FOLLOWER) as server:
         with pytest.raises(PySparkException, match=r"fetching t-0 offsets .*NOT_LEADER_OR_FOLLOWER"):

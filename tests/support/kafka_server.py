@@ -48,6 +48,8 @@ class KafkaServer(ThreadedServer):
     fault: Callable[[int, int], ErrorCode | None] = lambda _nth, _offset: None
     # Which fetches are answered without an error and without records.
     is_empty: Callable[[int], bool] = lambda _nth: False
+    # Which fetches a leader answers that does not know its high watermark yet.
+    is_late: Callable[[int], bool] = lambda _nth: False
 
     def talk(self, connection: socket.socket) -> None:
         self.connections += 1
@@ -121,14 +123,15 @@ class KafkaServer(ThreadedServer):
             error = ErrorCode.UNKNOWN_TOPIC_ID
         if error is None and not self.log_start <= offset <= self.batches[-1][1]:
             error = ErrorCode.OFFSET_OUT_OF_RANGE
-        is_empty = error is not None or self.is_empty(len(self.fetches))
+        is_late = self.is_late(len(self.fetches))
+        is_empty = error is not None or is_late or self.is_empty(len(self.fetches))
         records = b"" if is_empty else b"".join(data for _, end, data in self.batches if end > offset)
         if len(records) > part.partition_max_bytes:
             first = next(data for _, end, data in self.batches if end > offset)
             records = records[: max(part.partition_max_bytes, len(first))]
         answer = m.FetchResponse.PartitionData(
             error_code=error or 0,
-            high_watermark=self.batches[-1][1],
+            high_watermark=self.log_start if is_late else self.batches[-1][1],
             records=records,
             aborted_transactions=[
                 m.FetchResponse.AbortedTransaction(producer_id=producer, first_offset=first)
