@@ -15,11 +15,12 @@ final class Logins {
   /** Names the option with the path of the relay's socket. (Python: reading/options.py.) */
   private static final String RELAY = "mpbroker.relay";
 
-  private static final Pattern ONLY_KAFKAS =
+  private static final Pattern ONLY_OF_KAFKA =
       Pattern.compile(
-          "kafka\\.(sasl\\.(oauthbearer|kerberos|login|client)\\..*|security\\.providers"
-              + "|ssl\\.(provider|engine|keymanager|trustmanager|secure)\\..*|ssl\\.provider)");
+          "kafka\\.(sasl\\.(oauthbearer|kerberos|login|client)\\..*|security\\.providers|ssl\\.provider"
+              + "|ssl\\.(engine|keymanager|trustmanager|secure)\\..*)");
   private static final Pattern OTHER_MECHANISMS = Pattern.compile("(?i)GSSAPI|OAUTHBEARER");
+  /** Begins each Java keystore. */
   private static final byte[] JKS = {(byte) 0xfe, (byte) 0xed, (byte) 0xfe, (byte) 0xed};
 
   private Logins() {}
@@ -37,7 +38,7 @@ final class Logins {
 
   private static boolean needsRelay(CaseInsensitiveStringMap options) {
     return OTHER_MECHANISMS.matcher(options.getOrDefault("kafka.sasl.mechanism", "")).matches()
-        || options.keySet().stream().anyMatch(name -> ONLY_KAFKAS.matcher(name).matches())
+        || options.keySet().stream().anyMatch(name -> ONLY_OF_KAFKA.matcher(name).matches())
         || isJks(options.get("kafka.ssl.truststore.location"))
         || isJks(options.get("kafka.ssl.keystore.location"));
   }

@@ -19,7 +19,11 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Plans the long batches of the real-time trigger: one task a partition, without an end. (Spark: KafkaMicroBatchStream.) */
+/**
+ * Plans the long batches of the real-time trigger: one task a partition, without an end.
+ *
+ * <p>Spark: KafkaMicroBatchStream.
+ */
 final class RealTime {
   private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -30,16 +34,21 @@ final class RealTime {
 
   private RealTime() {}
 
-  /** Throws OptionRefused if an option bounds batches, or if there are no brokers to fetch from. */
+  /** Throws OptionRefused if an option bounds batches. */
   static void check(CaseInsensitiveStringMap options) {
     for (String name : REFUSED) {
       if (options.containsKey(name)) {
-        throw new OptionRefused(name + " is not compatible with real time mode. Leave the option away");
+        throw new OptionRefused(name + " is not compatible with real time mode: remove the option");
       }
     }
-    if (!options.containsKey("kafka.bootstrap.servers")) {
+  }
+
+  /** Throws OptionRefused if Python has to read, or if there are no brokers to fetch from. */
+  static void check(Rules rules) {
+    if (rules == null || rules.brokers() == null) {
       throw new OptionRefused(
-          "The real-time trigger fetches records as they come. Give kafka.bootstrap.servers, too");
+          "The real-time trigger fetches in the JVM: give kafka.bootstrap.servers as HOST:PORT, readMode auto or "
+              + "remote, and no valueFormat. If the log warns that Python reads, that line has the reason");
     }
   }
 
@@ -55,6 +64,7 @@ final class RealTime {
     Map<String, String> oldIds = topicIds(reached);
     Map<String, String> ids = topicIds(now);
     List<InputPartition> tasks = new ArrayList<>();
+    // A topic id is a topic without partitions.
     for (var topic : now.properties()) {
       String name = topic.getKey();
       String id = ids.get(name);
