@@ -50,7 +50,7 @@ class Brokers:
         servers = servers_of(options.bootstrap_servers or "")
         try:
             if options.relay:
-                settings = tuple(sorted(client_settings(options).items()))
+                settings = tuple(sorted(kafka_client_settings(options).items()))
                 config = structs.replace(_base(options), relay=options.relay, relay_settings=settings)
             else:
                 config, _ = from_properties(options.client, _base(options))
@@ -129,7 +129,7 @@ def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
     return topic.topic_id if topic.topic_id != m.ZERO_UUID else None
 
 
-def client_settings(options: ReadOptions) -> dict[str, str]:
+def kafka_client_settings(options: ReadOptions) -> dict[str, str]:
     """Return the settings of a connection by the names, and in the forms, that Kafka's own client knows."""
     base = _base(options)
     given = {_KAFKAS.get(name, name): value for name, value in options.client.items()}

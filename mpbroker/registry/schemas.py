@@ -10,7 +10,7 @@ from uuid import UUID
 
 from mpbroker.config.extras import pip_install
 
-# Errors of decoders for malformed bytes; any other error is a bug of ours and is not caught.
+# Errors of decoders for malformed bytes. Any other error is a bug, and is not caught.
 UNREADABLE: Final = (
     ValueError,
     TypeError,

@@ -161,7 +161,7 @@ public final class KafkaFetcher implements Fetcher {
     try {
       cluster.refresh(place.topic());
     } catch (BrokerFailure error) {
-      // As above.
+      // The next request reports it.
     }
   }
 
