@@ -128,6 +128,7 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
         if key.startswith(_CLIENT) and key != "kafka.bootstrap.servers"
     }
     if RELAY in options:
+        # Kafka's client checks them.
         return given
     try:
         _, unknown = from_properties(given)

@@ -2,12 +2,12 @@ package io.mpbroker.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import io.mpbroker.spark.Failures.OptionRefused;
 import io.mpbroker.spark.Manifest.Rules;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -97,15 +97,12 @@ final class RealTime {
   /** Returns the id of each topic that has one. (Python: stream_offsets.) */
   private static Map<String, String> topicIds(JsonNode offsets) {
     Map<String, String> found = new TreeMap<>();
-    offsets
-        .fieldNames()
-        .forEachRemaining(
-            name -> {
-              int sign = name.indexOf('#');
-              if (sign >= 0) {
-                found.put(name.substring(0, sign), name.substring(sign + 1));
-              }
-            });
+    for (var topic : offsets.properties()) {
+      String[] named = topic.getKey().split("#", 2);
+      if (named.length == 2) {
+        found.put(named[0], named[1]);
+      }
+    }
     return found;
   }
 
@@ -114,7 +111,7 @@ final class RealTime {
 
   /** Returns the offsets in the form, and in the order, in which Python writes them. */
   static String merged(PartitionOffset[] ends) {
-    Map<String, TreeMap<Integer, Long>> offsets = new TreeMap<>();
+    Map<String, Map<Integer, Long>> offsets = new TreeMap<>();
     Map<String, String> ids = new TreeMap<>();
     for (PartitionOffset end : ends) {
       Reached one = (Reached) end;
@@ -123,14 +120,9 @@ final class RealTime {
         ids.put(one.topic(), one.topicId());
       }
     }
-    ObjectNode found = JSON.createObjectNode();
-    offsets.forEach(
-        (topic, partitions) -> {
-          ObjectNode ofTopic = found.putObject(topic);
-          partitions.forEach((number, offset) -> ofTopic.put(number.toString(), offset));
-        });
-    ids.forEach((topic, id) -> found.putObject(topic + "#" + id));
-    return found.toString();
+    Map<String, Map<Integer, Long>> found = new LinkedHashMap<>(offsets);
+    ids.forEach((topic, id) -> found.put(topic + "#" + id, Map.of()));
+    return JSON.valueToTree(found).toString();
   }
 
   /** Makes the readers of the tasks. */
