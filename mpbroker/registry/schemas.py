@@ -85,21 +85,6 @@ class Schemas(Protocol):
         ...
 
 
-class Known(NamedTuple):
-    """Schemas of which one is known already, so that processes which are given it need not ask."""
-
-    schemas: Schemas
-    schema: Schema
-
-    def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:
-        if number and number in (self.schema.id, self.schema.guid) and self.schema.kind is kind:
-            return self.schema
-        return self.schemas.by_id(number, kind)
-
-    def by_subject(self, subject: str, version: int | str, kind: Kind | None = None) -> Schema:
-        return self.schemas.by_subject(subject, version, kind)
-
-
 def of_kind(found: Schema, wanted: Kind | None) -> Schema:
     """Return the schema. Raises UnknownSchema if it is of another kind than the wanted one."""
     if wanted is not None and found.kind is not wanted:

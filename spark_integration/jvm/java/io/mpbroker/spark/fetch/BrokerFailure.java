@@ -1,5 +1,6 @@
 package io.mpbroker.spark.fetch;
 
+import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.protocol.Errors;
 
 /** Reports a request to a broker that failed. The text names the partition or the broker. */
@@ -37,8 +38,7 @@ final class BrokerFailure extends Exception {
   /** Describes a broker's answer that is an error. */
   static BrokerFailure answered(String what, Errors answer) {
     String text = what + ": " + answer.message().replaceFirst("\\.$", "") + " (" + answer.name() + ")";
-    return new BrokerFailure(
-        text, answer.exception() instanceof org.apache.kafka.common.errors.RetriableException, answer, null);
+    return new BrokerFailure(text, answer.exception() instanceof RetriableException, answer, null);
   }
 
   boolean isRetriable() {

@@ -228,7 +228,7 @@ final class Cluster implements Closeable {
       client.poll(waitMs, time.milliseconds());
     } catch (RuntimeException error) {
       isBroken = true;
-      throw BrokerFailure.fatal("a broker's answer is not of Kafka's protocol: " + error, error);
+      throw BrokerFailure.fatal("a broker's answer is not of Kafka's protocol: " + error + ADVICE, error);
     }
   }
 
