@@ -79,9 +79,7 @@ def _registry(settings: Mapping[str, str], headers: dict[str, str]) -> Registry:
         raise RegistryConfigError(f"registry: it has no setting {wrong[0]}, only {', '.join(_NAMES)}")
     urls = tuple(url.strip().rstrip("/") for url in settings.get("url", "").split(",") if url.strip())
     if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
-        raise RegistryConfigError(
-            "registry: it needs a schema.registry.url that begins with http:// or https://"
-        )
+        raise RegistryConfigError("registry: it needs a url that begins with http:// or https://")
     if user := settings.get("basic.auth.user.info"):
         headers["Authorization"] = _basic(user)
     if token := settings.get("bearer.auth.token"):
