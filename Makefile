@@ -120,7 +120,7 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 	@$(BIN)/python -m tests.support.class_archive > $@.log 2>&1 && touch $@ || \
 	  echo "setup: Kafka's class-data archive is not made, see $@.log; tests will try again"
 
-# Spark's own Kafka connector, 10 MB from Maven Central. One test compares our source with it.
+# Spark's own Kafka connector, 10 MB from Maven Central. Tests compare our source with it.
 $(CONNECTOR): ops/bench/connector/pom.xml | $(SYNCED)
 	@mkdir -p build
 	@$(BIN)/python -m ops.bench.connector > build/spark-connector.log 2>&1 || \

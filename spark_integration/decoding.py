@@ -22,11 +22,12 @@ from mpbroker.registry.schemas import (
     UNREADABLE,
     Convert,
     Kind,
-    Known,
     MissingPackage,
     RegistryConfigError,
     Schema,
     SchemaError,
+    SchemaId,
+    Schemas,
     UnknownSchema,
 )
 from spark_integration.values import CORRUPT, Mode, converter, decode_column, of_text, without_pairs
@@ -35,6 +36,21 @@ CORRUPT_FIELD: Final = StructField(
     CORRUPT, StructType([StructField("error", StringType()), StructField("data", BinaryType())])
 )
 """`values.CORRUPT_TYPE` in Spark's types."""
+
+
+class WithKnown(NamedTuple):
+    """The schemas of a registry and one that was looked up already, for which workers need not ask."""
+
+    schemas: Schemas
+    schema: Schema
+
+    def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:
+        if number and number in (self.schema.id, self.schema.guid) and self.schema.kind is kind:
+            return self.schema
+        return self.schemas.by_id(number, kind)
+
+    def by_subject(self, subject: str, version: int | str, kind: Kind | None = None) -> Schema:
+        return self.schemas.by_subject(subject, version, kind)
 
 
 class MsgPack(msgspec.Struct, frozen=True):
@@ -200,7 +216,7 @@ def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
         known: Any = schemas
         if target is None and schemas is not None and given.subject is not None:
             found = schemas.by_subject(given.subject, given.version, Kind.AVRO)
-            known, target = Known(schemas, found), whole(found)
+            known, target = WithKnown(schemas, found), whole(found)
         if target is None or (schemas is None and given.schema is None):
             raise OptionError(
                 "Avro needs a schema: without registry give schema, the one that values were written "
@@ -223,7 +239,9 @@ def protobuf_decoding(given: Subject, message: str | None, mode: Mode) -> Decodi
         from spark_integration.protobuf import type_of
 
         schemas, reader = _of_subject(given, Kind.PROTOBUF)
-        return _decoding(type_of(reader, message), mode, Protobuf(reader, message, Known(schemas, reader)))
+        return _decoding(
+            type_of(reader, message), mode, Protobuf(reader, message, WithKnown(schemas, reader))
+        )
 
 
 def json_decoding(given: Subject, wanted: StructType | None, mode: Mode) -> Decoding:
@@ -239,7 +257,7 @@ def json_decoding(given: Subject, wanted: StructType | None, mode: Mode) -> Deco
             return _decoding(nullable_struct(wanted), mode, Json(schemas, is_whole=False))
         schemas, reader = _of_subject(given, Kind.JSON)
         spark, is_whole = type_of(reader)
-        return _decoding(spark, mode, Json(Known(schemas, reader), is_whole))
+        return _decoding(spark, mode, Json(WithKnown(schemas, reader), is_whole))
 
 
 def _of_subject(given: Subject, kind: Kind) -> tuple[Registry | Directory, Schema]:

@@ -1,7 +1,7 @@
 """Functions between columns of encoded values and structs: Arrow UDFs, for batch queries and streams.
 
 Those with a registry ask it while the query is written, for the columns; a worker asks once for each other id
-that it meets. JSON without a registry needs no function of ours: Spark's own
+that it meets. JSON without a registry needs no function of this module: Spark's own
 `from_json(col("value").cast("string"), schema)` decodes in the JVM, where the data are, and takes numbers of
 any size into decimal or string columns.
 """
@@ -73,8 +73,8 @@ def from_avro(
     Without `registry` a value is Avro data alone, and all values are written with `schema`.
 
     With `registry` a value has Confluent's framing: a zero, the id of the schema that it was written with,
-    the data. The registry is an address, in which a user and a password may stand, or several with commas
-    between them (`headers` go with each request); or settings by the names of Confluent's clients, such as
+    the data. The registry is an address, which may contain a user and a password, or several, separated by
+    commas (`headers` go with each request); or settings by the names of Confluent's clients, such as
     `{"schema.registry.url": …, "basic.auth.user.info": …, "ssl.ca.location": …}`; or a directory with
     `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns are those of `reader_schema`,
     else of `schema`, else of the subject's version, which is looked up once, during this call.
@@ -178,7 +178,7 @@ def from_json_schema(
     """Decode JSON with Confluent's framing into a struct. Values are not checked against their schema again.
 
     The columns are those of `schema`, a StructType or DDL, else those of the subject's version. In the
-    latter, what may be of several types is text: the JSON that stands there.
+    latter, what may be of several types becomes a string with its JSON.
 
     Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
     """

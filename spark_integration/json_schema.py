@@ -1,7 +1,7 @@
 """Turns JSON with a JSON Schema into Spark rows and back.
 
 Spark's types are those of the schema where it has one type. What may be of several types, or contains itself,
-is text: the JSON that stands there.
+becomes a string with its JSON.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def framed_decoder(schemas: Schemas, kind: pa.StructType, *, is_whole: bool) -> 
 
     def decode(data: bytes) -> Any:
         framed = framing.read(data)
+        # Raises UnknownSchema, which makes a corrupt record.
         known(framed.schema_id)
         value = msgspec.json.decode(data[framed.data_start :])
         if is_whole:

@@ -24,7 +24,7 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class TypeCount:
-    """Counts the types that a schema becomes: each mention of a record is one more, and theirs within it."""
+    """Counts the types that a schema becomes. A record counts, with all types in it, wherever it is used."""
 
     def __init__(self) -> None:
         self._left = TYPES_MAX
@@ -60,7 +60,7 @@ def decode_column(column: pa.Array, decode: Convert, kind: pa.StructType, mode: 
         try:
             rows.append(None if value is None else decode(value))
         except UNREADABLE as error:
-            errors[number] = _told(error)
+            errors[number] = _reason(error)
             rows.append(_NO_FIELDS)
     is_permissive = mode is Mode.PERMISSIVE
     fields = list(kind)[:-1] if is_permissive else list(kind)
@@ -96,12 +96,12 @@ def _typed(rows: list[Any], kind: pa.StructType, errors: dict[int, str]) -> pa.S
             try:
                 pa.array([row], kind)
             except (*UNREADABLE, pa.ArrowException) as error:
-                errors[number] = _told(error)
+                errors[number] = _reason(error)
                 rows[number] = _NO_FIELDS
     return pa.array(rows, kind)
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     text = str(error)
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
 

@@ -252,7 +252,7 @@ def produce(
     from mpbroker.cli.records.line_records import Format
 
     given = command.parse_headers(headers or [])
-    form = Format(key_separator, null, json, given, ignore_partition, *encoders(registry, schemas))
+    form = Format(key_separator, null, json, given, ignore_partition, encoders(registry, schemas))
     settings = command.Settings(topic, partition, acks, compression, form)
     command.produce(where, settings, properties or [])
 

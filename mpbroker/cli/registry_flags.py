@@ -12,6 +12,7 @@ from mpbroker.cli.flags import option
 from mpbroker.config.environment import SCHEMA_REGISTRY, SCHEMA_REGISTRY_CONFIG
 
 if TYPE_CHECKING:
+    from mpbroker.cli.records.json_lines import Encoders
     from mpbroker.registry.json_values import Decoder, Encoder
     from mpbroker.registry.rest import Directory, Registry
 
@@ -70,13 +71,15 @@ def decoder(where: RegistryAddress) -> Decoder | None:
     return Decoder(_open(where))
 
 
-def encoders(where: RegistryAddress, wanted: WrittenSchemas) -> tuple[Encoder | None, Encoder | None]:
+def encoders(where: RegistryAddress, wanted: WrittenSchemas) -> Encoders:
     """Return the encoders of keys and values that flags ask for. Raises CliError."""
+    from mpbroker.cli.records.json_lines import Encoders
+
     key = _encoder(where, "key", wanted.key_schema_id, wanted.key_subject, None)
     value = _encoder(where, "value", wanted.value_schema_id, wanted.value_subject, wanted.value_message)
     if value is None and wanted.value_message is not None:
         raise CliError("--value-message goes with --value-schema-id or --value-subject", USAGE_ERROR)
-    return key, value
+    return Encoders(key, value)
 
 
 def _encoder(
@@ -119,7 +122,7 @@ def _open(where: RegistryAddress) -> Registry | Directory:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Make CliErrors of a registry that does not answer, and of packages that are missing."""
+    """Raise CliError where a registry does not answer, or a package is missing."""
     from mpbroker.registry.schemas import MissingPackage, RegistryUnavailable
 
     try:

@@ -43,7 +43,7 @@ class RelayTransport(PlaintextTransport):
             if count is None:
                 return False
             if count == 0:
-                raise NotConnected("there was none, or it was lost: see the log of Spark's driver")
+                raise NotConnected("the JVM has no connection to it: see the log of Spark's driver")
             self._answer += part[:count]
         if self.wants_write:
             return False

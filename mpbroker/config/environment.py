@@ -14,8 +14,8 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 VARIABLES: Final = {
     BOOTSTRAP_SERVER: "The broker, for commands with --bootstrap-server but doctor: HOST:PORT or "
     "unix:/path. ctl, top and log scrub find it on this host.",
-    SCHEMA_REGISTRY: "The schema registry, for consume and produce without --schema-registry; user and "
-    "password may stand in it.",
+    SCHEMA_REGISTRY: "The schema registry, for consume and produce without --schema-registry; it may "
+    "contain user and password.",
     SCHEMA_REGISTRY_CONFIG: "A file with settings of its client, where there is no --registry-config.",
     RUNTIME_DIR: "The directory of a broker's control socket: where serve makes it, and where ctl and "
     "log scrub find it.",

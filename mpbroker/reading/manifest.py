@@ -15,7 +15,7 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import LocalFiles, TaskRange
-from mpbroker.reading.remote_catalog import client_settings, servers_of
+from mpbroker.reading.remote_catalog import kafka_client_settings, servers_of
 from mpbroker.reading.segments import pieces, weight
 from mpbroker.reading.transactions import aborted_in
 from mpbroker.records.aborted import AbortedRange
@@ -27,26 +27,26 @@ def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, A
 
     Raises SourceUnavailable, CorruptLog, OSError.
     """
-    may_fetch = options.read_mode != "local" and options.bootstrap_servers is not None
-    if may_fetch and UNIX in (options.bootstrap_servers or ""):
+    bootstrap = None if options.read_mode == "local" else options.bootstrap_servers
+    if bootstrap is not None and UNIX in bootstrap:
         if any(task.files is None for task in tasks):
             return {"declined": "kafka.bootstrap.servers is a Unix socket, to which only Python connects"}
-        may_fetch = False
+        bootstrap = None
     return {
         "tasks": [_described(task, read_committed=options.read_committed) for task in tasks],
-        "brokers": _brokers(options) if may_fetch else None,
+        "brokers": None if bootstrap is None else _brokers(bootstrap, options),
         "failOnDataLoss": options.fail_on_data_loss,
         "checkCrcs": options.check_crcs,
         "lossAdvice": LOSS_ADVICE,
     }
 
 
-def _brokers(options: ReadOptions) -> dict[str, Any]:
+def _brokers(bootstrap: str, options: ReadOptions) -> dict[str, Any]:
     """Return what a fetch needs: where the brokers are, and the settings of Kafka's client."""
-    servers = servers_of(options.bootstrap_servers or "")
+    servers = servers_of(bootstrap)
     return {
         "servers": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers],
-        "client": client_settings(options),
+        "client": kafka_client_settings(options),
         "fetchBytes": options.fetch_bytes,
         "retries": options.retries,
         "retryIntervalMs": options.retry_interval_ms,

@@ -128,13 +128,14 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
         if key.startswith(_CLIENT) and key != "kafka.bootstrap.servers"
     }
     if RELAY in options:
+        # Kafka's client checks them.
         return given
     try:
         _, unknown = from_properties(given)
     except ClientConfigError as error:
         raise OptionError(f"kafka.{error}") from error
-    names = {name: name for one in (*known_names(), *_WITHOUT_EFFECT) if (name := f"{_CLIENT}{one}")}
-    _warn_of({f"{_CLIENT}{name}" for name in unknown}, names, if_alike=False)
+    known = [f"{_CLIENT}{name}" for name in (*known_names(), *_WITHOUT_EFFECT)]
+    _warn_of([f"{_CLIENT}{name}" for name in unknown], dict(zip(known, known, strict=True)), if_alike=False)
     return {key: value for key, value in given.items() if key not in unknown}
 
 

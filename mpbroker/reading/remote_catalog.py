@@ -127,13 +127,13 @@ def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
 def client_config(options: ReadOptions, base: ClientConfig) -> ClientConfig:
     """Return `base` with the settings of a query. Raises ClientConfigError."""
     if options.relay:
-        settings = tuple(sorted(client_settings(options).items()))
+        settings = tuple(sorted(kafka_client_settings(options).items()))
         return structs.replace(base, relay=options.relay, relay_settings=settings)
     config, _ = from_properties(options.client, base)
     return config
 
 
-def client_settings(options: ReadOptions) -> dict[str, str]:
+def kafka_client_settings(options: ReadOptions) -> dict[str, str]:
     """Return the settings of a connection by the names, and in the forms, that Kafka's own client knows."""
     base = _base(options)
     given = {_KAFKAS.get(name, name): value for name, value in options.client.items()}

@@ -3,7 +3,7 @@
     prefix   0, id (4 bytes, big endian) | 1, GUID (16 bytes)
     header   __key_schema_id, __value_schema_id: 1, GUID; the value itself has no prefix
 
-Behind id or GUID, Protobuf has the path of the message in its file.
+After id or GUID, Protobuf has the path of the message in its file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def prefix(number: int, path: Path | None = None) -> bytes:
 
 
 def read_path(data: bytes, at: int) -> tuple[Path, int]:
-    """Read the path of a message; return it and the position behind it. Raises ValueError."""
+    """Read the path of a message; return it and the position after it. Raises ValueError."""
     count, at = _read_varint(data, at)
     if not count:
         return FIRST_MESSAGE, at

@@ -91,7 +91,7 @@ class Encoder:
     def __init__(self, schema: Schema, message: str | None = None) -> None:
         """Choose the schema; of Protobuf a message by its name, else the first. Raises SchemaError."""
         if not schema.id:
-            raise SchemaError("a schema without an id cannot frame values")
+            raise SchemaError("a schema without an id cannot frame values: look it up by its id")
         self._encode = _ENCODERS[schema.kind](schema, message)
 
     def encode(self, text: bytes) -> bytes:

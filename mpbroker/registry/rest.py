@@ -33,7 +33,7 @@ from mpbroker.registry.schemas import (
 )
 
 _PAUSE_SECONDS = 0.25
-# A schema that the registry lacks is not asked for again in this time.
+# How long a schema that the registry lacks is not asked for again.
 _MISSING_FOR_SECONDS = 10.0
 _ANSWER_BYTES_MAX = 16 << 20
 _REFERENCES_MAX = 256
@@ -82,7 +82,7 @@ def _registry(settings: Mapping[str, str], headers: dict[str, str]) -> Registry:
         raise RegistryConfigError(f"registry: it has no setting {wrong[0]}, only {', '.join(_NAMES)}")
     urls = tuple(url.strip().rstrip("/") for url in settings.get("url", "").split(",") if url.strip())
     if not urls or not all(url.lower().startswith(_SCHEMES) for url in urls):
-        raise RegistryConfigError("registry: its url begins with http:// or https://")
+        raise RegistryConfigError("registry: it needs a url that begins with http:// or https://")
     if user := settings.get("basic.auth.user.info"):
         headers["Authorization"] = _basic(user)
     if token := settings.get("bearer.auth.token"):
@@ -163,7 +163,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Registry:
-    """A server, or several that have the same schemas. User and password may stand in an address.
+    """A server, or several that have the same schemas. An address may contain user and password.
 
     Methods raise UnknownSchema, SchemaError, RegistryUnavailable.
     """
@@ -220,7 +220,7 @@ class Registry:
         whole = f"{path}{'&' if '?' in path else '?'}{form}" if form else path
         if path.endswith(f"/{_LATEST}"):
             return _checked(self.ask(whole), whole)
-        return _document(self, whole).get()
+        return _document_at(self, whole).get()
 
     def ask(self, path: str, body: bytes | None = None) -> Any:
         """Ask for the document at this path, a few times if the registry is busy.
@@ -261,7 +261,7 @@ def _version_path(subject: str, version: int | str) -> str:
 
 
 def _refused(shown: str, error: HTTPError) -> Exception:
-    """Return the error for an answer with another status than 200."""
+    """Return the error for an answer whose status is an error."""
     try:
         document = json.loads(error.read(_ANSWER_BYTES_MAX))
         code, said = document.get("error_code"), str(document.get("message", ""))
@@ -276,7 +276,7 @@ def _refused(shown: str, error: HTTPError) -> Exception:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Lets redirects be errors: another server must not get the password."""
+    """Makes errors of redirects: another server must not get the password."""
 
     def redirect_request(self, *_arguments: Any) -> None:
         return None
@@ -319,7 +319,7 @@ class _Document:
             return self._found
 
 
-_document = lru_cache(maxsize=4096)(_Document)
+_document_at = lru_cache(maxsize=4096)(_Document)
 
 
 def _checked(document: Any, path: str) -> dict[str, Any]:

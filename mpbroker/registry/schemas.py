@@ -10,7 +10,7 @@ from uuid import UUID
 
 from mpbroker.config.extras import pip_install
 
-# Errors of decoders for malformed bytes; any other error is a bug of ours and is not caught.
+# Errors of decoders for malformed bytes. Any other error is a bug, and is not caught.
 UNREADABLE: Final = (
     ValueError,
     TypeError,
@@ -83,21 +83,6 @@ class Schemas(Protocol):
     def by_subject(self, subject: str, version: int | str, kind: Kind | None = None) -> Schema:
         """Return a version of a subject. The version `latest` is the newest one that is not deleted."""
         ...
-
-
-class Known(NamedTuple):
-    """Schemas of which one is known already, so that processes which are given it need not ask."""
-
-    schemas: Schemas
-    schema: Schema
-
-    def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:
-        if number and number in (self.schema.id, self.schema.guid) and self.schema.kind is kind:
-            return self.schema
-        return self.schemas.by_id(number, kind)
-
-    def by_subject(self, subject: str, version: int | str, kind: Kind | None = None) -> Schema:
-        return self.schemas.by_subject(subject, version, kind)
 
 
 def of_kind(found: Schema, wanted: Kind | None) -> Schema:

@@ -27,11 +27,10 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 
 _IGNORE_KEYS: Final = "kafka.partitioner.ignore.keys"
 # Partitioners of Kafka's producer. Only Kafka 3 has the first two. Each ignores partitioner.ignore.keys.
-_KAFKAS: Final = (
-    "org.apache.kafka.clients.producer.internals.DefaultPartitioner",
-    "org.apache.kafka.clients.producer.UniformStickyPartitioner",
-    "org.apache.kafka.clients.producer.RoundRobinPartitioner",
-)
+_DEFAULT: Final = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
+_STICKY: Final = "org.apache.kafka.clients.producer.UniformStickyPartitioner"
+_ROUND_ROBIN: Final = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
+_PARTITIONERS: Final = (_DEFAULT, _STICKY, _ROUND_ROBIN)
 # Options as they are written, by their lower-cased form.
 _NAMES: Final = {name.lower(): name for name in ("topic", "exactlyOnce", "sinkId", "sinkBatch")}
 _T = TypeVar("_T")
@@ -130,12 +129,12 @@ def _partitioner(options: Mapping[str, str]) -> tuple[bool, bool]:
     name = options.get("kafka.partitioner.class", "").strip()
     if not name:
         return boolean(options.get(_IGNORE_KEYS, "false"), _IGNORE_KEYS), False
-    if name not in _KAFKAS:
+    if name not in _PARTITIONERS:
         raise OptionError(
             f"kafka.partitioner.class={name} is not supported: the sink runs no Java classes. Put each row's "
-            f"partition into the column partition, or name one of {', '.join(_KAFKAS)}"
+            f"partition into the column partition, or name one of {', '.join(_PARTITIONERS)}"
         )
-    return name != _KAFKAS[0], name == _KAFKAS[2]
+    return name != _DEFAULT, name == _ROUND_ROBIN
 
 
 def _check_exactly_once(exactly_once: bool, sink_id: str, acks: int) -> None:

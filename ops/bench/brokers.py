@@ -16,10 +16,11 @@ from typing import BinaryIO, ClassVar, Protocol, Self
 import psutil
 
 from mpbroker.testing.broker import KEEP_NO_BYTECODE
-from ops.bench import frames, maven
+from ops.bench import frames
 from ops.bench.ports import HOST as HOST
 from ops.bench.ports import free_port as free_port
 from ops.bench.processes import Tree
+from ops.setup import maven
 
 ROOT = Path(__file__).resolve().parents[2]
 

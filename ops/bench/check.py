@@ -26,10 +26,10 @@ from rich.table import Table
 from ops.bench import clients, device, ratios, run, scenarios
 from ops.bench.brokers import BrokerError, Mpbroker
 from ops.bench.hops import Hops
-from ops.bench.maven import MissingToolError
 from ops.bench.ratios import Compared, Measured, RatiosError, Verdict
 from ops.bench.run import Contender
 from ops.bench.scenarios import LoadError, Scenario
+from ops.setup.maven import MissingToolError
 
 RATIOS = Path(__file__).with_name("ratios.json")
 LOADS = (

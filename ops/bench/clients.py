@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ops.bench import device, maven, run
+from ops.bench import device, run
 from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.hops import Hops
 from ops.bench.scenarios import create_topic
+from ops.setup import maven
 
 TOPIC = "perf"
 RATE = re.compile(r"([\d.]+) records/sec")

@@ -27,11 +27,11 @@ from typing import Any
 from mpbroker.testing import Broker as TestBroker
 from ops.bench import clients, device, frames, run, spark, transactions
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
-from ops.bench.maven import MissingToolError
 from ops.bench.run import Contender
 from ops.bench.scenarios import SCENARIOS, LoadError
 from ops.docs import figures
 from ops.docs.figures import FIGURES
+from ops.setup.maven import MissingToolError
 
 # The titles of contenders as the file has them.
 NAMES = {"mpbroker durable": "durable", "mpbroker os": "os", "Kafka 4.3": "kafka"}

@@ -29,8 +29,8 @@ from rich.table import Table
 
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, BrokerError, Kafka, Mpbroker
-from ops.bench.maven import MissingToolError
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
+from ops.setup.maven import MissingToolError
 
 KAFKA_WARMUP_S = 20.0
 # A broker that is paused while others are measured must not be thrown out of its own cluster of one.

@@ -43,11 +43,11 @@ from mpbroker.config.broker import STANDARD_AUTHORIZER
 from ops.bench import scenarios
 from ops.bench.brokers import HOST, Broker, BrokerError, Kafka, Mpbroker, free_port
 from ops.bench.frames import Request
-from ops.bench.maven import MissingToolError
 from ops.bench.run import KAFKA_PATIENCE, KAFKA_WARMUP_S, circumstances, data_directory, progress, warm_up
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 from ops.docs import security
 from ops.docs.security import AGAIN, COSTS, OUR_NAME
+from ops.setup.maven import MissingToolError
 
 PREFIX = "bench-"
 USER, PASSWORD = "bench", "b3nch-Pa55word"

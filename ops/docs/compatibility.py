@@ -45,7 +45,10 @@ NOT_BUILT = (
     ),
     ("replication, tiered storage", "one replica"),
     ("JMX", "the same metrics over HTTP for Prometheus, or `mpbroker ctl metrics --json`"),
-    ("Spark: continuous mode", "micro-batches, which are woken when records come, or the real-time trigger"),
+    (
+        "Spark: continuous mode",
+        "its [real-time trigger](SPARK.md#streams), or micro-batches, which are woken when records come",
+    ),
 )
 
 DYNAMIC_SETTINGS = """
@@ -94,8 +97,8 @@ CLOSING = """
 A program changes the format and keeps its options: `tests/spark/test_options.py` compares each with Spark's
 connector.
 
-* `kafka.isolation.level` is `read_committed` unless it is given, since records of aborted transactions are
-  none; the connector reads them. A line at INFO says so, once per application.
+* `kafka.isolation.level` is `read_committed` unless it is given; the connector's default also reads aborted
+  records. A line at INFO says so, once per application.
 * `maxRecordsPerPartition` bounds the tasks of batches, too; the connector obeys it in streams only.
 * `endingTimestamp` is refused in a stream, like the other ends; the connector ignores it.
 * An end beyond the log's end fails at once; the connector waits for `kafkaConsumer.pollTimeoutMs`.

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ops.bench import maven
+from ops.setup import maven
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "spark_integration" / "jvm" / "java"

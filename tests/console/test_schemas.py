@@ -90,5 +90,5 @@ def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:
     with pytest.raises(ClientConfigError, match="No such file"):
         decoder_of(config)
     file.write_text("url=nowhere")
-    with pytest.raises(ClientConfigError, match=r"registry.properties: registry: its url begins with http"):
+    with pytest.raises(ClientConfigError, match=r"registry.properties: registry: it needs a url"):
         decoder_of(config)

@@ -75,8 +75,11 @@ def test_a_query_changes_its_source(spark: SparkSession, broker: Mpbroker, tmp_p
         done += more
 
 
-def real_time(spark: SparkSession, broker: Mpbroker, checkpoint: Path, **options: str) -> StreamingQuery:
-    writer = stream(spark, WIRE, broker, **options).selectExpr("value").writeStream.format("kafka")
+def real_time(
+    spark: SparkSession, broker: Mpbroker, checkpoint: Path, source: str = WIRE, **options: str
+) -> StreamingQuery:
+    frame = stream(spark, source, broker, **options).selectExpr("CAST(value AS STRING) AS value")
+    writer = frame.writeStream.format("kafka")
     writer = writer.options(**{"kafka.bootstrap.servers": broker.bootstrap}, topic="copy").outputMode(
         "update"
     )
@@ -125,7 +128,17 @@ def ends_at(query: StreamingQuery, offset: int) -> bool:
     )
 
 
-def test_the_real_time_trigger_refuses_limits(spark: SparkSession, broker: Mpbroker, tmp_path: Path) -> None:
-    query = real_time(spark, broker, tmp_path / "checkpoint", **ASSIGNED, maxOffsetsPerTrigger="3")
-    with pytest.raises(PySparkException, match="maxOffsetsPerTrigger is not compatible with real time mode"):
+@pytest.mark.parametrize(
+    ("source", "options", "text"),
+    [
+        (WIRE, {"maxOffsetsPerTrigger": "3"}, "maxOffsetsPerTrigger is not compatible with real time mode"),
+        (FILES, {}, "The real-time trigger fetches in the JVM: give kafka.bootstrap.servers"),
+        (WIRE, {"valueFormat": "msgpack", "valueSchema": "id long"}, "and no valueFormat"),
+    ],
+)
+def test_the_real_time_trigger_refuses(
+    spark: SparkSession, broker: Mpbroker, tmp_path: Path, source: str, options: dict[str, str], text: str
+) -> None:
+    query = real_time(spark, broker, tmp_path / "checkpoint", source, **ASSIGNED, **options)
+    with pytest.raises(PySparkException, match=text):
         query.awaitTermination(PATIENCE_S)

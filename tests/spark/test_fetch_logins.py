@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.storage.checkpoints import read_topic_id
-from ops.bench import maven
 from ops.bench.connector import connector_jars
+from ops.setup import maven
 from ops.setup.jvm_reader import spark_jars
 from spark_integration.jvm.jar import jar_path
 from tests.support.own_cli import OwnCli

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ops.bench.connector import connector_jars
-from ops.bench.maven import MissingToolError
+from ops.setup.maven import MissingToolError
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import create_topic, served

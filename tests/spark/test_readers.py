@@ -28,8 +28,8 @@ from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_topic_id
 from mpbroker.testing import Broker
 from ops.bench.connector import connector_jars
-from ops.bench.maven import MissingToolError
 from ops.setup import jvm_reader
+from ops.setup.maven import MissingToolError
 from spark_integration.jvm import jar
 from tests.support import generated_queries
 from tests.support.forms import pick, rounds

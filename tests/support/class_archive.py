@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.bench import maven
 from ops.bench.brokers import Kafka
+from ops.setup import maven
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT / "build" / "kafka" / "classes.jsa"

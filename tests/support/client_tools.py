@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import maven
+from ops.setup import maven
 from tests.support import class_archive
 from tests.support.polling import until
 

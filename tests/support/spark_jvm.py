@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from ops.bench.connector import connector_jars
-from ops.bench.maven import MissingToolError
+from ops.setup.maven import MissingToolError
 from spark_integration import session
 from tests.support.spark_here import ROOT
 

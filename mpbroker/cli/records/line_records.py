@@ -14,8 +14,7 @@ from mpbroker.registry.json_values import Encoder
 class Format(msgspec.Struct, frozen=True):
     """The format of lines. `null`: the text that means null. `headers`: headers added to every record.
 
-    `ignores_partition`: the partition in a line of JSON is ignored. `encodes_key`, `encodes_value`: set where
-    keys or values are JSON that is encoded with a schema.
+    `ignores_partition`: the partition in a line of JSON is ignored.
     """
 
     key_separator: str | None = None
@@ -23,8 +22,7 @@ class Format(msgspec.Struct, frozen=True):
     as_json: bool = False
     headers: tuple[Header, ...] = ()
     ignores_partition: bool = False
-    encodes_key: Encoder | None = None
-    encodes_value: Encoder | None = None
+    encoders: json_lines.Encoders = json_lines.NO_SCHEMAS
 
 
 class LineRecords:
@@ -45,8 +43,8 @@ class LineRecords:
     def is_plain(self) -> bool:
         """Return whether each line is only a value, so that `plain` can make the records of many lines."""
         form = self._form
-        has_schema = form.encodes_key is not None or form.encodes_value is not None
-        return not (form.as_json or has_schema) and self._separator is None and self._null is None
+        is_text = not form.as_json and form.encoders == json_lines.NO_SCHEMAS
+        return is_text and self._separator is None and self._null is None
 
     def plain(self, lines: list[bytes], now_ms: int) -> list[NewRecord]:
         """Return records whose values are these lines."""
@@ -63,8 +61,7 @@ class LineRecords:
         if self._form.as_json:
             if not line.strip():
                 return None
-            encoders = json_lines.Encoders(self._form.encodes_key, self._form.encodes_value)
-            parsed = json_lines.parse(line, self.number, now_ms, encoders)
+            parsed = json_lines.parse(line, self.number, now_ms, self._form.encoders)
             record = parsed.record
             if self._form.headers:
                 record = msgspec.structs.replace(record, headers=record.headers + self._form.headers)
@@ -74,7 +71,8 @@ class LineRecords:
             key = None if key == self._null else key
             value = None if value == self._null else value
         try:
-            key, value = _encoded(key, self._form.encodes_key), _encoded(value, self._form.encodes_value)
+            encoders = self._form.encoders
+            key, value = _encoded(key, encoders.key), _encoded(value, encoders.value)
         except ValueError as error:
             raise CliError(f"line {self.number:,}: {error}", USAGE_ERROR) from error
         return NewRecord(value, key, now_ms, self._form.headers), None

@@ -10,7 +10,7 @@ import fcntl
 import shutil
 from pathlib import Path
 
-from ops.bench import maven
+from ops.setup import maven
 
 ROOT = Path(__file__).parents[3]
 POM = Path(__file__).with_name("pom.xml")

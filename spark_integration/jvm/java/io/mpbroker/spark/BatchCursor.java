@@ -7,7 +7,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.zip.CRC32C;
 
-/** Walks over the batches of a range that have records for the reader, wherever the bytes come from. */
+/** Walks over the batches of a range that have records for the reader. */
 final class BatchCursor implements Closeable {
   private final LogRange range;
   private final Manifest.Rules rules;

@@ -8,13 +8,13 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Tuple2;
 
-/** Looks for what a program that comes from Spark's Kafka source has set up, and what differs here. */
+/** Checks for what programs expect of Spark's Kafka source and this source does otherwise. */
 final class Cautions {
   private static final String ISOLATION = "kafka.isolation.level";
   private static final String SERVERS = "kafka.bootstrap.servers";
   private static final String PROTOCOL = "kafka.security.protocol";
 
-  /** Begins the settings of clusters for which Spark obtains delegation tokens. (Spark: KafkaTokenSparkConf.) */
+  /** The prefix of clusters for which Spark obtains delegation tokens. (Spark: KafkaTokenSparkConf.) */
   private static final String CLUSTERS = "spark.kafka.clusters.";
 
   private static final String OF_A_CLUSTER = ".auth.bootstrap.servers";
@@ -26,7 +26,7 @@ final class Cautions {
     if (!options.containsKey(ISOLATION)) {
       Failures.reportOnce(
           "{} is not set: records of aborted and of open transactions are left out, which Spark's Kafka source reads "
-              + "by default. Set read_uncommitted to read them, or read_committed to be rid of this line",
+              + "by default. Set read_uncommitted to read them, or read_committed to silence this line",
           ISOLATION);
     }
   }

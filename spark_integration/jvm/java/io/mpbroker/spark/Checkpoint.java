@@ -69,7 +69,11 @@ record Checkpoint(String sourceDirectory, Configuration configuration) {
     if (lines.get(0).equals("v2")) {
       String prefix = source + ":";
       found =
-          lines.stream().skip(2).filter(one -> one.startsWith(prefix)).findFirst().map(one -> one.substring(prefix.length()))
+          lines.stream()
+              .skip(2)
+              .filter(one -> one.startsWith(prefix))
+              .findFirst()
+              .map(one -> one.substring(prefix.length()))
               .orElse(NO_OFFSET);
     } else if (lines.get(0).equals("v1")) {
       found = lines.get(2 + Integer.parseInt(source));

@@ -12,7 +12,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Map.Map1;
 
-/** Has the errors and warnings of a read, and of a write. The text of each names the problem, its place and the remedy. */
+/** Has the errors and warnings of reads and writes. Each text names the problem, its place and the remedy. */
 final class Failures {
   private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
 

@@ -35,7 +35,7 @@ final class FetchedPieces implements Pieces {
     }
   }
 
-  /** Has calls of `next` wait for new records until this time has passed, instead of for those of a range. */
+  /** Makes `next` return records as they are written, and false if none come within the time. */
   void follow(long timeoutMs) {
     deadlineNs = System.nanoTime() + timeoutMs * 1_000_000;
     follows = true;
@@ -77,11 +77,11 @@ final class FetchedPieces implements Pieces {
     return null;
   }
 
-  /** Goes on after records that were lost, if that is wanted; throws any other failure. */
+  /** Continues after lost records if failOnDataLoss is false. Throws any other failure. */
   private void skip(Fetcher.Failed error) throws IOException {
     String what = "Cannot fetch offset " + offset + " of " + range + ": ";
     switch (error.reason) {
-      case OFFSET_IS_GONE -> {
+      case OFFSET_OUT_OF_RANGE -> {
         Fetcher.Bounds left = bounds();
         if (left.start() <= offset && offset < left.end()) {
           waitForLeader(what, error);
@@ -94,7 +94,7 @@ final class FetchedPieces implements Pieces {
         isOver = left.start() <= offset && !follows;
         offset = Math.max(left.start(), Math.min(offset, left.end()));
       }
-      case TOPIC_IS_GONE -> {
+      case TOPIC_DELETED -> {
         Failures.reportLoss(
             rules, what + "topic " + range.topic() + " was deleted since the query was planned.");
         isOver = true;
@@ -144,7 +144,7 @@ final class FetchedPieces implements Pieces {
     return position + length <= records.limit();
   }
 
-  /** Is called for bytes after the whole batches alone, which the caller has refused before. */
+  /** Throws, since the window is the whole piece. */
   @Override
   public void move(long position, int least) {
     throw new IllegalStateException("all batches are in memory");

@@ -11,11 +11,11 @@ import java.util.Map;
 /**
  * Fetches whole record batches of a partition from brokers.
  *
- * <p>The class behind it is in the package fetch, the only one that knows Kafka's client. A jar that was built
- * without Maven does not have that package.
+ * <p>It is implemented in the package fetch, the only one that knows Kafka's client. A jar that was built without
+ * Maven does not have that package.
  */
 public interface Fetcher extends Closeable {
-  /** Names the class behind this interface. */
+  /** Names the class that implements this interface. */
   String IMPLEMENTATION = "io.mpbroker.spark.fetch.KafkaFetcher";
 
   /** Names the class that connects for Python. */
@@ -59,12 +59,12 @@ public interface Fetcher extends Closeable {
   /** Says what is left of a partition: offsets [start, end). */
   record Bounds(long start, long end) {}
 
-  /** Tells why records cannot be fetched. */
+  /** Names why records cannot be fetched. */
   enum Reason {
-    /** The offset was deleted or truncated; with old brokers, the topic may also have been made anew. */
-    OFFSET_IS_GONE,
+    /** The offset was deleted or truncated; with old brokers, the topic may also have been created again. */
+    OFFSET_OUT_OF_RANGE,
     /** The topic was deleted. Another one may have its name. */
-    TOPIC_IS_GONE,
+    TOPIC_DELETED,
     DAMAGED,
     UNAVAILABLE
   }
@@ -82,11 +82,13 @@ public interface Fetcher extends Closeable {
   /**
    * Returns the batches from the offset on. They are valid until the next call.
    *
-   * <p>If the range goes on up to `end`, the next fetch is sent before this returns.
+   * <p>If the range continues up to `end`, the next fetch is sent before this returns.
    */
   Batches fetch(long offset, long end) throws Failed, IOException;
 
-  /** Waits up to `waitMs` ms for batches from the offset on. Returns null if none come. They are valid until the next call. */
+  /**
+   * Waits up to `waitMs` ms for batches from the offset on; null if none come. They are valid until the next call.
+   */
   Batches await(long offset, long waitMs) throws Failed, IOException;
 
   /** Asks for the offsets that can be read now. */

@@ -2,6 +2,7 @@ package io.mpbroker.spark;
 
 import java.util.ArrayList;
 import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.util.Utils;
 
 /**
  * Describes the work of one task: offsets [start, end) of a partition.
@@ -48,7 +49,7 @@ record LogRange(
 
   @Override
   public String[] preferredLocations() {
-    return places.isEmpty() ? new String[0] : Hosts.ofThisProcess();
+    return places.isEmpty() ? new String[0] : new String[] {Utils.localHostName(), Utils.localCanonicalHostName()};
   }
 
   @Override

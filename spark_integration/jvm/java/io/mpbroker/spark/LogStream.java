@@ -34,9 +34,13 @@ import org.slf4j.LoggerFactory;
  * <p>The Python stream decides offsets and limits, so a checkpoint has the same form whoever reads. Its plan of
  * a batch begins with a partition that describes the batch for this reader. (Python: MpbrokerStreamReader.)
  */
-final class LogStream 
+final class LogStream
     implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
-  /** Has Python look at the log at once. Without records it waits a little for any other limit. (Python: source.py.) */
+  /**
+   * Asks Python for the end offsets at once. With any other limit it waits a little for records.
+   *
+   * <p>Python: source.py.
+   */
   private static final ReadLimit AT_ONCE =
       new PythonStreamingSourceReadLimit("{\"_type\": \"ReadMaxRows\", \"max_rows\": 0}");
 
@@ -118,7 +122,7 @@ final class LogStream
     return now == null ? Map.of() : Progress.lag(consumed.get().json(), now.json());
   }
 
-  /** Asks again: a batch of the real-time trigger reads far beyond what was the latest offset when it began. */
+  /** Asks for the latest offset again: a batch of the real-time trigger reads beyond the one that it began with. */
   private Offset latestAfter(Offset consumed) {
     Offset[] found = {latest};
     unlessStopped(() -> found[0] = python.latestOffset(consumed, AT_ONCE));
@@ -143,19 +147,13 @@ final class LogStream
   /** Plans a batch of the real-time trigger, whose tasks follow their partitions until Spark ends the batch. */
   @Override
   public InputPartition[] planInputPartitions(Offset start) {
-    Plan nothing = planned(start, start);
-    if (nothing.rules() == null) {
-      throw new Failures.OptionRefused("The real-time trigger reads in the JVM alone. Leave valueFormat away");
-    }
-    if (nothing.rules().brokers() == null) {
-      throw new Failures.OptionRefused(
-          "The real-time trigger fetches records. Leave readMode=local away, and give kafka.bootstrap.servers as host:port");
-    }
+    Rules rules = planned(start, start).rules();
+    RealTime.check(rules);
     try {
       // Spark writes the offsets of such a batch when it ends, minutes later. So the first one ends at once.
       boolean isFirst = checkpoint.isNew();
-      InputPartition[] tasks = RealTime.plan(start.json(), latest.json(), nothing.rules(), isFirst);
-      plan = new Plan(start.json(), null, tasks, nothing.rules(), null);
+      InputPartition[] tasks = RealTime.plan(start.json(), latest.json(), rules, isFirst);
+      plan = new Plan(start.json(), null, tasks, rules, null);
       return tasks;
     } catch (IOException error) {
       throw new UncheckedIOException(error);
@@ -197,7 +195,7 @@ final class LogStream
     return plan.readers() != null ? new ByPython(plan.readers()) : LogScan.readers(plan.rules(), schema);
   }
 
-  /** Tells Python, if a consumer group is to know. */
+  /** Commits the offset to the consumer group, if the query has one. */
   @Override
   public void commit(Offset end) {
     if (options.containsKey("commitGroupId")) {
@@ -218,10 +216,10 @@ final class LogStream
   }
 
   /**
-   * Makes a call to Python.
+   * Calls Python.
    *
-   * <p>To stop a query, Spark interrupts the call in progress, which closes the connection, and makes further calls. Those
-   * do nothing.
+   * <p>To stop a query, Spark interrupts the call in progress, which closes the connection to Python. Later calls do
+   * nothing.
    */
   private static void unlessStopped(Runnable call) {
     try {

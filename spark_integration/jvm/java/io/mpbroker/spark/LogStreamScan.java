@@ -46,6 +46,8 @@ final class LogStreamScan implements Scan {
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return Stream.of(ReadMetrics.all(), python.supportedCustomMetrics()).flatMap(Stream::of).toArray(CustomMetric[]::new);
+    return Stream.of(ReadMetrics.all(), python.supportedCustomMetrics())
+        .flatMap(Stream::of)
+        .toArray(CustomMetric[]::new);
   }
 }

@@ -15,12 +15,13 @@ final class Logins {
   /** Names the option with the path of the relay's socket. (Python: reading/options.py.) */
   private static final String RELAY = "mpbroker.relay";
 
-  private static final Pattern ONLY_KAFKAS =
+  private static final Pattern ONLY_OF_KAFKA =
       Pattern.compile(
-          "kafka\\.(sasl\\.(oauthbearer|kerberos|login|client)\\..*|security\\.providers"
-              + "|ssl\\.(engine|keymanager|trustmanager|secure)\\..*|ssl\\.provider)");
+          "kafka\\.(sasl\\.(oauthbearer|kerberos|login|client)\\..*|security\\.providers|ssl\\.provider"
+              + "|ssl\\.(engine|keymanager|trustmanager|secure)\\..*)");
   private static final Pattern SASL = Pattern.compile("(?i)SASL_.*");
   private static final Pattern OTHER_MECHANISMS = Pattern.compile("(?i)GSSAPI|OAUTHBEARER");
+  /** Begins each Java keystore. */
   private static final byte[] JKS = {(byte) 0xfe, (byte) 0xed, (byte) 0xfe, (byte) 0xed};
 
   private Logins() {}
@@ -41,7 +42,7 @@ final class Logins {
     String mechanism = options.getOrDefault("kafka.sasl.mechanism", named);
     return SASL.matcher(options.getOrDefault("kafka.security.protocol", "")).matches()
             && OTHER_MECHANISMS.matcher(mechanism).matches()
-        || options.keySet().stream().anyMatch(name -> ONLY_KAFKAS.matcher(name).matches())
+        || options.keySet().stream().anyMatch(name -> ONLY_OF_KAFKA.matcher(name).matches())
         || isJks(options.get("kafka.ssl.truststore.location"))
         || isJks(options.get("kafka.ssl.keystore.location"));
   }

@@ -11,12 +11,12 @@ import java.nio.ByteBuffer;
  * <p>Positions count within the current piece. The part of it that is in memory is its window.
  */
 interface Pieces extends Closeable {
-  /** Finds the pieces where they are: in files of this host, else at the brokers. */
+  /** Opens the files of the range if this host has them; else fetches it. */
   static Pieces of(LogRange range, Manifest.Rules rules) throws IOException {
     return SegmentFiles.areHere(range, rules) ? new FilePieces(range, rules) : new FetchedPieces(range, rules);
   }
 
-  /** Goes to the next piece. Returns false after the last one. */
+  /** Moves to the next piece. Returns false after the last one. */
   boolean next() throws IOException;
 
   /** Returns the position of the piece's first batch. */

@@ -56,8 +56,8 @@ final class RangeCounter {
   /**
    * Counts the beginning or the end of the range: a part with this many records or all.
    *
-   * <p>Offsets may have no records for readers, so this tries parts of growing size. A part at the end has
-   * the markers of its transactions, which tell of one that was aborted without an entry in the index.
+   * <p>Offsets may have no records for readers, so this tries parts of growing size. A part at the end contains
+   * the markers of its transactions, also of an aborted one that the index lacks.
    */
   static RangeCounter ofEdge(LogRange range, Manifest.Rules rules, long records, boolean atEnd)
       throws IOException {

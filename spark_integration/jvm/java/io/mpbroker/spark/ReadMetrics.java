@@ -4,7 +4,7 @@ import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomSumMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 
-/** Counts what the tasks of a scan read, for the page of the query in Spark's UI. Spark makes objects of its classes by name. */
+/** Counts what tasks read, for the query's page in Spark's UI. Spark makes objects of the classes by name. */
 final class ReadMetrics {
   private ReadMetrics() {}
 

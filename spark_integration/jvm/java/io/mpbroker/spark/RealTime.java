@@ -2,12 +2,12 @@ package io.mpbroker.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import io.mpbroker.spark.Failures.OptionRefused;
 import io.mpbroker.spark.Manifest.Rules;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -19,7 +19,11 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Plans the long batches of the real-time trigger: one task a partition, without an end. (Spark: KafkaMicroBatchStream.) */
+/**
+ * Plans the long batches of the real-time trigger: one task a partition, without an end.
+ *
+ * <p>Spark: KafkaMicroBatchStream.
+ */
 final class RealTime {
   private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -30,16 +34,21 @@ final class RealTime {
 
   private RealTime() {}
 
-  /** Throws OptionRefused if an option bounds batches, or if there are no brokers to fetch from. */
+  /** Throws OptionRefused if an option bounds batches. */
   static void check(CaseInsensitiveStringMap options) {
     for (String name : REFUSED) {
       if (options.containsKey(name)) {
-        throw new OptionRefused(name + " is not compatible with real time mode. Leave the option away");
+        throw new OptionRefused(name + " is not compatible with real time mode: remove the option");
       }
     }
-    if (!options.containsKey("kafka.bootstrap.servers")) {
+  }
+
+  /** Throws OptionRefused if Python has to read, or if there are no brokers to fetch from. */
+  static void check(Rules rules) {
+    if (rules == null || rules.brokers() == null) {
       throw new OptionRefused(
-          "The real-time trigger fetches records as they come. Give kafka.bootstrap.servers, too");
+          "The real-time trigger fetches in the JVM: give kafka.bootstrap.servers as HOST:PORT, readMode auto or "
+              + "remote, and no valueFormat. If the log warns that Python reads, that line has the reason");
     }
   }
 
@@ -56,6 +65,7 @@ final class RealTime {
     Map<String, String> oldIds = topicIds(reached);
     Map<String, String> ids = topicIds(now);
     List<InputPartition> tasks = new ArrayList<>();
+    // A topic id is a topic without partitions.
     for (var topic : now.properties()) {
       String name = topic.getKey();
       String id = ids.get(name);
@@ -89,15 +99,12 @@ final class RealTime {
   /** Returns the id of each topic that has one. (Python: stream_offsets.) */
   private static Map<String, String> topicIds(JsonNode offsets) {
     Map<String, String> found = new TreeMap<>();
-    offsets
-        .fieldNames()
-        .forEachRemaining(
-            name -> {
-              int sign = name.indexOf('#');
-              if (sign >= 0) {
-                found.put(name.substring(0, sign), name.substring(sign + 1));
-              }
-            });
+    for (var topic : offsets.properties()) {
+      String[] named = topic.getKey().split("#", 2);
+      if (named.length == 2) {
+        found.put(named[0], named[1]);
+      }
+    }
     return found;
   }
 
@@ -106,7 +113,7 @@ final class RealTime {
 
   /** Returns the offsets in the form, and in the order, in which Python writes them. */
   static String merged(PartitionOffset[] ends) {
-    Map<String, TreeMap<Integer, Long>> offsets = new TreeMap<>();
+    Map<String, Map<Integer, Long>> offsets = new TreeMap<>();
     Map<String, String> ids = new TreeMap<>();
     for (PartitionOffset end : ends) {
       Reached one = (Reached) end;
@@ -115,14 +122,9 @@ final class RealTime {
         ids.put(one.topic(), one.topicId());
       }
     }
-    ObjectNode found = JSON.createObjectNode();
-    offsets.forEach(
-        (topic, partitions) -> {
-          ObjectNode ofTopic = found.putObject(topic);
-          partitions.forEach((number, offset) -> ofTopic.put(number.toString(), offset));
-        });
-    ids.forEach((topic, id) -> found.putObject(topic + "#" + id));
-    return found.toString();
+    Map<String, Map<Integer, Long>> found = new LinkedHashMap<>(offsets);
+    ids.forEach((topic, id) -> found.put(topic + "#" + id, Map.of()));
+    return JSON.valueToTree(found).toString();
   }
 
   /** Makes the readers of the tasks. */

@@ -46,8 +46,8 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
     if (!SparkSession.active().sessionState().dataSourceManager().dataSourceExists(Source.NAME)) {
       throw new Failures.SourceUnavailable(
           "format(\"mpbroker\") needs its Python package on the driver, where it plans, and "
-              + PythonUtils$.MODULE$.defaultPythonExec() + " does not have it. Run pip install 'mpbroker-server[spark]' "
-              + "for that Python, or name another one in PYSPARK_PYTHON",
+              + PythonUtils$.MODULE$.defaultPythonExec() + " does not have it. Run pip install "
+              + "'mpbroker-server[spark]' for that Python, or name another one in PYSPARK_PYTHON",
           null);
     }
     PythonDataSourceV2 found = new PythonDataSourceV2();

@@ -1,8 +1,9 @@
 package io.mpbroker.spark.fetch;
 
+import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.protocol.Errors;
 
-/** A request to a broker failed. The text says what was asked for, or of which broker. */
+/** Reports a request to a broker that failed. The text names the partition or the broker. */
 final class BrokerFailure extends Exception {
   private final boolean retriable;
 
@@ -20,8 +21,8 @@ final class BrokerFailure extends Exception {
     return new BrokerFailure(text, true, null, null);
   }
 
-  /** Describes what another try would not change. */
-  static BrokerFailure last(String text, Throwable cause) {
+  /** Describes a failure that another try would repeat. */
+  static BrokerFailure fatal(String text, Throwable cause) {
     return new BrokerFailure(text, false, null, cause);
   }
 
@@ -31,13 +32,13 @@ final class BrokerFailure extends Exception {
     for (Throwable one = error; one != null; one = one.getCause()) {
       why.append(": ").append(one.getMessage());
     }
-    return last(why.toString(), error);
+    return fatal(why.toString(), error);
   }
 
+  /** Describes a broker's answer that is an error. */
   static BrokerFailure answered(String what, Errors answer) {
     String text = what + ": " + answer.message().replaceFirst("\\.$", "") + " (" + answer.name() + ")";
-    return new BrokerFailure(
-        text, answer.exception() instanceof org.apache.kafka.common.errors.RetriableException, answer, null);
+    return new BrokerFailure(text, answer.exception() instanceof RetriableException, answer, null);
   }
 
   boolean isRetriable() {

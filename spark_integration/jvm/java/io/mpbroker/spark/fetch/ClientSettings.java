@@ -20,7 +20,7 @@ import org.apache.kafka.common.security.oauthbearer.ClientJwtValidator;
 final class ClientSettings {
   private static final String RENAMED = SecurityProtocol.class.getName().replaceFirst("common\\..*", "");
 
-  /** Is put together, since the build renames whatever looks like a class of Kafka's. */
+  /** Is joined here, since the build renames texts that name a class of Kafka's. */
   private static final String ORIGINAL = String.join(".", "org", "apache", "kafka", "");
 
   private static final String JAAS = "sasl.jaas.config";
@@ -31,7 +31,7 @@ final class ClientSettings {
     Map<String, Object> settings = new HashMap<>(given);
     settings.replaceAll((name, value) -> renamed(name, (String) value));
     settings.put("bootstrap.servers", String.join(",", servers));
-    // Kafka's default is this one for clients, and needs a library of brokers to be loaded.
+    // Kafka's default chooses this one in clients, but also loads a library that only brokers need.
     settings.putIfAbsent("sasl.oauthbearer.jwt.validator.class", ClientJwtValidator.class.getName());
     // Python looks into a store, and needs no type.
     for (String store : List.of("ssl.truststore.", "ssl.keystore.")) {

@@ -193,7 +193,7 @@ final class Cluster implements Closeable {
       throw BrokerFailure.lost("the connection to " + address(asked.node) + " was lost");
     }
     if (answer.versionMismatch() != null) {
-      throw BrokerFailure.last(
+      throw BrokerFailure.fatal(
           address(asked.node) + " is too old: " + answer.versionMismatch().getMessage(), answer.versionMismatch());
     }
     return answer;
@@ -202,7 +202,7 @@ final class Cluster implements Closeable {
   private void awaitReady(Node node) throws BrokerFailure, InterruptedIOException {
     long deadlineMs = time.milliseconds() + timeoutMs;
     boolean tried = false;
-    // Learns of a connection that has ended.
+    // Notices a connection that has ended.
     poll(0);
     while (true) {
       long now = time.milliseconds();
@@ -233,12 +233,12 @@ final class Cluster implements Closeable {
       client.poll(waitMs, time.milliseconds());
     } catch (RuntimeException error) {
       isBroken = true;
-      throw BrokerFailure.last("a broker's answer is not of Kafka's protocol: " + error, error);
+      throw BrokerFailure.fatal("a broker's answer is not of Kafka's protocol: " + error + ADVICE, error);
     }
   }
 
   private static BrokerFailure refused(Node node, AuthenticationException error) {
-    return BrokerFailure.last(address(node) + ": authentication failed: " + error.getMessage(), error);
+    return BrokerFailure.fatal(address(node) + ": authentication failed: " + error.getMessage(), error);
   }
 
   static String address(Node node) {

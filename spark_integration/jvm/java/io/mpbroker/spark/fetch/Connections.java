@@ -20,7 +20,7 @@ final class Connections {
   private static final ScheduledThreadPoolExecutor CLOSER = closer();
   private static boolean isCloserWaiting;
 
-  /** Tells apart clusters, and users of one. */
+  /** Identifies a cluster and the login there. */
   record Key(List<String> servers, Map<String, String> settings) {}
 
   private record Kept(Cluster cluster, long sinceMs) {
@@ -31,7 +31,7 @@ final class Connections {
 
   private Connections() {}
 
-  /** Returns connections that are the caller's until it gives them back. */
+  /** Returns connections for the caller's own use, until it gives them back. */
   static Cluster take(Key key) throws BrokerFailure {
     Cluster found;
     while ((found = kept(key)) != null) {

@@ -72,7 +72,7 @@ public final class KafkaFetcher implements Fetcher {
       try {
         ahead = start(found.nextOffset());
       } catch (BrokerFailure error) {
-        // The next call sends it again, and says why if it cannot.
+        // The next call sends it again, and reports a failure.
         ahead = null;
       }
     }
@@ -114,7 +114,7 @@ public final class KafkaFetcher implements Fetcher {
           } catch (BrokerFailure error) {
             // A new or a deleted topic may be unknown. Under another id it is another topic.
             if (error.isUnknownTopic() && !isPlannedTopic()) {
-              throw topicIsGone(error);
+              throw topicDeleted(error);
             }
             throw error;
           }
@@ -129,7 +129,7 @@ public final class KafkaFetcher implements Fetcher {
                 offset(ListOffsetsRequest.EARLIEST_TIMESTAMP), offset(ListOffsetsRequest.LATEST_TIMESTAMP)));
   }
 
-  /** Is a request, with all that comes before and after it. */
+  /** Sends a request and takes its answer. */
   private interface Request<T> {
     T answer() throws BrokerFailure, Failed, InterruptedIOException;
   }
@@ -142,7 +142,7 @@ public final class KafkaFetcher implements Fetcher {
       } catch (BrokerFailure error) {
         boolean isLate = System.nanoTime() - begunNs >= cluster.timeoutMs() * 1_000_000L;
         if (!error.isRetriable() || retries >= settings.retries() || isLate) {
-          throw error.isUnknownTopic() ? topicIsGone(error) : unavailable(error);
+          throw error.isUnknownTopic() ? topicDeleted(error) : unavailable(error);
         }
       }
       pause();
@@ -164,7 +164,7 @@ public final class KafkaFetcher implements Fetcher {
     try {
       cluster.refresh(place.topic());
     } catch (BrokerFailure error) {
-      // As above.
+      // The next request reports it.
     }
   }
 
@@ -197,8 +197,8 @@ public final class KafkaFetcher implements Fetcher {
       return found;
     }
     if (highWatermark <= offset) {
-      // The range was planned below the high watermark, so the log was cut, or the topic made anew.
-      throw offsetIsGone();
+      // The range was planned below the high watermark, so the log was truncated, or the topic created again.
+      throw offsetOutOfRange();
     }
     throw BrokerFailure.lost(
         Cluster.address(asked.node) + " sent no record from offset " + offset + " on, reading " + partition);
@@ -212,12 +212,12 @@ public final class KafkaFetcher implements Fetcher {
     check("fetching " + partition, body.error());
     PartitionData found = only(body, asked.node);
     if (found.errorCode() == Errors.OFFSET_OUT_OF_RANGE.code()) {
-      throw offsetIsGone();
+      throw offsetOutOfRange();
     }
     check("fetching " + partition, Errors.forCode(found.errorCode()));
     boolean byName = answer.requestHeader().apiVersion() < FIRST_VERSION_WITH_IDS;
     if (byName && partition.topicId() != null && !isPlannedTopic()) {
-      throw topicIsGone(null);
+      throw topicDeleted(null);
     }
     highWatermark = found.highWatermark();
     Batches batches = batches(found);
@@ -300,12 +300,12 @@ public final class KafkaFetcher implements Fetcher {
     }
   }
 
-  private Failed offsetIsGone() {
-    return new Failed(Reason.OFFSET_IS_GONE, "the offset is gone", null);
+  private Failed offsetOutOfRange() {
+    return new Failed(Reason.OFFSET_OUT_OF_RANGE, "the offset is out of range", null);
   }
 
-  private Failed topicIsGone(Exception cause) {
-    return new Failed(Reason.TOPIC_IS_GONE, "topic " + place.topic() + " is gone", cause);
+  private Failed topicDeleted(Exception cause) {
+    return new Failed(Reason.TOPIC_DELETED, "topic " + place.topic() + " was deleted", cause);
   }
 
   private static Failed unavailable(BrokerFailure error) {

@@ -4,7 +4,7 @@ import java.nio.ByteBuffer;
 import org.apache.kafka.common.memory.MemoryPool;
 
 /**
- * Gives a connection direct memory for large answers, the same again and again.
+ * Gives a connection direct memory for large answers, and reuses it.
  *
  * <p>Records are decoded where they were received. Kafka's client releases no memory that it has received into,
  * so the fetcher gives it back.

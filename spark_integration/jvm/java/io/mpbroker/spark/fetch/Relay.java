@@ -36,8 +36,8 @@ import org.apache.kafka.common.utils.Utils;
 /**
  * Logs in at brokers for the Python that plans, with what its own client cannot do, such as Kerberos.
  *
- * <p>Python connects to a Unix socket in a directory of this user. It sends a frame with broker and settings, and
- * gets one with an error, or an empty one. After that all frames go to and fro as they are. (Python:
+ * <p>Python connects to a Unix socket in a directory of this user. It sends a frame with broker and settings. The
+ * answer is a frame with an error, or an empty one; then frames are passed on both ways, unchanged. (Python:
  * mpbroker/client/relay.py.)
  */
 public final class Relay implements Closeable {
@@ -119,7 +119,7 @@ public final class Relay implements Closeable {
         pump();
       }
     } catch (IOException error) {
-      // One of the two has closed its connection: the other one learns of it.
+      // Python or the broker has closed its connection: both are closed.
     }
   }
 

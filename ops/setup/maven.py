@@ -1,7 +1,7 @@
-"""Apache Kafka's jars, fetched once from Maven Central into `ops/bench/kafka/libs`.
+"""Jars of Maven Central: those that a pom.xml names, and Apache Kafka's in `ops/bench/kafka/libs`.
 
-`ops/bench/kafka/pom.xml` has the versions. Once the directory exists, Maven runs again only if pom.xml is
-newer than the directory.
+`ops/bench/kafka/pom.xml` has the versions of the latter. Once the directory exists, Maven runs again only if
+pom.xml is newer than the directory.
 """
 
 import os
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-POM = Path(__file__).parent / "kafka" / "pom.xml"
+POM = Path(__file__).parents[1] / "bench" / "kafka" / "pom.xml"
 LIBS = POM.parent / "libs"
 
 MAVEN_TIMEOUT_S = 600
