@@ -108,6 +108,7 @@ def test_a_plain_session_with_the_jar(run: Run, registered: str) -> None:
     says_what_it_leaves_out(found)
 
 
+@long_only("spark-submit with packages")
 def test_submit_with_packages(run: Run, tmp_path: Path) -> None:
     group, artifact, version = COORDINATES.split(":")
     place = tmp_path / "maven" / group.replace(".", "/") / artifact / version
