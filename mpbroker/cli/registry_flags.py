@@ -107,15 +107,15 @@ def _encoder(
 
 def _open(where: RegistryAddress) -> Registry | Directory:
     from mpbroker.cli.cluster.client import read_entries
-    from mpbroker.registry.rest import open_schemas
+    from mpbroker.registry.rest import is_address, open_schemas
     from mpbroker.registry.schemas import RegistryConfigError
 
     settings = {entry.key: entry.value for entry in read_entries(where.registry_config, "--registry-config")}
+    place = where.schema_registry
     try:
-        if where.schema_registry is None or where.schema_registry.startswith(("http://", "https://")):
-            named = {} if where.schema_registry is None else {"schema.registry.url": where.schema_registry}
-            return open_schemas(settings | named)
-        return open_schemas(where.schema_registry)
+        if place is None:
+            return open_schemas(settings)
+        return open_schemas(settings | {"schema.registry.url": place} if is_address(place) else place)
     except RegistryConfigError as error:
         raise CliError(str(error), USAGE_ERROR) from error
 

@@ -55,6 +55,11 @@ _SCHEMES: Final = ("http://", "https://")
 Place = str | Mapping[str, str]
 
 
+def is_address(place: str) -> bool:
+    """Return whether a place is the address of a registry, and not a directory."""
+    return place.lower().startswith(_SCHEMES)
+
+
 def open_schemas(place: Place, headers: Mapping[str, str] | None = None) -> Registry | Directory:
     """Open a registry, or a directory with schemas if the place is a path. Raises RegistryConfigError.
 
@@ -62,7 +67,7 @@ def open_schemas(place: Place, headers: Mapping[str, str] | None = None) -> Regi
     settings by the names of Confluent's clients. `headers` go with each request.
     """
     if isinstance(place, str):
-        if not place.lower().startswith(_SCHEMES):
+        if not is_address(place):
             directory = Path(place)
             if not directory.is_dir():
                 # Before an @ may be a password.
@@ -81,7 +86,7 @@ def _registry(settings: Mapping[str, str], headers: dict[str, str]) -> Registry:
     if wrong := [name for name in settings if name not in _NAMES]:
         raise RegistryConfigError(f"registry: it has no setting {wrong[0]}, only {', '.join(_NAMES)}")
     urls = tuple(url.strip().rstrip("/") for url in settings.get("url", "").split(",") if url.strip())
-    if not urls or not all(url.lower().startswith(_SCHEMES) for url in urls):
+    if not urls or not all(map(is_address, urls)):
         raise RegistryConfigError("registry: it needs a url that begins with http:// or https://")
     if user := settings.get("basic.auth.user.info"):
         headers["Authorization"] = _basic(user)
@@ -93,10 +98,10 @@ def _registry(settings: Mapping[str, str], headers: dict[str, str]) -> Registry:
     for url in urls:
         try:
             whole = urlsplit(url)
-            is_address = bool(whole.hostname and (whole.port is None or whole.port)) and "@" not in whole.path
+            is_usable = bool(whole.hostname and (whole.port is None or whole.port)) and "@" not in whole.path
         except ValueError:
-            is_address = False
-        if not is_address:
+            is_usable = False
+        if not is_usable:
             shown = url.rpartition("@")[2]
             raise RegistryConfigError(
                 f"registry: {shown} has no host, a wrong port, or a / in its password (write %2F)"

@@ -12,6 +12,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from mpbroker.cli.registry_flags import RegistryAddress, _open
 from mpbroker.registry import rest
 from tests.support.own_cli import OwnCli
 from tests.support.schema_registry import SchemaRegistry, serving
@@ -49,6 +50,14 @@ def test_values_with_schemas_are_shown_beside_others(
     assert first["value_schema"] == {"id": 1, "type": "AVRO", "name": "shop.Order"}
     text = cli("consume", mpbroker_topic, *EVERYTHING, "-n", "2", "-f", "%k %v\\n", *flags).out
     assert text == 'k {"id":7}\nk plain\n'
+
+
+def test_a_file_has_the_login_for_an_address_in_any_case(tmp_path: Path) -> None:
+    config = tmp_path / "registry.properties"
+    config.write_text("bearer.auth.token=secret\n")
+    opened = _open(RegistryAddress("HTTPS://registry:8081", config))
+    assert isinstance(opened, rest.Registry)
+    assert opened.headers == (("Authorization", "Bearer secret"),)
 
 
 def test_lines_are_encoded_and_go_round(
