@@ -140,7 +140,7 @@ class _Field:
 
 
 class _Value:
-    """One value of a field: its type, `of` to Spark, `back` from Spark or, for a message, `fill`."""
+    """Converts one value of a field: `of` to Spark's `type`, `back` from it; `fill` fills a message."""
 
     def __init__(self, field: FieldDescriptor, within: tuple[str, ...], count: TypeCount) -> None:
         count.add()

@@ -117,7 +117,7 @@ class Reader:
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
 
     def add_json(self, rows: list[Shown]) -> str:
-        """Add the JSON of keys and values that have a schema. Returns why there is none, or ""."""
+        """Add the JSON of keys and values that have a schema. Return the registry's error; "" without one."""
         whole, self._whole = self._whole, {}
         if self.wanted.decoder is None:
             return ""

@@ -12,7 +12,7 @@ from mpbroker.ipc.calls import Message
 
 
 class Change(NamedTuple):
-    """What handlers have to read about a changed topic: its settings' version and its partition count."""
+    """Holds the settings' version and the partition count of a topic, which handlers have to read."""
 
     topic_id: bytes
     config_version: int

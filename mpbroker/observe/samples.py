@@ -1,4 +1,4 @@
-"""What is observed of a broker at one moment: its health, processes, partitions, groups and counts."""
+"""Samples of a broker at one moment: its health, processes, partitions, groups and counts."""
 
 from __future__ import annotations
 

@@ -101,7 +101,8 @@ def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterato
             vain = vain + 1 if found == offset else 0
             if vain > options.retries:
                 raise SourceUnavailable(
-                    f"Cannot fetch offset {offset} of {task}: the leader has it, and does not send it"
+                    f"Cannot fetch offset {offset} of {task}: the leader has it, and does not send it. "
+                    "Run the query again"
                 ) from None
             offset = found
             continue

@@ -1,4 +1,4 @@
-"""What a schema is, wherever it was found, and the errors of finding and using schemas."""
+"""Defines schemas, and the errors of finding and using them."""
 
 from __future__ import annotations
 

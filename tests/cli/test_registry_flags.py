@@ -63,7 +63,7 @@ def test_a_file_has_the_login_for_an_address_in_any_case(tmp_path: Path) -> None
 def test_lines_are_encoded_and_go_round(
     cli: OwnCli, mpbroker_topic: str, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By subject and by id, of lines of text and of JSON; a tombstone stays one."""
+    """Check it by subject and by id, for lines of text and of JSON. A tombstone stays a tombstone."""
     number = registry.add("orders-value", ORDER)["id"]
     registry.add("orders-key", "string")
     monkeypatch.setenv("MPBROKER_SCHEMA_REGISTRY", registry.url)

@@ -1,4 +1,4 @@
-"""What a reader in the JVM is told of the brokers."""
+"""The manifest's part that tells a reader in the JVM how to fetch."""
 
 from __future__ import annotations
 

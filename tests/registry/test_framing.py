@@ -38,7 +38,7 @@ def test_any_path_is_read_as_it_was_written(path: framing.Path) -> None:
 
 
 def test_confluent_writes_the_same_paths() -> None:
-    """One element is a special case there, too, but for the first message."""
+    """Check that only the path of the first message is shortened."""
     from io import BytesIO
 
     for path in ([0], [1], [0, 0], [2, 1, 3], [64]):

@@ -303,7 +303,7 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(
 def test_franz_go_frames_values_alike(
     registry: SchemaRegistry, kind: Kind, text: str, message: str | None, index: list[int], value: Any
 ) -> None:
-    """Its serializer writes our bytes for the same data, and its deserializer finds the data in ours."""
+    """Check that its serializer writes our bytes, and that its deserializer reads them."""
     number = registry.add("s", text, kind)["id"]
     schemas = open_schemas(registry.url)
     ours = Encoder(schemas.by_id(number), message).encode(json.dumps(value).encode())

@@ -19,6 +19,7 @@ from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import served
 from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_produced import PARTITIONS, make_topic, produce, records
+from tests.support.spark_streams import rows_of
 
 RECORDS = 30
 ASSIGNED = {"assign": '{"events":[0,1]}'}
@@ -50,17 +51,6 @@ def stream(spark: SparkSession, source: str, broker: Mpbroker, **options: str) -
     if source in (FILES, PYTHON):
         reader = reader.option("log.dir", str(broker.log_dir)).option("readMode", "local")
     return reader.load()
-
-
-def rows_of(frame: DataFrame, checkpoint: Path) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-
-    def take(batch: DataFrame, _number: int) -> None:
-        found.extend((row.partition, row.offset) for row in batch.select("partition", "offset").collect())
-
-    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
-    assert writer.trigger(availableNow=True).start().awaitTermination(PATIENCE_S)
-    return sorted(found)
 
 
 def test_a_query_changes_its_source(spark: SparkSession, broker: Mpbroker, tmp_path: Path) -> None:

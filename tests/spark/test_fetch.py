@@ -1,4 +1,4 @@
-"""What the JVM reader fetches, whatever brokers do. (Python's fetches: tests/reading/test_read_remote.py.)"""
+"""Fetches of the JVM reader from brokers with faults. (Python's: tests/reading/test_read_remote.py.)"""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def offsets(frame: DataFrame) -> list[int]:
 
 
 def planned(frame: DataFrame) -> Callable[[], list[int]]:
-    """What reads a query whose tasks are planned already."""
+    """Plan the tasks of a query; return a function that reads them."""
     rdd = frame.select("offset").rdd
     assert rdd.getNumPartitions() > 0
     return lambda: sorted(row.offset for row in rdd.collect())

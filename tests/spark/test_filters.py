@@ -73,7 +73,7 @@ def frame(spark: SparkSession, log_dir: Path, **options: str) -> DataFrame:
 def test_the_same_rows_from_fewer_tasks(
     pushing: SparkSession, events: Path, condition: str, tasks: int
 ) -> None:
-    """Of a plan without tasks Spark makes one where Python reads, or none if it knows that no row can be."""
+    """Check it also without tasks: there Spark runs one in Python, or none if no row is possible."""
     by_python = frame(pushing, events, filterPushdown="true").filter(condition)
     by_jvm = frame(pushing, events, accelerated="true").filter(condition)
     plain = frame(pushing, events).filter(condition)

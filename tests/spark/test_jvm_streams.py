@@ -24,6 +24,7 @@ from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import served
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
 from tests.support.spark_produced import PARTITIONS, make_topic, produce, records
+from tests.support.spark_streams import rows_of
 
 KILLS = pick("kills of a driver", short=1, long=20)
 RECORDS = 400
@@ -56,18 +57,6 @@ def run(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_S)
     return query
-
-
-def rows_of(frame: DataFrame, checkpoint: Path) -> list[tuple[int, int]]:
-    """Run what is available now; return the rows as (partition, offset)."""
-    found: list[tuple[int, int]] = []
-
-    def take(batch: DataFrame, _number: int) -> None:
-        found.extend((row.partition, row.offset) for row in batch.select("partition", "offset").collect())
-
-    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
-    assert writer.trigger(availableNow=True).start().awaitTermination(PATIENCE_S)
-    return sorted(found)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def physical_plan(frame: DataFrame) -> str:
 
 
 def planned(frame: DataFrame) -> Callable[[], list[Any]]:
-    """What reads a query whose tasks are planned already."""
+    """Plan the tasks of a query; return a function that reads them."""
     rdd = frame.rdd
     assert rdd.getNumPartitions() > 0
     return rdd.collect

@@ -110,7 +110,7 @@ def offsets(frame: DataFrame) -> list[int]:
 
 
 def planned(frame: DataFrame) -> Callable[[], list[Any]]:
-    """What reads a query whose tasks are planned already."""
+    """Plan the tasks of a query; return a function that reads them."""
     rdd = frame.rdd
     assert rdd.getNumPartitions() > 0
     return rdd.collect

@@ -19,20 +19,14 @@ record Checkpoint(String sourceDirectory, Configuration configuration) {
 
   /** Returns the end of the last finished batch in this source; nothing if no batch was finished. */
   Optional<String> committed() {
-    Path source = new Path(sourceDirectory);
-    Path root = source.getParent().getParent();
     try {
-      FileSystem files = root.getFileSystem(configuration);
       OptionalLong batch =
-          Arrays.stream(files.listStatus(new Path(root, "commits")))
+          Arrays.stream(files().listStatus(in("commits")))
               .map(file -> file.getPath().getName())
               .filter(name -> name.matches("[0-9]+"))
               .mapToLong(Long::parseLong)
               .max();
-      if (batch.isEmpty()) {
-        return Optional.empty();
-      }
-      return end(batch.getAsLong());
+      return batch.isEmpty() ? Optional.empty() : end(batch.getAsLong());
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
@@ -40,10 +34,9 @@ record Checkpoint(String sourceDirectory, Configuration configuration) {
 
   /** Returns the end of a batch that was planned; nothing if there is none of this number. */
   Optional<String> end(long batch) {
-    Path source = new Path(sourceDirectory);
-    Path file = new Path(source.getParent().getParent(), "offsets/" + batch);
-    try (InputStream in = file.getFileSystem(configuration).open(file)) {
-      return offset(new String(in.readAllBytes(), StandardCharsets.UTF_8).lines().toList(), source.getName());
+    try (InputStream text = files().open(in("offsets/" + batch))) {
+      List<String> lines = new String(text.readAllBytes(), StandardCharsets.UTF_8).lines().toList();
+      return offset(lines, new Path(sourceDirectory).getName());
     } catch (FileNotFoundException error) {
       return Optional.empty();
     } catch (IOException error) {
@@ -53,14 +46,22 @@ record Checkpoint(String sourceDirectory, Configuration configuration) {
 
   /** Returns true if no batch was planned. */
   boolean isNew() {
-    Path planned = new Path(new Path(sourceDirectory).getParent().getParent(), "offsets");
     try {
-      return planned.getFileSystem(configuration).listStatus(planned).length == 0;
+      return files().listStatus(in("offsets")).length == 0;
     } catch (FileNotFoundException error) {
       return true;
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
+  }
+
+  private FileSystem files() throws IOException {
+    return new Path(sourceDirectory).getFileSystem(configuration);
+  }
+
+  /** Returns a path below the root. The directory of a source is sources/0, for example. */
+  private Path in(String name) {
+    return new Path(new Path(sourceDirectory).getParent().getParent(), name);
   }
 
   /** Finds the offset of a source below the version and the metadata: by its number, or in version 2 by its name. */

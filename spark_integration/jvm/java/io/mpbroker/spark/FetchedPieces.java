@@ -3,7 +3,6 @@ package io.mpbroker.spark;
 import io.mpbroker.spark.Failures.CorruptLog;
 import io.mpbroker.spark.Failures.SourceUnavailable;
 import java.io.IOException;
-import java.io.InterruptedIOException;
 import java.nio.ByteBuffer;
 import sun.nio.ch.DirectBuffer;
 
@@ -104,17 +103,12 @@ final class FetchedPieces implements Pieces {
     }
   }
 
-  /** Pauses: a new leader answers fetches below its own high watermark, which is late. (KIP-207.) */
+  /** Waits for the high watermark of a new leader, above which the leader answers without records. (KIP-207.) */
   private void waitForLeader(String what, Fetcher.Failed error) throws IOException {
     if (++vain > rules.brokers().retries()) {
-      throw new SourceUnavailable(what + "the leader has it, and does not send it", error);
+      throw new SourceUnavailable(what + "the leader has it, and does not send it. Run the query again", error);
     }
-    try {
-      Thread.sleep(rules.brokers().retryIntervalMs());
-    } catch (InterruptedException interrupted) {
-      Thread.currentThread().interrupt();
-      throw new InterruptedIOException("the task was killed while it fetched");
-    }
+    Fetcher.pause(rules.brokers().retryIntervalMs());
   }
 
   private Fetcher.Bounds bounds() throws IOException {

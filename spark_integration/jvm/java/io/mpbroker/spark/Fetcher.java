@@ -2,6 +2,7 @@ package io.mpbroker.spark;
 
 import java.io.Closeable;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.io.Serializable;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.ByteBuffer;
@@ -93,6 +94,16 @@ public interface Fetcher extends Closeable {
 
   /** Asks for the offsets that can be read now. */
   Bounds bounds() throws Failed, IOException;
+
+  /** Waits before another try. Throws InterruptedIOException if the task is killed. */
+  static void pause(long ms) throws InterruptedIOException {
+    try {
+      Thread.sleep(ms);
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("the task was killed while it fetched");
+    }
+  }
 
   /** Returns true if this jar has Kafka's client. */
   static boolean isPresent() {

@@ -153,7 +153,7 @@ final class LogStream
       // Spark writes the offsets of such a batch when it ends, minutes later. So the first one ends at once.
       boolean isFirst = checkpoint.isNew();
       InputPartition[] tasks = RealTime.plan(start.json(), latest.json(), rules, isFirst);
-      plan = new Plan(start.json(), null, tasks, rules, null);
+      plan = new Plan(start.json(), "", tasks, rules, null);
       return tasks;
     } catch (IOException error) {
       throw new UncheckedIOException(error);

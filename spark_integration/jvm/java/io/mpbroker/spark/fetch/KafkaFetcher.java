@@ -145,17 +145,8 @@ public final class KafkaFetcher implements Fetcher {
           throw error.isUnknownTopic() ? topicDeleted(error) : unavailable(error);
         }
       }
-      pause();
+      Fetcher.pause(settings.retryIntervalMs());
       refresh();
-    }
-  }
-
-  private void pause() throws InterruptedIOException {
-    try {
-      Thread.sleep(settings.retryIntervalMs());
-    } catch (InterruptedException error) {
-      Thread.currentThread().interrupt();
-      throw new InterruptedIOException("the task was killed while it fetched");
     }
   }
 
