@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
-from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.integers import INT_MAX
 from mpbroker.config.keys import ConfigType, Key, field_name
+from mpbroker.config.security import SecuritySettings
 
 INT, LIST, STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
 
@@ -50,8 +50,8 @@ def _have_classic(protocols: tuple[str, ...]) -> str:
     return "" if "classic" in protocols else "Disabling the 'classic' protocol is not supported."
 
 
-class ConsumerProtocolSettings(CoordinatorSettings, frozen=True, kw_only=True):
-    """Settings of groups of the consumer protocol. BrokerConfig derives from this class."""
+class ConsumerProtocolSettings(SecuritySettings, frozen=True, kw_only=True):
+    """Settings of groups of the consumer protocol. CoordinatorSettings derives from this class."""
 
     group_coordinator_rebalance_protocols: Annotated[
         tuple[str, ...],
@@ -61,7 +61,7 @@ class ConsumerProtocolSettings(CoordinatorSettings, frozen=True, kw_only=True):
             "have no effect.",
             choices=REBALANCE_PROTOCOLS,
             check=_have_classic,
-            begins="The consumer protocol (group.protocol=consumer, KIP-848)",
+            begins="Consumer groups of the consumer protocol (group.protocol=consumer)",
         ),
     ] = ("classic", "consumer")
     group_consumer_session_timeout_ms: Annotated[
