@@ -20,8 +20,10 @@ from mpbroker.config.keys import ConfigType, Key, Value, field_name, format_valu
 
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
-OWN_SOURCES: Final = {CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG, GROUP: ConfigSource.GROUP_CONFIG}
-"""The source of a resource's own settings, by its type."""
+_OWN_SOURCES: Final = {
+    CLIENT_METRICS: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
+    GROUP: ConfigSource.DYNAMIC_GROUP_CONFIG,
+}
 
 
 def _group_key(name: str) -> Key:
@@ -223,7 +225,7 @@ def describe(
             value = configs[name]  # stored by another version
         synonyms = _synonyms(broker, key) if kind == GROUP else []
         if name in configs:
-            synonyms.insert(0, Synonym(name, value, OWN_SOURCES[kind]))
+            synonyms.insert(0, Synonym(name, value, _OWN_SOURCES[kind]))
         entries.append(entry_of(key, value, synonyms, read_only=False))
     return entries
 
