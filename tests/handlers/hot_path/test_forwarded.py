@@ -87,7 +87,9 @@ def sent(rig: Rig, body: Message, **how: Any) -> tuple[Any, ForwardedRequest]:
     return call, message
 
 
-@pytest.mark.parametrize("client", ["", "test", "c" * 31, "c" * 32, "c" * 255, "c" * 500, "c" * 2000])
+@pytest.mark.parametrize(
+    "client", ["", "test", "c" * 31, "c" * 32, "c" * 255, "c" * 256, "c" * 500, "c" * 2000]
+)
 @pytest.mark.parametrize("metadata", ["", "m" * 250, "m" * 900])
 @pytest.mark.parametrize("principal", ["User:é", "User:" + "n" * (PRINCIPAL_BYTES_MAX - 5)])
 def test_the_coordinator_sees_the_bytes_that_python_would_send(
