@@ -6,15 +6,15 @@ A key begins with its type, a value with its version; a null value is a tombston
     key 2          GroupMetadataKey   group of the classic protocol
     key 3-8, 16    groups of the consumer protocol: `consumer/records.py`
 
-Values are written in the versions of Kafka 4.3. Classic groups have version 3. Offsets have version 4, with the
-topic id, or version 1 if the client set their expiry (OffsetCommit v2-4). Versions 0-4 are read. Records with
-other keys belong to kinds of groups that this broker does not have, and are skipped. (Kafka skips them, too.)
+Values are written in the versions of Kafka 4.3. Classic groups have version 3. Offsets have version 4, with
+the topic id, or version 1 if the client set their expiry (OffsetCommit v2-4). Versions 0-4 are read. Records
+with other keys belong to kinds of groups that this broker does not have, and are skipped. (So does Kafka.)
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import astuple
 
@@ -99,17 +99,14 @@ Entry: TypeAlias = tuple[Key, Value | None]
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
     """Return the encoded key and value of the record. The value of a tombstone is None."""
     key, value = entry
-    kind = consumer.KIND_OF_KEY.get(type(key))
-    if kind is not None:
-        name = encode_key(kind.number, kind.key_message(*key))
-    elif isinstance(key, OffsetKey):
+    if isinstance(key, OffsetKey):
         name = encode_key(OFFSET_KEY, OffsetCommitKey(*key))
-    else:
+    elif isinstance(key, GroupKey):
         name = encode_key(GROUP_KEY, GroupMetadataKey(*key))
+    else:
+        return consumer.encode(key, value)
     if value is None:
         return name, None
-    if kind is not None:
-        return name, encode_value(kind.number, consumer.VALUE_VERSION, kind.to_message(value))
     if isinstance(value, OffsetValue):
         version = OFFSET_VERSION if value.expire_ms == NO_TIME else EXPIRING_OFFSET_VERSION
         return name, encode_value(OFFSET_KEY, version, OffsetCommitValue(*value))
@@ -126,8 +123,7 @@ def decode(key: bytes | None, value: bytes | None) -> Entry | None:
     name, fields = found
     kind = _KIND_OF_MESSAGE.get(type(name))
     if kind is not None:
-        key_of: Any = kind.key
-        return key_of(*astuple(name)), None if fields is None else kind.from_message(fields)
+        return kind.key(*astuple(name)), None if fields is None else kind.from_message(fields)
     if isinstance(name, OffsetCommitKey):
         return OffsetKey(name.group, name.topic, name.partition), None if fields is None else _offset(fields)
     return GroupKey(name.group), None if fields is None else _group(fields)

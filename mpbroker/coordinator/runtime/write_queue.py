@@ -1,11 +1,10 @@
 """A queue of records to be appended to a coordinator's topic, in rounds of batches.
 
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
-order in which they were queued. Records of a producer's transaction, and its marker, have batches of their own.
-
-A refused batch does not affect other batches, except for appends with an `undo`. These describe changes that
-were made in memory already, and each builds on the ones before it. If one is refused, all such appends that wait
-for the same partition are refused with it, and the changes are undone, the newest first. (Kafka:
+order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
+own. A refused batch does not affect other batches, except for appends with an `undo`. These describe changes
+that were made in memory already, and each builds on the ones before it. If one is refused, all such appends
+that wait for the same partition are refused with it, and the changes are undone, the newest first. (Kafka:
 CoordinatorRuntime, with one pending batch per partition, and snapshots to which a failed write returns.)
 """
 
@@ -139,7 +138,7 @@ class WriteQueue(Generic[EntryT]):
         """Queue entries for the partition of a name. `then` is called when they are durable or refused.
 
         `waiter`: the request that `then` answers. `producer`: the producer whose transaction has the records.
-        `undo`: undoes the changes in memory that the entries describe; called before `then` if they are refused.
+        `undo`: undoes the changes that the entries describe; called before `then` if they are refused.
         """
         stamp = self._now_ms()
         records = [NewRecord(value, key, stamp) for key, value in map(self._encode, entries)]
@@ -238,12 +237,13 @@ class WriteQueue(Generic[EntryT]):
         done, self._round = self._round, []
         for taken, error in zip(done, errors, strict=True):
             name = next(append.name for append in taken if not append.is_place)
-            is_undone = error and name is not None
-            self._end(self._undone(self._partition_for(name), taken) if is_undone else taken, error)
+            if error and name is not None:
+                taken = self._undone(self._partition_for(name), taken)
+            self._end(taken, error)
         self._waiting = {partition: queue for partition, queue in self._waiting.items() if queue}
 
     def _undone(self, partition: int, refused: list[_Append]) -> list[_Append]:
-        """Undo the changes of refused appends and of all that build on them. Return these appends, oldest first."""
+        """Undo the changes of refused appends and of all that build on them. Return all of these."""
         if not any(append.undo for append in refused):
             return refused
         waiting = self._waiting.get(partition, deque())

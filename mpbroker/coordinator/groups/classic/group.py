@@ -346,6 +346,10 @@ class Group:
 
     # --- states
 
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
     def enter(self, state: GroupState, now_ms: int) -> None:
         """Change the group's state. `now_ms` is milliseconds since 1970."""
         self.previous_state, self.state, self.state_ms = self.state, state, now_ms

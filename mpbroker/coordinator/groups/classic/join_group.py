@@ -25,6 +25,7 @@ from mpbroker.coordinator.groups.classic.rebalances import (
     Rebalances,
     refused_join,
 )
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
 from mpbroker.coordinator.groups.offsets import Offsets
@@ -113,6 +114,8 @@ class JoinGroup:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             group = self._manager.new_group(request.group_id)
             self._manager.add(group)
+        if isinstance(group, ConsumerGroup):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return group
 
     def _refuse(self, join: Join, error: ErrorCode) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from mpbroker.coordinator.runtime.log_records import encode_key, encode_value
 from mpbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -38,6 +39,9 @@ Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partition numbers by topic id."""
 EpochAssignment: TypeAlias = Mapping[bytes, Mapping[int, int]]
 """By topic id and partition number, the member's epoch when the partition was assigned to it (KIP-1251)."""
+
+
+NO_PARTITIONS: Final[Mapping[bytes, Any]] = {}
 
 
 class EpochKey(NamedTuple):
@@ -80,11 +84,11 @@ class GroupEpoch(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """A record of Kafka before 4.1. Its content is not used any more; the next change of the group deletes it."""
+    """A record of Kafka before 4.1, whose content is not used. The group's next change deletes it."""
 
 
 class ClassicMember(NamedTuple):
-    """What a consumer group keeps of a member that uses the classic protocol. `protocols`: name and metadata."""
+    """What a member that uses the classic protocol has besides. `protocols`: (name, metadata) of each."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -105,7 +109,7 @@ class MemberMetadata(NamedTuple):
 
 
 class TargetEpoch(NamedTuple):
-    """The group's epoch for which the target was computed, and when, in milliseconds since 1970 (0: unknown)."""
+    """The group epoch for which the target was computed. `computed_ms`: since 1970, 0 if unknown."""
 
     epoch: int
     computed_ms: int
@@ -126,8 +130,8 @@ class CurrentAssignment(NamedTuple):
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
-    assigned: EpochAssignment = {}
-    revoking: EpochAssignment = {}
+    assigned: EpochAssignment = NO_PARTITIONS
+    revoking: EpochAssignment = NO_PARTITIONS
 
 
 class ResolvedPattern(NamedTuple):
@@ -153,14 +157,12 @@ ConsumerValue: TypeAlias = (
 ConsumerEntry: TypeAlias = tuple[ConsumerKey, Any]
 """A key and its value, None for a tombstone."""
 
-NO_ASSIGNMENT: Final[dict[bytes, frozenset[int]]] = {}
-
 
 class Kind(NamedTuple):
     """One kind of record: its number, its key and how its value becomes a message and is read from one."""
 
     number: int
-    key: Callable[..., ConsumerKey]
+    key: type[ConsumerKey]
     key_message: Callable[..., Message]
     to_message: Callable[[Any], Message]
     from_message: Callable[[Any], Any]
@@ -297,6 +299,13 @@ KINDS: Final = (
     Kind(8, CurrentKey, ConsumerGroupCurrentMemberAssignmentKey, _current_message, _current),
     Kind(16, PatternKey, ConsumerGroupRegularExpressionKey, _pattern_message, _pattern),
 )
-KIND_OF_KEY: Final = {kind.key: kind for kind in KINDS}
+KIND_OF_KEY: Final[Mapping[type, Kind]] = {kind.key: kind for kind in KINDS}
 KIND_OF_NUMBER: Final = {kind.number: kind for kind in KINDS}
 VALUE_VERSION: Final = 0
+
+
+def encode(key: ConsumerKey, value: Any) -> tuple[bytes, bytes | None]:
+    """Return the encoded key and value of a record. The value of a tombstone is None."""
+    kind = KIND_OF_KEY[type(key)]
+    name = encode_key(kind.number, kind.key_message(*key))
+    return name, None if value is None else encode_value(kind.number, VALUE_VERSION, kind.to_message(value))
