@@ -181,7 +181,7 @@ def forwarded_apis() -> list[tuple[int, int, int, int]]:
     apis = all_apis()
     return [
         (key, apis[key].oldest, apis[key].latest, FIRST_FLEXIBLE[key])
-        for key in (ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT)
+        for key in (ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT)
     ]
 
 
