@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.classic.join_group import JoinGroup
+from mpbroker.coordinator.groups.classic.members import Members
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.delete_groups import DeleteGroups
 from mpbroker.coordinator.groups.describe import DescribeGroups
 from mpbroker.coordinator.groups.group_manager import GroupContents, GroupMetadataManager
-from mpbroker.coordinator.groups.join_group import JoinGroup
-from mpbroker.coordinator.groups.members import Members
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import Entry, encode
 from mpbroker.coordinator.groups.txn_offset_commit import Transactions, TxnOffsetCommit
 from mpbroker.coordinator.runtime.host import Host

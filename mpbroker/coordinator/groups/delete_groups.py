@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.config.broker import MINUTE_MS, BrokerConfig
-from mpbroker.coordinator.groups.group import Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
-from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import Entry, GroupKey
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers

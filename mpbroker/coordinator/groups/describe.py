@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mpbroker.coordinator.groups.group import GroupState
+from mpbroker.coordinator.groups.classic.group import GroupState
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.protocol.errors import ApiError, ErrorCode

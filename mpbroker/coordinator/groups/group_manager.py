@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import Group, GroupState, MemberMemory
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
+from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
-from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetValue, decode
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.timers import Clock

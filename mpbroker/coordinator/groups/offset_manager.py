@@ -11,10 +11,10 @@ from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.integers import LONG_MAX
-from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
-from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import NO_EPOCH, NO_TIME, Entry, OffsetKey, OffsetValue
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
 from mpbroker.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 
 NO_OFFSET: Final = -1

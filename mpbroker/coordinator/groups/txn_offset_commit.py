@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import NO_MEMBER, Group, GroupState
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
