@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.codec import encode_bytes
-from mpbroker.protocol.headers import decode_request_frame, encode_response_frame
+from mpbroker.protocol.codec import decode_request, encode_bytes
+from mpbroker.protocol.headers import decode_request_header, encode_response_frame
 from mpbroker.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -21,7 +21,7 @@ from mpbroker.protocol.messages import (
 )
 from ops.bench.frames import CORRELATION_ID
 from ops.bench.group_members import Fleet, Member, MemberError, are_stable
-from tests.support.threaded_server import ThreadedServer
+from tests.support.threaded_server import HOST, ThreadedServer
 
 ID = b"i" * 16
 Owned = ConsumerGroupHeartbeatRequest.TopicPartitions
@@ -29,13 +29,18 @@ Assigned = ConsumerGroupHeartbeatResponse.TopicPartitions
 
 
 def decoded(frame: bytes) -> Any:
-    return decode_request_frame(frame[4:])[1]
+    header, at = decode_request_header(frame, 4)
+    body, end = decode_request(header.api_key, header.api_version, frame, at)
+    assert end == len(frame)
+    return body
 
 
 def heartbeat_answer(error: int = 0, epoch: int = 3, partitions: list[int] | None = None) -> bytes:
     assignment = None
     if partitions is not None:
-        assignment = ConsumerGroupHeartbeatResponse.Assignment([Assigned(ID, partitions)] if partitions else [])
+        assignment = ConsumerGroupHeartbeatResponse.Assignment(
+            [Assigned(ID, partitions)] if partitions else []
+        )
     response = ConsumerGroupHeartbeatResponse(0, error, "why", "m", epoch, 5000, assignment)
     return framed(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, response)
 
@@ -120,8 +125,8 @@ class Server(ThreadedServer):
     def talk(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection.makefile("rb") as stream:
             while len(header := stream.read(4)) == 4:
-                body = decode_request_frame(stream.read(int.from_bytes(header)))[1]
-                connection.sendall(self.answer(body))
+                frame = header + stream.read(int.from_bytes(header))
+                connection.sendall(self.answer(decoded(frame)))
 
     def answer(self, body: Any) -> bytes:
         if isinstance(body, OffsetCommitRequest):
@@ -135,7 +140,7 @@ class Server(ThreadedServer):
 
 
 def test_a_fleet_joins_commits_and_leaves() -> None:
-    with Server() as server, Fleet((server.host, server.port)) as fleet:
+    with Server() as server, Fleet((HOST, server.port)) as fleet:
         members = [Member("g", "t", due=time.monotonic()) for _ in range(5)]
         for member in members:
             fleet.add(member)

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from mpbroker.handlers.api_parts.consumer_protocol import REFUSED, is_enabled
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
 from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.features import is_consumer_protocol_enabled
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse
+
+REFUSED = (
+    "The broker has the consumer protocol switched off: add consumer to "
+    "group.coordinator.rebalance.protocols, or set group.protocol=classic in the client."
+)
 
 
 def refusal(context: RequestContext) -> ConsumerGroupHeartbeatResponse | None:
     """Return an error response if the consumer protocol is not served, else None."""
-    if is_enabled(context):
+    if is_consumer_protocol_enabled(context.broker.config.group_coordinator_rebalance_protocols):
         return None
     return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)
 

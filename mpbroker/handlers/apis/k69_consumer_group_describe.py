@@ -11,13 +11,13 @@ from collections.abc import Generator, Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.acl_operations import operations
-from mpbroker.handlers.api_parts.consumer_protocol import is_enabled
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.features import is_consumer_protocol_enabled
 from mpbroker.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from mpbroker.security.acls import ResourceType
 
@@ -28,7 +28,9 @@ Group: TypeAlias = ConsumerGroupDescribeResponse.DescribedGroup
 
 def refusal(context: RequestContext) -> ConsumerGroupDescribeResponse | None:
     """Return an error for each group if the consumer protocol is not served, else None."""
-    return None if is_enabled(context) else failed(context, ErrorCode.UNSUPPORTED_VERSION)
+    if is_consumer_protocol_enabled(context.broker.config.group_coordinator_rebalance_protocols):
+        return None
+    return failed(context, ErrorCode.UNSUPPORTED_VERSION)
 
 
 def failed(context: RequestContext, code: ErrorCode) -> ConsumerGroupDescribeResponse:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
-from mpbroker.handlers.apis import k68_consumer_group_heartbeat
 from mpbroker.ipc.acls import AclImage
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import encode_bytes, encode_request
@@ -78,10 +77,19 @@ def test_others_are_served_while_many_topics_are_looked_up(
     assert guarded.answer(KEY, 1).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_without_the_protocol_a_heartbeat_is_refused_first_of_all(
-    guarded: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(k68_consumer_group_heartbeat, "is_enabled", lambda _context: False)
-    response = guarded.ask(KEY, 1, join("secret", group="other"))
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "group.coordinator.rebalance.protocols" in response.error_message
+def test_without_the_protocol_a_heartbeat_is_refused_first_of_all() -> None:
+    config = BrokerConfig(
+        authorizer_class_name=STANDARD_AUTHORIZER, group_coordinator_rebalance_protocols=("classic",)
+    )
+    with make_rig(config) as rig:
+        rig.publish(*READY)
+        response = rig.ask(KEY, 1, join("secret", group="other"))
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "group.coordinator.rebalance.protocols" in response.error_message
+
+
+def test_without_the_protocol_the_turn_leaves_heartbeats_to_python() -> None:
+    with make_rig(BrokerConfig(group_coordinator_rebalance_protocols=("classic",))) as rig:
+        rig.publish(*READY)
+        response = rig.ask(KEY, 1, ConsumerGroupHeartbeatRequest("g", "m", 5, topic_partitions=None))
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION

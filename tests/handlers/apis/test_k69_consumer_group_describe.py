@@ -97,9 +97,10 @@ def test_many_groups_are_asked_for_in_parts_and_each_once(ready: Rig) -> None:
     assert {group.authorized_operations for group in found} == {NOT_ASKED}
 
 
-def test_without_the_protocol_each_group_is_refused(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(k69_consumer_group_describe, "is_enabled", lambda _context: False)
-    groups = ready.ask(KEY, VERSION, ConsumerGroupDescribeRequest(["a", "b", "a"])).groups
+def test_without_the_protocol_each_group_is_refused() -> None:
+    with make_rig(BrokerConfig(group_coordinator_rebalance_protocols=("classic",))) as rig:
+        rig.publish(*READY)
+        groups = rig.ask(KEY, VERSION, ConsumerGroupDescribeRequest(["a", "b", "a"])).groups
     assert [(group.group_id, group.error_code) for group in groups] == [
         ("a", ErrorCode.UNSUPPORTED_VERSION),
         ("b", ErrorCode.UNSUPPORTED_VERSION),
