@@ -60,11 +60,11 @@ def visible(context: RequestContext, groups: list[Group]) -> Generator[None, Non
             may = known.get(name)
             if may is None:
                 may = known[name] = allows(context, DESCRIBE_TOPIC, name, is_logged=False)
-            is_hidden = is_hidden or not may
             looked_at += 1
             if context.should_yield(looked_at, LOOKUPS_PER_PIECE):
                 yield
-            if is_hidden:
+            if not may:
+                is_hidden = True
                 break
         found.append(Group(DESCRIBE_TOPIC.denied, HIDDEN, group.group_id) if is_hidden else group)
     return found
