@@ -109,7 +109,9 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
     reset = configs.get("share.auto.offset.reset", "latest").strip()
     if not _RESET.fullmatch(reset):
         raise GROUP_KEYS["share.auto.offset.reset"].invalid(
-            reset, "must be latest, earliest or by_duration:<PnDTnHnMn.nS>"
+            reset,
+            f"Invalid value `{reset}` for configuration share.auto.offset.reset. The value must be either "
+            "'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'.",
         )
     values = {name: _value(configs, broker, key) for name, key in GROUP_KEYS.items()}
     for name in configs:
@@ -171,13 +173,15 @@ class GroupSettings(NamedTuple):
 
 
 # Each of these settings, and the fields of BrokerConfig with its default and its bounds.
-_EFFECTIVE: Final = tuple(
+_EFFECTIVE: Final = [
     (
         GROUP_KEYS[f"consumer.{name}"],
-        *(f"group_consumer_{limit}{field_name(name)}" for limit in ("", "min_", "max_")),
+        f"group_consumer_{field_name(name)}",
+        f"group_consumer_min_{field_name(name)}",
+        f"group_consumer_max_{field_name(name)}",
     )
     for name in (_SESSION, _HEARTBEAT, "assignment.interval.ms")
-)
+]
 
 
 def group_settings(configs: Mapping[str, str], broker: BrokerConfig) -> tuple[GroupSettings, list[str]]:

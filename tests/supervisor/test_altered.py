@@ -194,7 +194,7 @@ def test_workers_go_by_the_rule_and_the_last_word_counts(broker: Configured) -> 
         (
             OF_ALL,
             {"group_consumer_assignment_interval_ms": "15001"},
-            "max.assignment.interval.ms=15000 must be at least group.consumer.assignment.interval.ms=15001",
+            "assignment.interval.ms=15001 must be less than or equal to group.consumer.max.assignment.inter",
         ),
         (OF_ALL, {"group_consumer_session_timeout_ms": "50000"}, "Cannot update these configs dynamically"),
         ("2", {"max_connections": "3"}, "Unexpected broker id, expected 1 or empty string, but received 2"),

@@ -12,7 +12,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.resource_config import GROUP, GroupSettings
 from mpbroker.coordinator.runtime.host import Host
 
-_log = logging.getLogger("mpbroker.coordinator")
+_log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 class GroupConfigManager:

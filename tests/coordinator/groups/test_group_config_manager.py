@@ -59,7 +59,7 @@ def test_alterations_and_reloads_are_effective_at_once() -> None:
 
 
 def test_a_value_out_of_bounds_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "mpbroker.coordinator")
+    caplog.set_level(logging.WARNING, "mpbroker.coordinator.groups")
     there = Settings()
     there.alter("g", SESSION, "60000")
     there.manager.group_settings("g")

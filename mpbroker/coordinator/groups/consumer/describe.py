@@ -81,7 +81,7 @@ class ConsumerGroupDescribe:
         described.group_state = group.state.value
         described.group_epoch = group.epoch
         described.assignment_epoch = group.target.epoch
-        described.assignor_name = group.preferred_assignor(self._config.group_consumer_assignors[0])
+        described.assignor_name = group.preferred_assignor(self._config.consumer_assignors[0])
         described.members = [self._member(group, member) for member in group.members.values()]
         named = sum(len(member.subscribed_topic_names) for member in described.members)
         return MEMBER_BYTES * len(described.members) + NAME_BYTES * named

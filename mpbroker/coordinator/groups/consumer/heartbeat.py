@@ -98,7 +98,7 @@ class ConsumerGroupHeartbeat:
         """Serve a heartbeat. The answer is sent when all that it says is durable."""
         changes = None
         try:
-            check_request(request, context.version, self._config.group_consumer_assignors)
+            check_request(request, context.version, self._config.consumer_assignors)
             changes = self._lookup.group_for(request.group_id, creates=request.member_epoch == JOIN_EPOCH)
             if request.member_epoch < JOIN_EPOCH:
                 response = self._members.leave(changes, request)

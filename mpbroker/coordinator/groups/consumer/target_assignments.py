@@ -93,7 +93,7 @@ class TargetAssignments:
 
     def _compute(self, group: ConsumerGroup, epoch: int) -> Generator[None, None, Targets]:
         """Return the targets that change, by member id. (The targets of removed members are gone already.)"""
-        name = group.preferred_assignor(self._config.group_consumer_assignors[0])
+        name = group.preferred_assignor(self._config.consumer_assignors[0])
         members = list(group.members.values())
         subscribers: dict[str, Subscriber] = {}
         ids: dict[frozenset[str], frozenset[bytes]] = {}
