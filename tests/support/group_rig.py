@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -60,6 +61,8 @@ class GroupRig:
         self.ids = itertools.count(1)
         self.metadata = MetadataState()
         self.topics = dict(TOPICS)
+        self.metadata.ids = {name: name.encode() for name in TOPICS}
+        self.incarnations: Counter[str] = Counter()
         self.coordinator = GroupCoordinator(
             self.config, self, self, self, lambda: f"id{next(self.ids)}", self
         )
@@ -83,7 +86,10 @@ class GroupRig:
         return {self.id_of(name): name for name in self.topics}.get(topic_id)
 
     def id_of(self, name: str) -> bytes | None:
-        return name.encode().ljust(16, b"-") if name in self.topics else None
+        if name not in self.topics:
+            return None
+        number = self.incarnations[name]
+        return f"{name}{number or ''}".encode().ljust(16, b"-")
 
     def answer(self, waiter: Any, response: Message) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
@@ -104,6 +110,19 @@ class GroupRig:
         self.checks.append(((transactional_id, producer, partition, adds), then))
         if self.verdict is not None:
             then(self.verdict)
+
+    def change_topics(self, **partitions: int) -> None:
+        """Create, enlarge, or (with 0) delete topics. A topic that is created again has another id."""
+        for name, count in partitions.items():
+            if count:
+                self.topics[name] = count
+                self.metadata.ids[name] = name.encode()
+            elif self.topics.pop(name, 0):
+                del self.metadata.ids[name]
+                self.incarnations[name] += 1
+        self.metadata.next_offset += 1
+        self.coordinator.topics_changed(partitions)
+        self.coordinator.topics_deleted({name for name, count in partitions.items() if not count})
 
     # --- the log
 
@@ -153,6 +172,11 @@ class GroupRig:
         rig.config = self.config
         rig.ids = self.ids  # never the same one again, as it is with random ones
         return rig
+
+    def take_over(self, before: GroupRig) -> None:
+        """Know the time and the topics, as a process that starts again."""
+        self.now_ms, self.numbers = before.now_ms, before.numbers
+        self.topics, self.metadata, self.incarnations = before.topics, before.metadata, before.incarnations
 
     # --- requests
 

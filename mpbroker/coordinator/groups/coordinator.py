@@ -84,7 +84,7 @@ class GroupCoordinator:
         self.manager = manager = GroupMetadataManager(
             config, clock, self.partitions, self.offsets, rebalances, members
         )
-        background = Background(self.timers, clock)
+        self.background = background = Background(self.timers, clock)
         self._patterns = patterns = PatternSubscriptions(
             config, clock, background, topics, Resolver(host), writer, self._consumer_group
         )

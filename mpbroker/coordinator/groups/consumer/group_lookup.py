@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +12,6 @@ from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
-from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES
 from mpbroker.coordinator.groups.records import GroupKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
@@ -62,11 +60,10 @@ class GroupLookup:
         log.info("group %.255s: an empty classic group becomes a consumer group", group.group_id)
         return changes
 
-    def check_memory(self, group_id: str, topics: Collection[str]) -> None:
-        """Raise ApiError if the members of all groups would take too much memory with one more."""
-        more = MEMBER_BYTES + sum(NAME_BYTES + len(name) for name in topics)
+    def check_memory(self, group_id: str, more_bytes: int) -> None:
+        """Raise ApiError if the members of all groups would take too much memory with some more bytes."""
         most = self._config.group_max_members_bytes
-        if self._manager.memory.used_bytes + more > most:
+        if more_bytes > 0 and self._manager.memory.used_bytes + more_bytes > most:
             text = f"The members of all groups would take more than group.max.members.bytes={most}."
             log.warning("group %.255s: a member is refused: %s", group_id, text)
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)

@@ -18,14 +18,16 @@ from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.group import (
     JOIN_EPOCH,
+    NO_METADATA,
     STATIC_LEAVE_EPOCH,
     ConsumerGroup,
     Member,
+    size_of,
 )
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSubscriptions
-from mpbroker.coordinator.groups.consumer.reconciliation import Owned, Step
+from mpbroker.coordinator.groups.consumer.reconciliation import Step
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
     EpochAssignment,
@@ -62,11 +64,16 @@ class Heartbeat:
     before: Member
     bumps: bool = False
     subscription_changed: bool = False
-    owned: Owned | None = field(init=False)
+    owned: dict[bytes, set[int]] | None = field(init=False)
 
     def __post_init__(self) -> None:
         parts = self.request.topic_partitions
-        self.owned = None if parts is None else {one.topic_id: set(one.partitions) for one in parts}
+        if parts is None:
+            self.owned = None
+            return
+        self.owned = owned = {}
+        for one in parts:
+            owned.setdefault(one.topic_id, set()).update(one.partitions)
 
     @property
     def group(self) -> ConsumerGroup:
@@ -142,14 +149,11 @@ class ConsumerGroupHeartbeat:
     # --- the steps
 
     def _check_room(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
-        """Raise ApiError if the group, or the memory for all members, has no room for a new member."""
-        if request.member_id in group.members:
-            return
+        """Raise ApiError if the group has no room for a new member."""
         most = self._config.group_consumer_max_size
-        if len(group.members) >= most:
+        if request.member_id not in group.members and len(group.members) >= most:
             text = f"The consumer group has reached its maximum capacity of {most} members."
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        self._lookup.check_memory(group.group_id, request.subscribed_topic_names or ())
 
     def _find_member(self, changes: Changes, request: ConsumerGroupHeartbeatRequest) -> Member:
         """Return the member, a new one if it joins. Raises ApiError if it is unknown or fenced."""
@@ -175,9 +179,12 @@ class ConsumerGroupHeartbeat:
         return member
 
     def _update_metadata(self, beat: Heartbeat) -> None:
-        """Keep what the member says about itself."""
-        metadata = told(beat.member.metadata, beat.context, beat.request)
-        if metadata != beat.member.metadata:
+        """Keep what the member says about itself. Raises ApiError if it would take too much memory."""
+        known = beat.member.metadata
+        metadata = told(known, beat.context, beat.request)
+        if metadata != known:
+            more_bytes = size_of(metadata) - (0 if known is NO_METADATA else size_of(known))
+            self._lookup.check_memory(beat.group.group_id, more_bytes)
             beat.changes.put(MemberKey(beat.group.group_id, beat.member.member_id), metadata)
             beat.read_member()
         if metadata.topics != beat.before.metadata.topics:
@@ -188,7 +195,7 @@ class ConsumerGroupHeartbeat:
         group = beat.group
         if not (beat.bumps or group.must_check_metadata):
             return
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         if beat.bumps or metadata_hash != group.metadata_hash:
             beat.changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
             log.info("group %.255s: epoch %d", group.group_id, group.epoch)
@@ -202,14 +209,14 @@ class ConsumerGroupHeartbeat:
         if not beat.subscription_changed and member.is_reconciled_to(group.target.epoch):
             return
         target = group.targets.get(member.member_id, {})
-        topics = self._topics.ids_of(group.topics_of(member))
+        topics = self._topics.named({**target, **member.current.assigned}, group.topics_of(member))
         step = Step(group, member, group.target.epoch, target, topics, beat.owned)
         current = step.reconciled(subscription_changed=beat.subscription_changed)
         if current != member.current:
+            beat.changes.or_else(partial(self._members.follow_revocation, group, member))
             beat.changes.put(CurrentKey(group.group_id, member.member_id), current)
             beat.read_member()
-            if not beat.member.is_classic:
-                self._members.follow_revocation(group, beat.member)
+            self._members.follow_revocation(group, beat.member)
 
     def _response(self, beat: Heartbeat) -> ConsumerGroupHeartbeatResponse:
         """Return the response. It has the assignment if the client asked for all, or if it has changed."""

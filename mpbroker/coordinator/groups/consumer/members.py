@@ -72,9 +72,12 @@ class ConsumerGroupMembers:
         self._timers.set((kind, group_id, member_id), at, partial(self._expire, group_id, member_id, why))
 
     def follow_revocation(self, group: ConsumerGroup, member: Member) -> None:
-        """Fence a member that does not give up partitions within its rebalance timeout."""
+        """Fence a member that does not give up partitions within its rebalance timeout.
+
+        Members of the classic protocol have timers for their joins instead.
+        """
         name = (REBALANCE, group.group_id, member.member_id)
-        if not member.current.revoking:
+        if member.is_classic or not member.current.revoking:
             self._timers.cancel(name)
             return
 
@@ -142,7 +145,7 @@ class ConsumerGroupMembers:
             pattern = member.metadata.pattern
             if pattern and not group.pattern_subscribers[pattern]:
                 changes.put(PatternKey(group.group_id, pattern), None)
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
 
     def _remove_records(self, changes: Changes, member: Member) -> None:
@@ -151,7 +154,7 @@ class ConsumerGroupMembers:
         changes.put(TargetMemberKey(group_id, member_id), None)
         changes.put(MemberKey(group_id, member_id), None)
         self.cancel_timers(group_id, member_id)
-        changes.or_else(partial(self.keep_alive, group_id, member_id))
+        changes.or_else(partial(self._begin, changes.group, member))
 
     def replace(self, changes: Changes, old: Member, new_id: str) -> Member:
         """Let a static member that has returned under a new member id take the place of its old one."""
@@ -174,16 +177,17 @@ class ConsumerGroupMembers:
     def delete(self, changes: Changes) -> None:
         """Delete all records of a group, the group's epoch last (Kafka: createGroupTombstoneRecords)."""
         group, group_id = changes.group, changes.group.group_id
-        members = list(group.members)
-        for member_id in members:
-            changes.put(CurrentKey(group_id, member_id), None)
+        members = list(group.members.values())
+        self._stop_jobs(group)
+        for member in members:
+            changes.put(CurrentKey(group_id, member.member_id), None)
         for member_id in list(group.targets):
             changes.put(TargetMemberKey(group_id, member_id), None)
         changes.put(TargetKey(group_id), None)
-        for member_id in members:
-            changes.put(MemberKey(group_id, member_id), None)
-            self.cancel_timers(group_id, member_id)
-            changes.or_else(partial(self.keep_alive, group_id, member_id))
+        for member in members:
+            changes.put(MemberKey(group_id, member.member_id), None)
+            self.cancel_timers(group_id, member.member_id)
+            changes.or_else(partial(self._begin, group, member))
         for pattern in list(group.patterns):
             changes.put(PatternKey(group_id, pattern), None)
         changes.put(PartitionMetadataKey(group_id), None)
@@ -193,15 +197,22 @@ class ConsumerGroupMembers:
 
     def begin_all(self, group: ConsumerGroup) -> None:
         """Start the sessions of the members of a group that was read from the log."""
-        for member_id, member in group.members.items():
-            self.keep_alive(group.group_id, member_id)
-            if not member.is_classic:
-                self.follow_revocation(group, member)
+        for member in group.members.values():
+            self._begin(group, member)
+
+    def _begin(self, group: ConsumerGroup, member: Member) -> None:
+        self.keep_alive(group.group_id, member.member_id)
+        self.follow_revocation(group, member)
 
     def drop(self, group: ConsumerGroup) -> None:
         """Cancel the timers of a group that is dropped, and end the charge of its memory."""
-        for kind in (ASSIGNMENT_JOB, PATTERN_JOB):
-            self._timers.cancel((kind, group.group_id))
+        self._stop_jobs(group)
         for member_id in group.members:
             self.cancel_timers(group.group_id, member_id)
         group.forget_members()
+
+    def _stop_jobs(self, group: ConsumerGroup) -> None:
+        """End the computations of the group: it must not get records any more."""
+        for kind in (ASSIGNMENT_JOB, PATTERN_JOB):
+            self._timers.cancel((kind, group.group_id))
+        group.is_assigning = False

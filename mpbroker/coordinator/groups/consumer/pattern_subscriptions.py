@@ -85,7 +85,7 @@ class PatternSubscriptions:
             return
         job = self._resolver.resolve(list(group.pattern_subscribers), context.principal, context.client_host)
         then = partial(self._resolved, group.group_id, self._resolver.version)
-        self._background.start(PATTERN_JOB, group.group_id, job, then)
+        self._background.put_off(PATTERN_JOB, group.group_id, job, then)
 
     def _resolved(self, group_id: str, version: int, found: Mapping[str, frozenset[str]]) -> None:
         """Keep what the patterns match. A change of it begins an epoch."""
@@ -99,7 +99,7 @@ class PatternSubscriptions:
             known = group.patterns.get(pattern)
             bumps |= topics != (frozenset() if known is None else known.topics)
             changes.put(PatternKey(group_id, pattern), ResolvedPattern(topics, version, now_ms))
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group_id), GroupEpoch(group.epoch + 1, metadata_hash))
             log.info("group %.255s: epoch %d, since its patterns match other topics", group_id, group.epoch)
