@@ -23,9 +23,12 @@ from mpbroker.protocol.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
     SyncGroupResponse,
+    TopicRecord,
     TxnOffsetCommitRequest,
 )
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.security.acls import Operation, ResourceType
+from mpbroker.security.authorizer import Client
 from tests.support.dispatch import dispatch
 
 JOIN_VERSION = 9
@@ -60,6 +63,9 @@ class GroupRig:
         self.ids = itertools.count(1)
         self.metadata = MetadataState()
         self.topics = dict(TOPICS)
+        self.metadata.ids = {name: self.id_of(name) or b"" for name in self.topics}
+        # Topics that nobody may describe.
+        self.denied: set[str] = set()
         self.coordinator = GroupCoordinator(
             self.config, self, self, self, lambda: f"id{next(self.ids)}", self
         )
@@ -75,6 +81,17 @@ class GroupRig:
 
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + self.now_ms
+
+    def is_allowed(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        return name not in self.denied
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create a topic, or enlarge it."""
+        is_new = name not in self.topics
+        self.topics[name] = partitions
+        if is_new:
+            self.metadata.apply_all([TopicRecord(name, self.id_of(name) or b"")])
+        self.coordinator.topics_changed({name})
 
     def partitions_of(self, name: str) -> int:
         return self.topics.get(name, 0)
