@@ -25,7 +25,7 @@ MATCHES_MAX: Final = 1_000_000
 REFRESH_INTERVAL_MIN_MS: Final = 10_000
 _ALL_NAMES: Final = b"(?s).*"
 
-_log = logging.getLogger("mpbroker.coordinator")
+_log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 def _re2() -> Any:
