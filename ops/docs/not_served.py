@@ -35,22 +35,10 @@ AMONG_BROKERS = frozenset(
 
 NOT_SERVED = (
     NotServed(
-        (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
-        "state and members of the controllers' quorum; there is one node and no quorum",
-        "`kafka-metadata-quorum.sh`",
-        "`mpbroker ctl status`; DescribeCluster and Metadata have the controller's id",
-    ),
-    NotServed(
-        (ApiKey.UPDATE_FEATURES,),
-        "changing feature levels",
-        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of disabled ones",
-        "nothing to change: what this version has it has at once",
-    ),
-    NotServed(
-        (ApiKey.UNREGISTER_BROKER,),
-        "removing a dead broker from the cluster; there is one broker",
-        "`kafka-cluster.sh unregister`",
-        "nothing to remove",
+        (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
+        "changing the members of the controllers' quorum; there is one node",
+        "`kafka-metadata-quorum.sh add-controller` and `remove-controller`",
+        "nothing to change",
     ),
     NotServed(
         (ApiKey.CONSUMER_GROUP_DESCRIBE,),
@@ -66,12 +54,6 @@ NOT_SERVED = (
         "`kafka-client-metrics.sh` lists none; `--alter` ends with INVALID_REQUEST. Clients see that nobody "
         "wants their metrics",
         "the clients' own metrics; the broker's view of them: `mpbroker ctl metrics`",
-    ),
-    NotServed(
-        (ApiKey.DESCRIBE_TOPIC_PARTITIONS,),
-        "descriptions of topics in pages, and eligible leader replicas",
-        "none: Java's admin client asks Metadata then",
-        "Metadata",
     ),
     NotServed(
         (
