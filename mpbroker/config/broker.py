@@ -3,7 +3,8 @@
 A field is Kafka's key with dots written as underscores, so `BROKER_KEYS` (key → `Key`) is derived from the
 struct and cannot disagree with it. Defaults are Kafka 4.3's with these exceptions: `listeners` is the
 loopback address, which needs no authentication, `log.dirs` is `./data` instead of a directory below /tmp,
-`node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
+`node.id` is 1 instead of required, the two thread counts fit the machine (`workers`), and
+`group.coordinator.rebalance.protocols` is without streams.
 """
 
 from functools import partial
@@ -13,7 +14,7 @@ import msgspec
 
 from mpbroker.config import limits
 from mpbroker.config.altered import Altered
-from mpbroker.config.coordinators import CoordinatorSettings
+from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
 from mpbroker.config.integers import INT_MAX, LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, Secret, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_http_listener, parse_listeners
@@ -98,7 +99,7 @@ def _default_listeners() -> tuple[Listener, ...]:
     return parse_listeners(DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP)
 
 
-class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
+class BrokerConfig(ConsumerProtocolSettings, frozen=True, kw_only=True):
     """All settings that a process of the broker may need."""
 
     node_id: Annotated[

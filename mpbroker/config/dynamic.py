@@ -30,6 +30,7 @@ OVERRIDES: Final = "max.connections.per.ip.overrides"
 # A topic's default is altered by its finest key alone, as in Kafka: log.retention.hours cannot be altered.
 _OF_TOPICS = {key.synonyms[0] for key in TOPIC_KEYS.values() if key.synonyms}
 DYNAMIC: Final = frozenset(_OF_TOPICS & BROKER_KEYS.keys()) | {
+    "group.consumer.assignment.interval.ms",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",

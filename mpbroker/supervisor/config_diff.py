@@ -22,6 +22,8 @@ from msgspec import structs
 
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
+from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.dynamic import overlaid
 from mpbroker.config.keys import ConfigError, field_name
 from mpbroker.config.limits import resolved_overrides
@@ -59,6 +61,7 @@ FOLLOWED = {
     *("replica_alter_log_dirs_io_max_bytes_per_second", "socket_request_max_bytes"),
     *("socket_send_buffer_bytes", "transaction_partition_verification_enable"),
     *SecuritySettings.__struct_fields__,
+    *(set(ConsumerProtocolSettings.__struct_fields__) - set(CoordinatorSettings.__struct_fields__)),
 }
 # Defaults of topics. Handlers keep them with each topic, ready for the turn.
 IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
