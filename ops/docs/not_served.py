@@ -20,18 +20,24 @@ class NotServed(NamedTuple):
     instead: str
 
 
-# What replicas, controllers and brokers ask of each other; all but the state of share groups no broker of
-# Kafka advertises either.
-AMONG_BROKERS = frozenset(
+# What controllers serve. Kafka's brokers do not advertise these.
+OF_CONTROLLERS = frozenset(
     {
         *(ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.ALTER_PARTITION),
         *(ApiKey.ENVELOPE, ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT),
         *(ApiKey.ALLOCATE_PRODUCER_IDS, ApiKey.CONTROLLER_REGISTRATION, ApiKey.ASSIGN_REPLICAS_TO_DIRS),
-        *(ApiKey.UPDATE_RAFT_VOTER, ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE),
+        ApiKey.UPDATE_RAFT_VOTER,
+    }
+)
+# What brokers ask of each other.
+SHARE_STATE = frozenset(
+    {
+        *(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE),
         *(ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_STATE),
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
+AMONG_BROKERS = OF_CONTROLLERS | SHARE_STATE
 
 NOT_SERVED = (
     NotServed(
