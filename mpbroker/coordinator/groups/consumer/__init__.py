@@ -1,0 +1,1 @@
+"""Consumer groups of the consumer protocol (KIP-848): the coordinator assigns partitions to members."""
