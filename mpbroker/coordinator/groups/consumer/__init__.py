@@ -1,1 +1,1 @@
-"""Consumer groups of the consumer protocol (KIP-848): the coordinator assigns partitions to members."""
+"""Groups of the consumer protocol, whose partitions are assigned by the coordinator (KIP-848)."""
