@@ -145,6 +145,8 @@ class MetadataController:
     _followed = 0
     _retry_at = 0.0
     _is_ready = False
+    # Whether an earlier version wrote the log, which lacks feature levels of this one.
+    _levels_due = False
 
     def __init__(
         self,
@@ -190,8 +192,9 @@ class MetadataController:
         # By topic, the first partition that was made in the life of this log process, as long as one lacks a
         # slot: nothing can have been appended to it or to later ones.
         self._new: dict[bytes, int] = {}
-        # Called with the names of topics that were deleted.
+        # Called with the names of topics that were deleted, or created, deleted or enlarged.
         self.topics_deleted: Callable[[list[str]], None] = lambda _names: None
+        self.topics_changed: Callable[[set[str]], None] = lambda _names: None
         self.greet_if_up()
 
     # --- calls
@@ -305,6 +308,7 @@ class MetadataController:
         self.phase = Phase.OPENING
         self.link.resume()
         self._resolve_round(state)
+        self._levels_due = bool(self.state.next_offset and feature_records(self.state.features))
         self.permissions.replace(self.state.acls)
         self._remove_leftovers(removed)
         self._credentials.replaced()
@@ -345,7 +349,7 @@ class MetadataController:
                 self._open(self.state.topics[topic_id])
             self._failed.clear()
         self._token_sweep.step(has_tokens=self._decider.macs is not None and bool(self.state.tokens))
-        if self._round is None and self._drafting is None and self._calls:
+        if self._round is None and self._drafting is None and (self._calls or self._levels_due):
             self._drafting = self._drafted()
         if self._drafting is not None and next(self._drafting, self) is self:
             self._drafting = None
@@ -397,14 +401,13 @@ class MetadataController:
             values += encoded
             size += sum(map(len, encoded))
         self._draft = None
-        if not values:
+        are_due, self._levels_due = self._levels_due, False
+        if not (values or are_due):
             self._complete(current, self.state)
             return
-        if not self.state.features:
-            # A new log, or one from before logs had levels.
-            levels = feature_records()
-            values = [*map(encode_record, levels), *values]
-            current.draft.apply_all([*levels])
+        levels = feature_records(self.state.features)
+        values = [*map(encode_record, levels), *values]
+        current.draft.apply_all([*levels])
         assert self._slot is not None
         self._round = current
         batch = build_metadata_batch(values, self._now_ms())
@@ -443,7 +446,10 @@ class MetadataController:
         records = [record for _, _, decision in done.decided for record in decision.records]
         for line in topic_lines(records, self.state.topics):
             _log.info("%s", line)
+        changed = changed_topics(records, self.state.topics, state.topics)
         self.state = state
+        if changed:
+            self.topics_changed(changed)
         for caller, _, decision in done.decided:
             missing: set[Token] = set()
             by_call = caller.handler.to_bytes(2) + caller.request.to_bytes(4)
@@ -595,6 +601,15 @@ def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -
     for topic_id in removed:
         name = made[topic_id] if topic_id in made else before[topic_id].name
         yield f"topic {name} is deleted: id {uuid_text(topic_id)}"
+
+
+def changed_topics(
+    records: Iterable[MetadataRecord], before: dict[bytes, Topic], after: dict[bytes, Topic]
+) -> set[str]:
+    """Return the names of topics that the records create, delete or enlarge."""
+    kinds = (TopicRecord, PartitionRecord, RemoveTopicRecord)
+    ids = {record.topic_id for record in records if isinstance(record, kinds)}
+    return {topics[topic_id].name for topics in (before, after) for topic_id in ids if topic_id in topics}
 
 
 def _partitions(count: int) -> str:
