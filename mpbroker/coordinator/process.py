@@ -60,6 +60,7 @@ class Coordinator:
             filter(context.is_alive, topology.HANDLERS),
         )
         metadata.topics_deleted = self._services.groups.shard.topics_deleted
+        metadata.topics_changed = self._services.groups.shard.topics_changed
 
     # --- the loop's view
 

@@ -33,7 +33,6 @@ Kafka's Java clients and its command-line tools.
 OWN_WAYS = (
     *(ApiKey.PRODUCE, ApiKey.FIND_COORDINATOR, ApiKey.WRITE_TXN_MARKERS, ApiKey.ALTER_REPLICA_LOG_DIRS),
     *(ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT,
 )
 # Missing features, and the broker's behaviour instead.
 NOT_BUILT = (

@@ -8,6 +8,7 @@ from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
+from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.coordinator.runtime.write_queue import Marker, Producer
 from mpbroker.ipc.table import PAYLOAD_BYTES, unpack_partition
@@ -48,7 +49,7 @@ class GroupRig:
     The transaction coordinator says `verdict` of what it is asked, or nothing as long as that is None.
     """
 
-    def __init__(self, log: dict[int, bytes] | None = None, **settings: int):
+    def __init__(self, log: dict[int, bytes] | None = None, **settings: Any):
         self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
         self.now_ms = 1_000_000
         self.log = log if log is not None else dict.fromkeys(range(PARTITIONS), b"")
@@ -57,6 +58,8 @@ class GroupRig:
         self.answers: dict[int, Message | ErrorCode] = {}
         self.numbers = itertools.count(1)
         self.ids = itertools.count(1)
+        self.metadata = MetadataState()
+        self.topics = dict(TOPICS)
         self.coordinator = GroupCoordinator(
             self.config, self, self, self, lambda: f"id{next(self.ids)}", self
         )
@@ -74,13 +77,13 @@ class GroupRig:
         return 1_700_000_000_000 + self.now_ms
 
     def partitions_of(self, name: str) -> int:
-        return TOPICS.get(name, 0)
+        return self.topics.get(name, 0)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        return {self.id_of(name): name for name in TOPICS}.get(topic_id)
+        return {self.id_of(name): name for name in self.topics}.get(topic_id)
 
     def id_of(self, name: str) -> bytes | None:
-        return name.encode().ljust(16, b"-") if name in TOPICS else None
+        return name.encode().ljust(16, b"-") if name in self.topics else None
 
     def answer(self, waiter: Any, response: Message) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
