@@ -37,6 +37,7 @@ from mpbroker.coordinator.metadata.metadata_records import (
     encode_record,
     feature_records,
 )
+from mpbroker.coordinator.metadata.permissions import Permissions
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.runtime.requests import Caller
@@ -179,6 +180,7 @@ class MetadataController:
             config.delegation_token_expiry_check_interval_ms, monotonic_ms, self.ask
         )
         self.state = MetadataState()
+        self.permissions = Permissions(config)
         self._calls: deque[tuple[Caller, Message]] = deque()
         # Calls of the state machines in this process, and the receivers of the answers.
         self._our_calls: dict[Caller, Callable[[Message], None]] = {}
@@ -307,6 +309,7 @@ class MetadataController:
         self.link.resume()
         self._resolve_round(state)
         self._levels_due = bool(self.state.next_offset and feature_records(self.state.features))
+        self.permissions.replace(self.state.acls)
         self._remove_leftovers(removed)
         self._credentials.replaced()
         self._limits.replaced()
@@ -476,6 +479,7 @@ class MetadataController:
                     self._limits.changed(addresses, partial(self._waiting.settle, {token}))
             if decision.acls:
                 missing.add(token := (Awaited.ACLS, by_call))
+                self.permissions.update(decision.acls, state.acls)
                 self.announcer.acls_changed(decision.acls)
                 self.announcer.then(partial(self._waiting.settle, {token}))
             if decision.credentials or decision.tokens:

@@ -55,6 +55,7 @@ class Coordinator:
             metadata.link,
             metadata.announcer,
             lambda: metadata.state,
+            metadata.permissions.is_allowed,
             metadata.ask,
             self._answer,
             filter(context.is_alive, topology.HANDLERS),

@@ -99,12 +99,16 @@ KAFKA_RANGES = {
     49: (0, 1),
     50: (0, 0),
     51: (0, 0),
+    55: (0, 2),
+    57: (0, 2),
     60: (0, 2),
     61: (0, 0),
+    64: (0, 0),
     65: (0, 0),
     66: (0, 2),
     68: (0, 1),
     74: (0, 1),
+    75: (0, 0),
 }
 ORDERS = topic_image("orders", 1, partitions=2, retention_ms="1000")
 INTERNAL = topic_image("__consumer_offsets", 2, first_slot=4, internal=True)
@@ -125,14 +129,15 @@ def test_api_versions(ready: Rig, version: int) -> None:
     assert response.error_code == 0
     assert {k.api_key: (k.min_version, k.max_version) for k in response.api_keys} == KAFKA_RANGES
     features = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
-    off = ("eligible.leader.replicas.version", "share.version", "streams.version")
+    off = ("kraft.version", "eligible.leader.replicas.version", "share.version", "streams.version")
     supported = dict.fromkeys(off, (0, 0)) | {"group.version": (0, 1), "transaction.version": (0, 2)}
+    supported["metadata.version"] = (30, 30)
     assert features == (supported if version >= 4 else {})
     finalized = (
         [(f.name, f.min_version_level, f.max_version_level) for f in response.finalized_features],
         response.finalized_features_epoch,
     )
-    levels = [("group.version", 1, 1), ("transaction.version", 2, 2)]
+    levels = [("metadata.version", 30, 30), ("group.version", 1, 1), ("transaction.version", 2, 2)]
     assert finalized == ((levels, 2) if version >= 3 else ([], -1))
 
 

@@ -61,9 +61,7 @@ class Consumer:
 
     def request(self, **how: Any) -> ConsumerGroupHeartbeatRequest:
         """The next heartbeat: all there is to say at the first, later what is owned if that has changed."""
-        request = ConsumerGroupHeartbeatRequest(
-            self.group, self.member_id, self.epoch, topic_partitions=None
-        )
+        request = ConsumerGroupHeartbeatRequest(self.group, self.member_id, self.epoch, topic_partitions=None)
         is_full = self.is_full or self.epoch == 0
         if is_full:
             request.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS

@@ -24,9 +24,12 @@ from mpbroker.protocol.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
     SyncGroupResponse,
+    TopicRecord,
     TxnOffsetCommitRequest,
 )
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.security.acls import Operation, ResourceType
+from mpbroker.security.authorizer import Client
 from tests.support.dispatch import dispatch
 
 JOIN_VERSION = 9
@@ -61,8 +64,10 @@ class GroupRig:
         self.ids = itertools.count(1)
         self.metadata = MetadataState()
         self.topics = dict(TOPICS)
-        self.metadata.ids = {name: name.encode() for name in TOPICS}
         self.incarnations: Counter[str] = Counter()
+        self.metadata.ids = {name: self.id_of(name) or b"" for name in self.topics}
+        # Topics that nobody may describe.
+        self.denied: set[str] = set()
         self.coordinator = GroupCoordinator(
             self.config, self, self, self, lambda: f"id{next(self.ids)}", self
         )
@@ -78,6 +83,26 @@ class GroupRig:
 
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + self.now_ms
+
+    def is_allowed(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        return name not in self.denied
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create a topic, or enlarge it."""
+        is_new = name not in self.topics
+        self.topics[name] = partitions
+        if is_new:
+            self.metadata.apply_all([TopicRecord(name, self.id_of(name) or b"")])
+        self.coordinator.topics_changed({name})
+
+    def delete(self, name: str) -> None:
+        """Delete a topic. If it is created again, it has another id."""
+        del self.topics[name]
+        self.metadata.topics.pop(self.metadata.ids.pop(name), None)
+        self.metadata.next_offset += 1
+        self.incarnations[name] += 1
+        self.coordinator.topics_changed({name})
+        self.coordinator.topics_deleted({name})
 
     def partitions_of(self, name: str) -> int:
         return self.topics.get(name, 0)
@@ -110,19 +135,6 @@ class GroupRig:
         self.checks.append(((transactional_id, producer, partition, adds), then))
         if self.verdict is not None:
             then(self.verdict)
-
-    def change_topics(self, **partitions: int) -> None:
-        """Create, enlarge, or (with 0) delete topics. A topic that is created again has another id."""
-        for name, count in partitions.items():
-            if count:
-                self.topics[name] = count
-                self.metadata.ids[name] = name.encode()
-            elif self.topics.pop(name, 0):
-                del self.metadata.ids[name]
-                self.incarnations[name] += 1
-        self.metadata.next_offset += 1
-        self.coordinator.topics_changed(partitions)
-        self.coordinator.topics_deleted({name for name, count in partitions.items() if not count})
 
     # --- the log
 

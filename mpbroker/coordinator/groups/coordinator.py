@@ -21,7 +21,6 @@ from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.heartbeat import ConsumerGroupHeartbeat
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSubscriptions
-from mpbroker.coordinator.groups.consumer.regular_expressions import Resolver
 from mpbroker.coordinator.groups.consumer.target_assignments import TargetAssignments
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.delete_groups import DeleteGroups
@@ -85,9 +84,7 @@ class GroupCoordinator:
             config, clock, self.partitions, self.offsets, rebalances, members
         )
         self.background = background = Background(self.timers, clock)
-        self._patterns = patterns = PatternSubscriptions(
-            config, clock, background, topics, Resolver(host), writer, self._consumer_group
-        )
+        patterns = PatternSubscriptions(config, clock, background, host, topics, writer, self._consumer_group)
         targets = TargetAssignments(config, settings, clock, background, topics, writer)
         heartbeat = ConsumerGroupHeartbeat(
             config,
@@ -151,7 +148,6 @@ class GroupCoordinator:
     def topics_changed(self, names: Iterable[str]) -> None:
         """Let the groups that subscribe to created, deleted or enlarged topics look at them again."""
         changed = set(names)
-        self._patterns.topics_created()
         for group in self.manager.groups.values():
             if isinstance(group, ConsumerGroup) and any(map(group.is_subscribed_to, changed)):
                 group.must_check_metadata = True

@@ -225,8 +225,10 @@ class ConsumerGroupModel(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS), count=st.sampled_from([0, 1, 3, 5]))
     def topics_change(self, topic: str, count: int) -> None:
-        if count == 0 or count > self.rig.topics.get(topic, 0):
-            self.rig.change_topics(**{topic: count})
+        if count > self.rig.topics.get(topic, 0):
+            self.rig.create(topic, count)
+        elif count == 0 and topic in self.rig.topics:
+            self.rig.delete(topic)
 
     @rule(is_written=st.booleans())
     def log_process_dies(self, is_written: bool) -> None:
