@@ -1,7 +1,7 @@
 """A queue of records to be appended to a coordinator's topic, in rounds of batches.
 
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
-order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
+order in which they were queued; those with an `undo`, if one before them is refused, end with it. Records of a producer's transaction, and its marker, have batches of their
 own. A refused batch does not affect other batches, except for appends with an `undo`. These describe changes
 that were made in memory already, and each builds on the ones before it. If one is refused, all such appends
 that wait for the same partition are refused with it, and the changes are undone, the newest first. (Kafka:
@@ -176,7 +176,7 @@ class WriteQueue(Generic[EntryT]):
                     break  # It is refused when those before it have ended.
                 self._refuse(partition, queue.popleft())
                 continue
-            taken = self._take(queue, BATCH_BYTES - size)
+            taken = self._take(queue, min(BATCH_BYTES - size, self._most_bytes()))
             if all(append.is_place for append in taken):
                 self._end(taken, ErrorCode.NONE)
                 continue
