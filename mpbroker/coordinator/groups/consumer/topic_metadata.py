@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -24,6 +24,16 @@ class TopicMetadata:
         """Return the number of partitions by topic id, of those topics that exist."""
         topics = {topic_id: self._host.name_of(topic_id) for topic_id in topic_ids}
         return {topic_id: self._host.partitions_of(name) for topic_id, name in topics.items() if name}
+
+    def by_id(self, parts: Mapping[str, frozenset[int]]) -> dict[bytes, frozenset[int]]:
+        """Return partitions by topic id instead of by name. Topics that do not exist are left out."""
+        return {found: numbers for name, numbers in parts.items() if (found := self._host.id_of(name))}
+
+    def by_name(self, parts: Mapping[bytes, Collection[int]]) -> dict[str, Collection[int]]:
+        """Return partitions by name instead of by topic id. Topics that do not exist are left out."""
+        return {
+            name: numbers for topic_id, numbers in parts.items() if (name := self._host.name_of(topic_id))
+        }
 
     def name_of(self, topic_id: bytes) -> str | None:
         return self._host.name_of(topic_id)
