@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -64,6 +65,7 @@ class GroupRig:
         self.ids = itertools.count(1)
         self.metadata = MetadataState()
         self.topics = dict(TOPICS)
+        self.incarnations: Counter[str] = Counter()
         self.metadata.ids = {name: self.id_of(name) or b"" for name in self.topics}
         # Topics that nobody may describe.
         self.denied: set[str] = set()
@@ -95,6 +97,15 @@ class GroupRig:
             self.metadata.apply_all([TopicRecord(name, self.id_of(name) or b"")])
         self.coordinator.topics_changed({name})
 
+    def delete(self, name: str) -> None:
+        """Delete a topic. If it is created again, it has another id."""
+        del self.topics[name]
+        self.metadata.topics.pop(self.metadata.ids.pop(name), None)
+        self.metadata.next_offset += 1
+        self.incarnations[name] += 1
+        self.coordinator.topics_changed({name})
+        self.coordinator.topics_deleted({name})
+
     def partitions_of(self, name: str) -> int:
         return self.topics.get(name, 0)
 
@@ -102,7 +113,10 @@ class GroupRig:
         return {self.id_of(name): name for name in self.topics}.get(topic_id)
 
     def id_of(self, name: str) -> bytes | None:
-        return name.encode().ljust(16, b"-") if name in self.topics else None
+        if name not in self.topics:
+            return None
+        number = self.incarnations[name]
+        return f"{name}{number or ''}".encode().ljust(16, b"-")
 
     def answer(self, waiter: Any, response: Message) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
@@ -172,6 +186,11 @@ class GroupRig:
         rig.config = self.config
         rig.ids = self.ids  # never the same one again, as it is with random ones
         return rig
+
+    def take_over(self, before: GroupRig) -> None:
+        """Know the time and the topics, as a process that starts again."""
+        self.now_ms, self.numbers = before.now_ms, before.numbers
+        self.topics, self.metadata, self.incarnations = before.topics, before.metadata, before.incarnations
 
     # --- requests
 

@@ -102,7 +102,7 @@ class PatternSubscriptions:
                 topics = before
             bumps |= topics != before
             changes.put(PatternKey(group.group_id, pattern), ResolvedPattern(topics, version, now_ms))
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
             log.info(
