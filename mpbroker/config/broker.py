@@ -14,7 +14,7 @@ import msgspec
 
 from mpbroker.config import limits
 from mpbroker.config.altered import Altered
-from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
+from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.integers import INT_MAX, LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, Secret, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_http_listener, parse_listeners
@@ -99,7 +99,7 @@ def _default_listeners() -> tuple[Listener, ...]:
     return parse_listeners(DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP)
 
 
-class BrokerConfig(ConsumerProtocolSettings, frozen=True, kw_only=True):
+class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     """All settings that a process of the broker may need."""
 
     node_id: Annotated[

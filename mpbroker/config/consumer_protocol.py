@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.integers import INT_MAX
 from mpbroker.config.keys import ConfigType, Key, field_name
+from mpbroker.config.security import SecuritySettings
 
 INT, LIST, STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
 
@@ -50,8 +51,8 @@ def _have_classic(protocols: tuple[str, ...]) -> str:
     return "" if "classic" in protocols else "Disabling the 'classic' protocol is not supported."
 
 
-class ConsumerProtocolSettings(CoordinatorSettings, frozen=True, kw_only=True):
-    """Settings of groups of the consumer protocol. BrokerConfig derives from this class."""
+class ConsumerProtocolSettings(SecuritySettings, frozen=True, kw_only=True):
+    """Settings of groups of the consumer protocol. CoordinatorSettings derives from this class."""
 
     group_coordinator_rebalance_protocols: Annotated[
         tuple[str, ...],
@@ -61,7 +62,7 @@ class ConsumerProtocolSettings(CoordinatorSettings, frozen=True, kw_only=True):
             "have no effect.",
             choices=REBALANCE_PROTOCOLS,
             check=_have_classic,
-            begins="The consumer protocol (group.protocol=consumer, KIP-848)",
+            begins="Consumer groups of the consumer protocol (group.protocol=consumer)",
         ),
     ] = ("classic", "consumer")
     group_consumer_session_timeout_ms: Annotated[
@@ -134,22 +135,20 @@ class ConsumerProtocolSettings(CoordinatorSettings, frozen=True, kw_only=True):
         return self.group_consumer_migration_policy.lower() in ("bidirectional", "downgrade")
 
 
-_BOUNDED: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+_AT_LEAST: Final = ("greater than or equal to", operator.ge)
+_AT_MOST: Final = ("less than or equal to", operator.le)
+# A setting, the one that bounds it, and how.
+_RULES: Final = [
+    rule
+    for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+    for least, own, most in [tuple(f"group.consumer.{infix}{name}" for infix in ("min.", "", "max."))]
+    for rule in ((most, least, *_AT_LEAST), (own, least, *_AT_LEAST), (own, most, *_AT_MOST))
+] + [("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms", "less than", operator.lt)]
 
 
 def consumer_contradictions(config: ConsumerProtocolSettings) -> Iterator[tuple[str, str, str]]:
-    """Yield the pairs of settings that exclude each other: both keys, the larger one first, and a message."""
-
-    def value(key: str) -> Any:
-        return getattr(config, field_name(key))
-
-    pairs = []
-    for name in _BOUNDED:
-        least, own, most = (f"group.consumer.{infix}{name}" for infix in ("min.", "", "max."))
-        pairs += [(most, least), (own, least), (most, own)]
-    for larger, smaller in pairs:
-        if value(larger) < value(smaller):
-            yield larger, smaller, f"{larger}={value(larger)} must be at least {smaller}={value(smaller)}"
-    session, heartbeat = (f"group.consumer.{name}" for name in _BOUNDED[:2])
-    if value(session) <= value(heartbeat):
-        yield session, heartbeat, f"{session}={value(session)} must be above {heartbeat}={value(heartbeat)}"
+    """Yield the pairs of settings that exclude each other: both keys, and a message in Kafka's words."""
+    for key, bound, words, is_right in _RULES:
+        value, limit = getattr(config, field_name(key)), getattr(config, field_name(bound))
+        if not is_right(value, limit):
+            yield key, bound, f"{key}={value} must be {words} {bound}={limit}"

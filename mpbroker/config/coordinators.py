@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
+from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
 from mpbroker.config.integers import INT_MAX
 from mpbroker.config.keys import ConfigType, Key
-from mpbroker.config.security import SecuritySettings
 
 BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 
 
-class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
-    """Settings of both coordinators, beneath those of the consumer protocol (`consumer_protocol`)."""
+class CoordinatorSettings(ConsumerProtocolSettings, frozen=True, kw_only=True):
+    """Settings of both coordinators. BrokerConfig derives from this class, and so from SecuritySettings."""
 
     group_initial_rebalance_delay_ms: Annotated[
         int,

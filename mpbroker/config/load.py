@@ -412,6 +412,6 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
             f"log.cleaner.min.compaction.lag.ms={lag_min} is above "
             f"log.cleaner.max.compaction.lag.ms={lag_max}",
         )
-    for larger, smaller, message in consumer_contradictions(config):
-        wrong(larger if larger in config.origins else smaller, message)
+    for key, bound, message in consumer_contradictions(config):
+        wrong(key if key in config.origins else bound, message)
     return found

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from mpbroker.config.broker import BROKER_KEYS
-from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
+from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.keys import ConfigType, Key, field_name, format_value
 from mpbroker.config.version import VERSION
 from mpbroker.config.workers import RESIZABLE
@@ -33,7 +33,7 @@ def groups() -> list[tuple[str, list[Key]]]:
         if key.begins:
             found.append((key.begins, []))
         found[-1][1].append(key)
-    inherited = {*ConsumerProtocolSettings.__struct_fields__}
+    inherited = {*CoordinatorSettings.__struct_fields__}
     return sorted(found, key=lambda group: field_name(group[1][0].name) in inherited)
 
 

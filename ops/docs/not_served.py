@@ -47,13 +47,6 @@ NOT_SERVED = (
         "nothing to change",
     ),
     NotServed(
-        (ApiKey.CONSUMER_GROUP_DESCRIBE,),
-        "groups of the consumer protocol (KIP-848); ConsumerGroupHeartbeat answers UNSUPPORTED_VERSION, as "
-        "Kafka's does where `group.version` is 0",
-        "none: `kafka-consumer-groups.sh` describes the classic groups that there are",
-        "`group.protocol=classic`, most clients' default; others stop with that error",
-    ),
-    NotServed(
         (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
         "clients that push their metrics to the broker (KIP-714); without a receiver plug-in Kafka does not "
         "advertise them either",

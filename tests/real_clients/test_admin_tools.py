@@ -15,7 +15,7 @@ import pytest
 
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import Franz
-from tests.support.client_tools import ToolError, kafka_tool
+from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.real_brokers import TopicMaker
 
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
@@ -57,6 +57,41 @@ def test_log_levels_are_altered_and_described(broker: Broker) -> None:
     with pytest.raises(ToolError, match="Cannot set the log level of root to LOUD"):
         tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=LOUD")
     tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=INFO")
+
+
+def test_settings_of_a_group(broker: Broker) -> None:
+    group = (CONFIGS, "--entity-type", "groups", "--entity-name", "configured")
+    session, interval = "consumer.session.timeout.ms", "consumer.assignment.interval.ms"
+    nothing = "The group 'configured' doesn't exist and doesn't have dynamic config."
+    assert nothing in tool(broker, *group, "--describe")
+    altered = tool(broker, *group, "--alter", "--add-config", f"{session}=50000,{interval}=7")
+    assert "Completed updating config for group configured." in altered
+
+    def lines(*arguments: str) -> list[str]:
+        return tool(broker, *group, "--describe", *arguments).splitlines()
+
+    def line(key: str, value: str, own: str = "") -> str:
+        beneath = {session: "45000", interval: "1000"}[key]
+        synonyms = f"{own}DEFAULT_CONFIG:group.{key}={beneath}"
+        return f"  {key}={value} sensitive=false synonyms={{{synonyms}}}"
+
+    own = {key: f"DYNAMIC_GROUP_CONFIG:{key}={value}, " for key, value in ((session, 50000), (interval, 7))}
+    eventually(lambda: len(lines()) == 3, "both settings are described")
+    assert lines()[0] == "Dynamic configs for group configured are:"
+    assert set(lines()[1:]) == {line(session, "50000", own[session]), line(interval, "7", own[interval])}
+    everything = lines("--all")
+    assert everything[0] == "All configs for group configured are:"
+    assert len(everything) == 18
+    assert line(session, "50000", own[session]) in everything
+    renew = "share.renew.acknowledge.enable"
+    assert f"  {renew}=true sensitive=false synonyms={{DEFAULT_CONFIG:{renew}=true}}" in everything
+    refused = (
+        "consumer.session.timeout.ms must be less than or equal to group.consumer.max.session.timeout.ms"
+    )
+    with pytest.raises(ToolError, match=refused):
+        tool(broker, *group, "--alter", "--add-config", f"{session}=60001")
+    tool(broker, *group, "--alter", "--delete-config", f"{session},{interval}")
+    eventually(lambda: nothing in tool(broker, *group, "--describe"), "it has no settings any more")
 
 
 @pytest.mark.parametrize("kind", ["groups", "client-metrics"])

@@ -97,7 +97,12 @@ def test_settings_are_those_that_kafkas_tool_shows(broker: Broker) -> None:
     create_topic(broker.bootstrap, "set", 1, {"segment.bytes": "1048576"})
     said(broker, "config", "set", "--topic", "set", "retention.ms=7000", "cleanup.policy=compact,delete")
     said(broker, "config", "unset", "--topic", "set", "segment.bytes")
-    for kind, name, flags in (("topics", "set", ["--topic", "set"]), ("brokers", "1", ["--broker", "1"])):
+    said(broker, "config", "set", "--group", "set", "consumer.assignment.interval.ms=0")
+    for kind, name, flags in (
+        ("topics", "set", ["--topic", "set"]),
+        ("groups", "set", ["--group", "set"]),
+        ("brokers", "1", ["--broker", "1"]),
+    ):
         entity = ("--entity-type", kind, "--entity-name", name)
         printed = kafka_tool(CONFIGS, "--bootstrap-server", broker.bootstrap, *entity, "--describe", "--all")
         theirs = dict(re.findall(r"^  (\S+?)=(.*?) sensitive=", printed, re.MULTILINE))

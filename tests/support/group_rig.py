@@ -8,6 +8,7 @@ from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
+from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.coordinator.runtime.write_queue import Marker, Producer
 from mpbroker.ipc.table import PAYLOAD_BYTES, unpack_partition
@@ -22,9 +23,12 @@ from mpbroker.protocol.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
     SyncGroupResponse,
+    TopicRecord,
     TxnOffsetCommitRequest,
 )
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.security.acls import Operation, ResourceType
+from mpbroker.security.authorizer import Client
 from tests.support.dispatch import dispatch
 
 JOIN_VERSION = 9
@@ -48,7 +52,7 @@ class GroupRig:
     The transaction coordinator says `verdict` of what it is asked, or nothing as long as that is None.
     """
 
-    def __init__(self, log: dict[int, bytes] | None = None, **settings: int):
+    def __init__(self, log: dict[int, bytes] | None = None, **settings: Any):
         self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
         self.now_ms = 1_000_000
         self.log = log if log is not None else dict.fromkeys(range(PARTITIONS), b"")
@@ -57,6 +61,11 @@ class GroupRig:
         self.answers: dict[int, Message | ErrorCode] = {}
         self.numbers = itertools.count(1)
         self.ids = itertools.count(1)
+        self.metadata = MetadataState()
+        self.topics = dict(TOPICS)
+        self.metadata.ids = {name: self.id_of(name) or b"" for name in self.topics}
+        # Topics that nobody may describe.
+        self.denied: set[str] = set()
         self.coordinator = GroupCoordinator(
             self.config, self, self, self, lambda: f"id{next(self.ids)}", self
         )
@@ -73,14 +82,25 @@ class GroupRig:
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + self.now_ms
 
+    def is_allowed(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        return name not in self.denied
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create a topic, or enlarge it."""
+        is_new = name not in self.topics
+        self.topics[name] = partitions
+        if is_new:
+            self.metadata.apply_all([TopicRecord(name, self.id_of(name) or b"")])
+        self.coordinator.topics_changed({name})
+
     def partitions_of(self, name: str) -> int:
-        return TOPICS.get(name, 0)
+        return self.topics.get(name, 0)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        return {self.id_of(name): name for name in TOPICS}.get(topic_id)
+        return {self.id_of(name): name for name in self.topics}.get(topic_id)
 
     def id_of(self, name: str) -> bytes | None:
-        return name.encode().ljust(16, b"-") if name in TOPICS else None
+        return name.encode().ljust(16, b"-") if name in self.topics else None
 
     def answer(self, waiter: Any, response: Message) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
@@ -155,7 +175,7 @@ class GroupRig:
 
     def ask(self, request: Message, version: int = JOIN_VERSION, client: str = "c") -> int:
         waiter = next(self.numbers)
-        context = RequestContext(waiter, version, client, "/127.0.0.1")
+        context = RequestContext(waiter, version, client, "/127.0.0.1", "User:u")
         dispatch(self.coordinator.served, self, context, request)
         return waiter
 

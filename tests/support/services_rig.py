@@ -55,6 +55,7 @@ class ServicesRig:
             cast(LogLink, self),
             announcer,
             lambda: self.metadata,
+            lambda *_: True,
             self._ask,
             self._answer,
             (),
@@ -103,7 +104,8 @@ class ServicesRig:
     def send_bytes(self, api_key: int, body: bytes, version: int) -> int:
         number = next(self._numbers)
         self._forms[number] = ApiKey(api_key), version
-        self.services.receive(self.caller(number), ForwardedRequest(api_key, version, "c", "/h", body))
+        request = ForwardedRequest(api_key, version, "c", "/h", "User:u", body)
+        self.services.receive(self.caller(number), request)
         return number
 
     def heard(self, number: int) -> Any:

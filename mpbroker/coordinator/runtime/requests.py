@@ -13,6 +13,7 @@ from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_latest_form, in_version
+from mpbroker.security.authorizer import Client
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -37,12 +38,21 @@ Then: TypeAlias = Callable[[ErrorCode], None]
 
 
 class RequestContext(NamedTuple):
-    """A request's identity, version and client (Kafka: RequestContext)."""
+    """A request's identity, version and client (Kafka: RequestContext).
+
+    `client_host` begins with a slash, as in Kafka's records. `principal` is written `Type:name`.
+    """
 
     waiter: Waiter
     version: int
     client_id: str
     client_host: str
+    principal: str
+
+    @property
+    def client(self) -> Client:
+        """Return the client as access control entries name it."""
+        return Client(self.principal, self.client_host.removeprefix("/"))
 
 
 Serve: TypeAlias = Callable[[RequestContext, Any], Message | None]

@@ -198,7 +198,15 @@ RULES: Final[dict[ApiKey, Rule]] = {
         resource=(DESCRIBE_TRANSACTION, DESCRIBE_TOPIC), remark="topics denied are left out"
     ),
     ApiKey.LIST_TRANSACTIONS: Rule(resource=(DESCRIBE_TRANSACTION,), remark="ids denied are left out"),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(request=(READ_GROUP,)),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(
+        request=(READ_GROUP,),
+        resource=(DESCRIBE_TOPIC,),
+        remark="one denied topic refuses the whole request",
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Rule(
+        resource=(DESCRIBE_GROUP, DESCRIBE_TOPIC),
+        remark="a group with a denied topic is refused, without members",
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Rule(
         resource=(DESCRIBE_TOPIC,), remark="denied topics are left out of a list of all"

@@ -14,13 +14,29 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import Reader
+from mpbroker.ipc.session import PRINCIPAL_BYTES_MAX
 from mpbroker.ipc.slots import SlotKind, pack_call
 from mpbroker.ipc.topology import COORDINATOR, processor
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import HeartbeatRequest, Message, OffsetCommitRequest, OffsetCommitResponse
-from tests.support.handler_rig import HANDLER, ROOM_FOR_ANSWER, Rig, fence, request_frame, topic_image
+from mpbroker.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    Message,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from tests.support.handler_rig import (
+    HANDLER,
+    ROOM_FOR_ANSWER,
+    Rig,
+    channel_of,
+    fence,
+    request_frame,
+    topic_image,
+)
 
 VERSION = 7
 # Requests that the turn remembers at once (hot_path/forwarded.pxd).
@@ -78,14 +94,20 @@ def sent(rig: Rig, body: Message, **how: Any) -> tuple[Any, ForwardedRequest]:
     return call, message
 
 
-@pytest.mark.parametrize("client", ["", "test", "c" * 31, "c" * 32, "c" * 255, "c" * 256, "c" * 2000])
+@pytest.mark.parametrize(
+    "client", ["", "test", "c" * 31, "c" * 32, "c" * 255, "c" * 256, "c" * 500, "c" * 2000]
+)
 @pytest.mark.parametrize("metadata", ["", "m" * 250, "m" * 900])
+@pytest.mark.parametrize("principal", ["User:é", "User:" + "n" * (PRINCIPAL_BYTES_MAX - 5)])
 def test_the_coordinator_sees_the_bytes_that_python_would_send(
-    ready: Rig, client: str, metadata: str
+    ready: Rig, client: str, metadata: str, principal: str
 ) -> None:
+    ready.processor.open_session(7)
+    ready.processor.sessions.set(channel_of(7), 7, principal=principal)
     call, by_turn = sent(ready, commit(metadata=metadata), client=client)
-    assert ready.handler.turn.forwarded_count == 1
+    assert (ready.handler.turn.forwarded_count, by_turn.principal) == (1, principal)
     arena = ready.memory.arena(HANDLER)
+    assert call.length <= arena.capacity(call.block)
     assert bytes(arena.view(call.block, call.length)) == calls.encode(by_turn)
     ready.handler.turn.leaves_all = True
     again, by_python = sent(ready, commit(metadata=metadata), client=client)
@@ -95,6 +117,31 @@ def test_the_coordinator_sees_the_bytes_that_python_would_send(
     ready.turn()
     first, second = (ready.processor.frame_of(reply) for reply in ready.processor.replies())
     assert first == second
+
+
+@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize("epoch", [0, 5, -1])
+def test_a_heartbeat_of_the_consumer_protocol_goes_and_comes_without_python(
+    ready: Rig, version: int, epoch: int
+) -> None:
+    key = ApiKey.CONSUMER_GROUP_HEARTBEAT
+    request = ConsumerGroupHeartbeatRequest("g", "m", epoch, topic_partitions=None)
+    response = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=epoch, heartbeat_interval_ms=5000)
+    body = encode_bytes(encode_response(key, version, response))
+    messages, frames = [], []
+    for leaves_all in (False, True):
+        ready.handler.turn.leaves_all = leaves_all
+        ready.processor.send(request_frame(key, version, request))
+        ready.turn()
+        ready.processor.replies()
+        assert ready.handler.turn.forwarded_count == (not leaves_all)
+        ((call, message),) = ready.coordinator.take()
+        messages.append(message)
+        ready.reply(call, ForwardedResponse(body, {0: 1}))
+        (reply,) = ready.processor.replies()
+        frames.append(ready.processor.frame_of(reply))
+    assert messages[0] == messages[1]
+    assert frames[0] == frames[1]
 
 
 FEW = (ErrorCode.NONE, ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR)

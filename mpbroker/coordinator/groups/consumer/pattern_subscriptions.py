@@ -1,0 +1,110 @@
+"""Subscriptions to regular expressions: which topics they match, and when this is looked up again.
+
+A group's patterns are resolved together, in the background, with the permissions of the client whose
+heartbeat caused it. (Kafka: GroupMetadataManager.maybeUpdateRegularExpressions,
+handleRegularExpressionsResult.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import PATTERN_JOB
+from mpbroker.coordinator.groups.consumer.records import EpochKey, GroupEpoch, PatternKey, ResolvedPattern
+from mpbroker.coordinator.groups.consumer.regular_expressions import compiled, is_refresh_due, resolve
+from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.runtime.background import Background
+from mpbroker.coordinator.runtime.host import Host
+from mpbroker.coordinator.runtime.timers import Clock
+from mpbroker.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from mpbroker.coordinator.groups.consumer.heartbeat import Heartbeat
+
+log = logging.getLogger("mpbroker.coordinator.groups")
+
+
+@dataclass(eq=False)
+class PatternSubscriptions:
+    """The patterns of all groups. `_find` returns a consumer group by its id, None if there is none."""
+
+    _config: BrokerConfig
+    _clock: Clock
+    _background: Background
+    _host: Host
+    _topics: TopicMetadata
+    _writer: Writer
+    _find: Callable[[str], ConsumerGroup | None]
+
+    def update(self, beat: Heartbeat) -> None:
+        """Follow a member's change of pattern, and look up the group's topics again if it is due.
+
+        Raises ApiError if the pattern is invalid.
+        """
+        group, old, new = beat.group, beat.before.metadata.pattern, beat.member.metadata.pattern
+        is_new = False
+        if old != new:
+            beat.subscription_changed = True
+            if old and not group.pattern_subscribers[old]:
+                beat.changes.put(PatternKey(group.group_id, old), None)
+            if new and group.pattern_subscribers[new] == 1:
+                compiled(new)
+                is_new = True
+            elif new in group.patterns or (old and not new):
+                beat.bumps = True
+        if group.pattern_subscribers:
+            self._refresh_if_due(beat, is_new=is_new)
+
+    def _refresh_if_due(self, beat: Heartbeat, *, is_new: bool) -> None:
+        group, client = beat.group, beat.context.client
+        if self._background.is_running(PATTERN_JOB, group.group_id):
+            return
+        last, metadata = next(iter(group.patterns.values()), None), self._host.metadata
+        if not is_refresh_due(
+            self._clock.wall_ms(),
+            None if last is None else last.resolved_ms,
+            self._config.group_consumer_regex_refresh_interval_ms,
+            subscribed=len(group.pattern_subscribers),
+            resolved=len(group.patterns),
+            is_new=is_new,
+            has_new_topics=last is not None and metadata.has_topics_since(last.version),
+        ):
+            return
+        version, is_first_slice = metadata.next_offset, True
+
+        def may_describe(topic: str) -> bool:
+            return self._host.is_allowed(client, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+        def resolved(found: Mapping[str, frozenset[str]]) -> None:
+            if is_first_slice:
+                self._put(beat.changes, version, found)
+            elif (later := self._find(group.group_id)) is not None:
+                changes = Changes(later)
+                self._put(changes, version, found)
+                self._writer.write(changes, lambda _error: None)
+
+        job = resolve(group.group_id, group.pattern_subscribers, metadata.ids, may_describe)
+        self._background.start(PATTERN_JOB, group.group_id, job, resolved)
+        is_first_slice = False
+
+    def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str]]) -> None:
+        """Keep what the patterns match. A change of it begins an epoch."""
+        group, now_ms, bumps = changes.group, self._clock.wall_ms(), False
+        for pattern, topics in found.items():
+            if not group.pattern_subscribers[pattern]:
+                continue
+            known = group.patterns.get(pattern)
+            bumps |= topics != (frozenset() if known is None else known.topics)
+            changes.put(PatternKey(group.group_id, pattern), ResolvedPattern(topics, version, now_ms))
+        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        if bumps or metadata_hash != group.metadata_hash:
+            changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+            log.info(
+                "group %.255s: epoch %d, for its patterns match other topics", group.group_id, group.epoch
+            )
