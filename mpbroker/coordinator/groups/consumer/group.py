@@ -151,7 +151,7 @@ class ConsumerGroup:
 
     def topics_of(self, member: Member) -> frozenset[str]:
         """Return the topics that a member subscribes to. A pattern that is not resolved yet matches none."""
-        resolved = self.patterns.get(member.metadata.pattern or "")
+        resolved = self.patterns.get(member.metadata.pattern)
         named = member.metadata.topics
         if resolved is None:
             return named
