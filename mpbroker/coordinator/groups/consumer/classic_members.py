@@ -91,8 +91,11 @@ class ClassicMembers:
             and not held.is_classic
             and self._downgrade.is_due(group, [held], len(group.members))
         )
-        member = self._find_member(changes, join, member_id)
         owned = {topic: set(numbers) for topic, numbers in self._topics.by_id(subscription.owned).items()}
+        if held is None and owned and not is_unknown:
+            # The client has been removed and does not know it. It must give up all first.
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = self._find_member(changes, join, member_id)
         asked = MemberRequest(join.context, changes, member, member, owned)
         self._steps.subscribe(asked, _metadata_of(member.metadata, join, subscription))
         if downgrades:
