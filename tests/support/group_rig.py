@@ -37,6 +37,7 @@ PARTITIONS = 5
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 TOPICS = {"t": 4, "u": 1}
+CLIENT = Client("User:u", "127.0.0.1")
 DAY_MS = 24 * 3_600_000
 # How often expired offsets are looked for.
 CHECK_MS = 600_000
@@ -85,6 +86,7 @@ class GroupRig:
         return 1_700_000_000_000 + self.now_ms
 
     def is_allowed(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        assert (client, operation, kind) == (CLIENT, Operation.DESCRIBE, ResourceType.TOPIC)
         return name not in self.denied
 
     def create(self, name: str, partitions: int) -> None:
@@ -194,7 +196,7 @@ class GroupRig:
 
     def ask(self, request: Message, version: int = JOIN_VERSION, client: str = "c") -> int:
         waiter = next(self.numbers)
-        context = RequestContext(waiter, version, client, "/127.0.0.1", "User:u")
+        context = RequestContext(waiter, version, client, f"/{CLIENT.host}", CLIENT.principal)
         dispatch(self.coordinator.served, self, context, request)
         return waiter
 

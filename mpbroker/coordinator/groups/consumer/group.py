@@ -19,6 +19,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mpbroker.coordinator.groups.consumer.records import (
+    NO_PARTITIONS,
     Assignment,
     ClassicMember,
     ConsumerKey,
@@ -159,6 +160,23 @@ class ConsumerGroup:
     def preferred_assignor(self, default: str) -> str:
         """Return the assignor with most votes, the first by name if several have as many."""
         return min(self.assignor_votes, key=lambda name: (-self.assignor_votes[name], name), default=default)
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Return whether a client can join by the classic protocol.
+
+        All members that use it must support a common protocol in `names`.
+        """
+        if protocol_type != CONSUMER_PROTOCOL:
+            return False
+        return any(self.classic_protocols[name] == self.classic_members for name in names)
+
+    def awaits_release(self, member: Member) -> bool:
+        """Return whether another member still has a partition of the member's target."""
+        return any(
+            self.is_owned_by_other(topic_id, partition, member.member_id)
+            for topic_id, partitions in self.targets.get(member.member_id, NO_PARTITIONS).items()
+            for partition in partitions
+        )
 
     def is_owned_by_other(self, topic_id: bytes, partition: int, member_id: str) -> bool:
         """Return whether another member has the partition, or has still to give it up."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -20,6 +20,16 @@ class TopicMetadata:
     def named(self, topic_ids: Iterable[bytes], names: Set[str]) -> frozenset[bytes]:
         """Return those topic ids whose topics exist and have one of the names."""
         return frozenset(topic_id for topic_id in topic_ids if self._host.name_of(topic_id) in names)
+
+    def by_id(self, parts: Mapping[str, frozenset[int]]) -> dict[bytes, frozenset[int]]:
+        """Return partitions by topic id instead of by name. Topics that do not exist are left out."""
+        return {found: numbers for name, numbers in parts.items() if (found := self._host.id_of(name))}
+
+    def by_name(self, parts: Mapping[bytes, Collection[int]]) -> dict[str, Collection[int]]:
+        """Return partitions by name instead of by topic id. Topics that do not exist are left out."""
+        return {
+            name: numbers for topic_id, numbers in parts.items() if (name := self._host.name_of(topic_id))
+        }
 
     def name_of(self, topic_id: bytes) -> str | None:
         return self._host.name_of(topic_id)
