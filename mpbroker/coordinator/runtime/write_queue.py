@@ -1,11 +1,12 @@
 """A queue of records to be appended to a coordinator's topic, in rounds of batches.
 
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
-order in which they were queued; those with an `undo`, if one before them is refused, end with it. Records of a producer's transaction, and its marker, have batches of their
+order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
 own. A refused batch does not affect other batches, except for appends with an `undo`. These describe changes
 that were made in memory already, and each builds on the ones before it. If one is refused, all such appends
 that wait for the same partition are refused with it, and the changes are undone, the newest first. Appends
-without an `undo` that wait are refused if they have the same name: they were decided on the changes. (Kafka:
+without an `undo` that wait are refused if they have the same name: they were decided on the changes. All of
+these end before others that were queued earlier. (Kafka:
 CoordinatorRuntime, with one pending batch per partition, and snapshots to which a failed write returns.)
 """
 

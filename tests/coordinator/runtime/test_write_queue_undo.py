@@ -38,7 +38,7 @@ class Owner:
         self.queue = WriteQueue[tuple[str, str, int, int]](
             "thing",
             lambda entry: (f"{entry[0]}{entry[1]}".encode(), f"{entry[2]}".zfill(entry[3]).encode()),
-            lambda name: 0 if name in "ab" else 1,
+            lambda name: 0 if name in "abd" else 1,
             lambda: 77,
             lambda: MOST_BYTES,
             lambda _name, _waiter: None,
@@ -125,27 +125,31 @@ def test_memory_is_what_the_log_accepted(done: list[dict[str, object] | set[int]
     assert owner.values == owner.log
     numbers = [number for number, _ in owner.ended]
     assert sorted(numbers) == list(range(1, owner.count + 1)), "each write ends once"
-    for partition in ("ab", "c"):
-        for with_undo in (True, False):
-            mine = [n for n in numbers if n in undoable and undoable[n] == (undoable[n][0], with_undo)]
-            mine = [n for n in mine if undoable[n][0] in partition]
-            assert mine == sorted(mine), "within a partition, writes end in order"
+    mine = [(number, *undoable[number]) for number in numbers if number in undoable]
+    for some in (
+        *([one for one in mine if one[1] == name] for name in NAMES),
+        [one for one in mine if one[1] in "ab" and one[2]],
+    ):
+        assert some == sorted(some), "writes of a name, and changes of a partition, end in order"
 
 
 def test_a_refused_change_takes_back_those_that_build_on_it() -> None:
-    """A change of the other name of its partition waits for the same batch, a change of another does not."""
+    """Writes of these names are refused, too. Those of another name and of another partition are not."""
     owner = Owner()
     for name in ("a", "b", "c"):
         owner.write(name, ["X"], undoable=True, size=1, in_transaction=False, then_again=False)
     batches = owner.queue.next_round()
     owner.write("a", ["X", "Y"], undoable=True, size=1, in_transaction=False, then_again=False)
-    owner.write("a", ["x"], undoable=False, size=1, in_transaction=False, then_again=False)
+    for name in ("a", "b", "a"):
+        owner.write(name, ["x"], undoable=False, size=1, in_transaction=False, then_again=False)
+    owner.write("d", ["x"], undoable=False, size=1, in_transaction=False, then_again=False)
     assert [batch.partition for batch in batches] == [0, 1]
     owner.queue.finish([REFUSED, NONE])
     assert owner.values == {("c", "X"): 3}
-    assert owner.ended == [(1, REFUSED), (2, REFUSED), (4, REFUSED), (3, NONE)]
+    refused = [1, 2, 4, 5, 6, 7]
+    assert owner.ended == [*((number, REFUSED) for number in refused), (3, NONE)]
     owner.round(lambda _place: False)
-    assert owner.values == {("c", "X"): 3, ("a", "x"): 5}
+    assert owner.values == {("c", "X"): 3, ("d", "x"): 8}
 
 
 def test_a_change_that_is_too_large_takes_back_later_ones_only() -> None:
