@@ -19,6 +19,9 @@ REQUEST_S = 5.0
 STOP_S = 60.0
 # A member whose answer died with the coordinator joins anew; the group waits so long for what it was before.
 SESSION_MS = 2000
+HEARTBEAT_MS = 300
+# A member of the consumer protocol has the broker's settings.
+CLASSIC = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
 
 
 @dataclass
@@ -26,6 +29,7 @@ class Members:
     """By partition, `read`: the offsets that were read; `committed`: what a commit's answer promised."""
 
     bootstrap: str
+    protocol: str = "classic"
     count: int = 2
     read: dict[int, set[int]] = field(default_factory=lambda: {p: set() for p in range(PARTITIONS)})
     committed: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
@@ -78,8 +82,8 @@ class Members:
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 300,
+                "group.protocol": self.protocol,
+                **(CLASSIC if self.protocol == "classic" else {}),
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
                 **settings,
