@@ -12,8 +12,8 @@ equally many partitions, and the broker knows that they have them.
 * commit: 100 members commit offsets, each when its last commit is answered
 
 The durable variant of mpbroker answers when the group's records are on the disk, `os` and Kafka when they are
-in the page cache. The run fails if mpbroker (`os`) needs more than half of Kafka's CPU, or more time until
-stable.
+in the page cache. The run fails if mpbroker (`os`) needs more than half of Kafka's CPU, or a tenth
+more time until stable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RESTARTED, COMMITTING = 100, 100
 PATIENCE_S = 120.0
 SETTLE_S = 1.0
 WARMUP_MEMBERS = 100
-CPU_MAX, STABLE_MAX = 0.5, 1.0
+CPU_MAX, STABLE_MAX = 0.5, 1.1
 
 Figures = dict[str, float]
 
@@ -241,8 +241,8 @@ def warm_up(broker: Broker) -> None:
             if time.monotonic() > until:
                 raise BrokerError(f"{broker.name} has no coordinator of groups")
             time.sleep(0.1)
-    scale = Scale(joining=WARMUP_MEMBERS, restarted=20, committing=WARMUP_MEMBERS, seconds=5.0)
-    for take in (join, restart, commit):
+    scale = Scale(restarted=WARMUP_MEMBERS, committing=WARMUP_MEMBERS)
+    for take in (restart, commit):
         take(broker, scale)
 
 
@@ -265,9 +265,10 @@ def missed(name: str, found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
     if not theirs or not ours:
         return
     for figure in EXPERIMENTS[name][1]:
-        bound = UNITS[figure].bound
+        if (bound := UNITS[figure].bound) is None:
+            continue
         ratio = median(one[figure] for one in ours) / median(one[figure] for one in theirs)
-        if bound is not None and ratio > bound:
+        if ratio > bound:
             yield f"{name}, {figure}: {ratio:.2f} of Kafka's, more than {bound:g}"
 
 
