@@ -19,6 +19,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mpbroker.coordinator.groups.consumer.records import (
+    NO_PARTITIONS,
     Assignment,
     ClassicMember,
     ConsumerKey,
@@ -145,17 +146,12 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
-    @property
-    def subscribed_topics(self) -> Iterable[str]:
-        """The names of the topics that members subscribe to, by name or by a pattern."""
-        return self.subscribers.keys() | self.pattern_topics.keys()
-
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers or topic in self.pattern_topics
 
     def topics_of(self, member: Member) -> frozenset[str]:
         """Return the topics that a member subscribes to. A pattern that is not resolved yet matches none."""
-        resolved = self.patterns.get(member.metadata.pattern or "")
+        resolved = self.patterns.get(member.metadata.pattern)
         named = member.metadata.topics
         if resolved is None:
             return named
@@ -164,6 +160,23 @@ class ConsumerGroup:
     def preferred_assignor(self, default: str) -> str:
         """Return the assignor with most votes, the first by name if several have as many."""
         return min(self.assignor_votes, key=lambda name: (-self.assignor_votes[name], name), default=default)
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Return whether a client can join by the classic protocol.
+
+        All members that use it must support a common protocol in `names`.
+        """
+        if protocol_type != CONSUMER_PROTOCOL:
+            return False
+        return any(self.classic_protocols[name] == self.classic_members for name in names)
+
+    def awaits_release(self, member: Member) -> bool:
+        """Return whether another member still has a partition of the member's target."""
+        return any(
+            self.is_owned_by_other(topic_id, partition, member.member_id)
+            for topic_id, partitions in self.targets.get(member.member_id, NO_PARTITIONS).items()
+            for partition in partitions
+        )
 
     def is_owned_by_other(self, topic_id: bytes, partition: int, member_id: str) -> bool:
         """Return whether another member has the partition, or has still to give it up."""
@@ -301,8 +314,15 @@ class ConsumerGroup:
 def size_of(metadata: MemberMetadata) -> int:
     """Estimate the bytes that a member takes, without its ids. (Its assignment is bounded by the topics.)"""
     names = sum(NAME_BYTES + len(name) for name in metadata.topics)
-    texts = len(metadata.client_id) + len(metadata.client_host) + len(metadata.pattern or "")
-    return MEMBER_BYTES + names + texts + _size_of_classic(metadata.classic)
+    texts = (
+        metadata.client_id,
+        metadata.client_host,
+        metadata.instance_id,
+        metadata.rack_id,
+        metadata.pattern,
+        metadata.assignor,
+    )
+    return MEMBER_BYTES + names + sum(map(len, filter(None, texts))) + _size_of_classic(metadata.classic)
 
 
 def _size_of_classic(classic: ClassicMember | None) -> int:
