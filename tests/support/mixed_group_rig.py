@@ -44,6 +44,7 @@ class NewClient(Consumer):
 
     waiter: int | None = None
     says_all: bool = False
+    leave_version: int = HEARTBEAT_VERSION
 
     def step(self) -> None:
         if self.waiter is None:
@@ -79,7 +80,7 @@ class NewClient(Consumer):
 
 def subscription(version: int, topics: Sequence[str], owned: dict[str, list[int]], generation: int) -> bytes:
     """A subscription as clients of this version write it."""
-    names = b"".join(len(name).to_bytes(2) + name.encode() for name in topics)
+    names = b"".join(len(name.encode()).to_bytes(2) + name.encode() for name in topics)
     data = version.to_bytes(2) + len(topics).to_bytes(4) + names + b"\xff\xff\xff\xff"
     if version >= 1:
         # Without its version and user data, an assignment has the form of what is owned.
@@ -107,6 +108,7 @@ class OldClient:
     owned: set[Place] = field(default_factory=set)
     does: str = "join"
     waiter: int | None = None
+    leave_version: int = 5
     shares: dict[str, bytes] = field(default_factory=dict)
     protocol: str | None = None
 
