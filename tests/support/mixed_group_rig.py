@@ -111,6 +111,7 @@ class OldClient:
     leave_version: int = 5
     shares: dict[str, bytes] = field(default_factory=dict)
     protocol: str | None = None
+    joins: int = 0
 
     def step(self) -> None:
         if self.waiter is None:
@@ -134,6 +135,7 @@ class OldClient:
         return self.rig.ask(HeartbeatRequest("g", self.generation, self.member_id, self.instance), 4)
 
     def join(self) -> int:
+        self.joins += 1
         if not self.is_cooperative:
             self.owned = set()
         names = self.protocols or (("cooperative-sticky",) if self.is_cooperative else ("range",))
