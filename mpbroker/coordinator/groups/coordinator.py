@@ -135,14 +135,15 @@ class GroupCoordinator:
         """Return what serves the requests of members, by both protocols."""
         clock, host, manager, rebalances = self._clock, self._host, self.manager, self.rebalances
         members, writer, downgrade = self._consumer_members, self._writer, self._downgrade
-        background = Background(self.timers, clock)
+        self.background = background = Background(self.timers, clock)
+        lookup = GroupLookup(config, manager, Upgrade(config, manager, rebalances, members, topics))
         steps = MemberSteps(
+            lookup.check_memory,
             members,
             PatternSubscriptions(config, clock, background, host, topics, writer, manager.find_consumer),
             TargetAssignments(config, settings, clock, background, topics, writer),
             topics,
         )
-        lookup = GroupLookup(config, manager, Upgrade(config, manager, rebalances, members, topics))
         heartbeat = ConsumerGroupHeartbeat(config, settings, lookup, members, steps, writer, new_id)
         classic = ClassicProtocol(
             config,

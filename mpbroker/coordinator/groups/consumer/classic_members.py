@@ -114,8 +114,7 @@ class ClassicMembers:
         except MalformedMessage as error:
             log.info("group %.255s: a client cannot join: %s", group.group_id, error)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from error
-        size = sum(len(name) + len(metadata) for name, metadata in protocols)
-        self._lookup.check_room(group, member_id, subscription.topics if subscription else (), size)
+        self._lookup.check_room(group, member_id)
         if subscription is None or not group.supports(request.protocol_type, dict(protocols)):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return subscription

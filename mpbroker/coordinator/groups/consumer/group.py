@@ -146,17 +146,12 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
-    @property
-    def subscribed_topics(self) -> Iterable[str]:
-        """The names of the topics that members subscribe to, by name or by a pattern."""
-        return self.subscribers.keys() | self.pattern_topics.keys()
-
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers or topic in self.pattern_topics
 
     def topics_of(self, member: Member) -> frozenset[str]:
         """Return the topics that a member subscribes to. A pattern that is not resolved yet matches none."""
-        resolved = self.patterns.get(member.metadata.pattern or "")
+        resolved = self.patterns.get(member.metadata.pattern)
         named = member.metadata.topics
         if resolved is None:
             return named
@@ -319,8 +314,15 @@ class ConsumerGroup:
 def size_of(metadata: MemberMetadata) -> int:
     """Estimate the bytes that a member takes, without its ids. (Its assignment is bounded by the topics.)"""
     names = sum(NAME_BYTES + len(name) for name in metadata.topics)
-    texts = len(metadata.client_id) + len(metadata.client_host) + len(metadata.pattern or "")
-    return MEMBER_BYTES + names + texts + _size_of_classic(metadata.classic)
+    texts = (
+        metadata.client_id,
+        metadata.client_host,
+        metadata.instance_id,
+        metadata.rack_id,
+        metadata.pattern,
+        metadata.assignor,
+    )
+    return MEMBER_BYTES + names + sum(map(len, filter(None, texts))) + _size_of_classic(metadata.classic)
 
 
 def _size_of_classic(classic: ClassicMember | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +11,6 @@ from mpbroker.coordinator.groups.consumer.changes import Changes
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.upgrade import Upgrade
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
-from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger("mpbroker.coordinator.groups")
@@ -43,22 +41,17 @@ class GroupLookup:
         self._manager.add(changes.group)
         return changes
 
-    def check_room(
-        self, group: ConsumerGroup, member_id: str, topics: Collection[str], more_bytes: int = 0
-    ) -> None:
-        """Raise ApiError if the group, or the memory for all members, has no room for a new member.
-
-        `more_bytes`: what the member takes besides its topics.
-        """
-        if member_id in group.members:
-            return
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        """Raise ApiError if the group has no room for a new member."""
         most = self._config.group_consumer_max_size
-        if len(group.members) >= most:
+        if member_id not in group.members and len(group.members) >= most:
             text = f"The consumer group has reached its maximum capacity of {most} members."
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        more_bytes += MEMBER_BYTES + sum(NAME_BYTES + len(name) for name in topics)
+
+    def check_memory(self, group_id: str, more_bytes: int) -> None:
+        """Raise ApiError if the members of all groups would take too much memory with some more bytes."""
         most = self._config.group_max_members_bytes
-        if self._manager.memory.used_bytes + more_bytes > most:
+        if more_bytes > 0 and self._manager.memory.used_bytes + more_bytes > most:
             text = f"The members of all groups would take more than group.max.members.bytes={most}."
-            log.warning("group %.255s: a member is refused: %s", group.group_id, text)
+            log.warning("group %.255s: a member is refused: %s", group_id, text)
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)

@@ -65,7 +65,7 @@ class ConsumerGroupHeartbeat:
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest, changes: Changes
     ) -> ConsumerGroupHeartbeatResponse:
         group = changes.group
-        self._lookup.check_room(group, request.member_id, request.subscribed_topic_names or ())
+        self._lookup.check_room(group, request.member_id)
         member = self._find_member(changes, request)
         asked = MemberRequest(context, changes, member, member, owned_in(request))
         self._steps.subscribe(asked, told(member.metadata, context, request))
@@ -122,8 +122,12 @@ def _refused(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
 
 def owned_in(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
     """Return what the client says it has, None if it does not say."""
-    parts = request.topic_partitions
-    return None if parts is None else {one.topic_id: set(one.partitions) for one in parts}
+    if request.topic_partitions is None:
+        return None
+    owned: dict[bytes, set[int]] = {}
+    for one in request.topic_partitions:
+        owned.setdefault(one.topic_id, set()).update(one.partitions)
+    return owned
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:

@@ -7,10 +7,12 @@ ApiError leaves changes that the caller undoes.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.coordinator.groups.consumer.changes import Changes
+from mpbroker.coordinator.groups.consumer.group import NO_METADATA, size_of
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSubscriptions
@@ -31,6 +33,9 @@ log = logging.getLogger("mpbroker.coordinator.groups")
 
 @dataclass(eq=False)
 class MemberSteps:
+    """`_check_memory(group_id, more_bytes)` raises ApiError if members would take too much memory."""
+
+    _check_memory: Callable[[str, int], None]
     _members: ConsumerGroupMembers
     _patterns: PatternSubscriptions
     _targets: TargetAssignments
@@ -39,9 +44,12 @@ class MemberSteps:
     def subscribe(self, request: MemberRequest, metadata: MemberMetadata) -> None:
         """Keep what the member says about itself. Begin an epoch if its subscription has changed.
 
-        Raises ApiError if its pattern is invalid.
+        Raises ApiError if its pattern is invalid, or members would take too much memory.
         """
-        if metadata != request.member.metadata:
+        known = request.member.metadata
+        if metadata != known:
+            more_bytes = size_of(metadata) - (0 if known is NO_METADATA else size_of(known))
+            self._check_memory(request.group.group_id, more_bytes)
             request.changes.put(MemberKey(request.group.group_id, request.member.member_id), metadata)
             request.read_member()
         if metadata.topics != request.before.metadata.topics:
@@ -64,7 +72,7 @@ class MemberSteps:
         group = changes.group
         if not (bumps or group.must_check_metadata):
             return
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
             log.info("group %.255s: epoch %d", group.group_id, group.epoch)
@@ -78,11 +86,11 @@ class MemberSteps:
         if not request.subscription_changed and member.is_reconciled_to(group.target.epoch):
             return
         target = group.targets.get(member.member_id, {})
-        topics = self._topics.ids_of(group.topics_of(member))
+        topics = self._topics.named({**target, **member.current.assigned}, group.topics_of(member))
         step = Step(group, member, group.target.epoch, target, topics, request.owned)
         current = step.reconciled(subscription_changed=request.subscription_changed)
         if current != member.current:
+            request.changes.or_else(partial(self._members.follow_revocation, group, member))
             request.changes.put(CurrentKey(group.group_id, member.member_id), current)
             request.read_member()
-            if not request.member.is_classic:
-                self._members.follow_revocation(group, request.member)
+            self._members.follow_revocation(group, request.member)

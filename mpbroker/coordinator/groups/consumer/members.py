@@ -100,9 +100,12 @@ class ConsumerGroupMembers:
         self._timers.set((kind, group_id, member_id), at, partial(self._expire, group_id, member_id, why))
 
     def follow_revocation(self, group: ConsumerGroup, member: Member) -> None:
-        """Fence a member that does not give up partitions within its rebalance timeout."""
+        """Fence a member that does not give up partitions within its rebalance timeout.
+
+        Members of the classic protocol have timers for their joins instead.
+        """
         name = (REBALANCE, group.group_id, member.member_id)
-        if not member.current.revoking:
+        if member.is_classic or not member.current.revoking:
             self._timers.cancel(name)
             return
 
@@ -170,7 +173,7 @@ class ConsumerGroupMembers:
             pattern = member.metadata.pattern
             if pattern and not group.pattern_subscribers[pattern]:
                 changes.put(PatternKey(group.group_id, pattern), None)
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
 
     def _remove_records(self, changes: Changes, member: Member) -> None:
@@ -182,7 +185,11 @@ class ConsumerGroupMembers:
 
     def _end_timers(self, changes: Changes, member: Member) -> None:
         self.cancel_timers(changes.group.group_id, member.member_id)
-        changes.or_else(partial(self.keep_alive, changes.group.group_id, member))
+        changes.or_else(partial(self._begin, changes.group, member))
+
+    def _begin(self, group: ConsumerGroup, member: Member) -> None:
+        self.keep_alive(group.group_id, member)
+        self.follow_revocation(group, member)
 
     def replace(self, changes: Changes, old: Member, new_id: str) -> Member:
         """Let a static member that has returned under a new member id take the place of its old one."""
@@ -225,9 +232,7 @@ class ConsumerGroupMembers:
     def begin_all(self, group: ConsumerGroup) -> None:
         """Start the sessions of the members of a group that was read from the log."""
         for member in group.members.values():
-            self.keep_alive(group.group_id, member)
-            if not member.is_classic:
-                self.follow_revocation(group, member)
+            self._begin(group, member)
 
     def drop(self, group: ConsumerGroup) -> None:
         """Cancel the timers of a group that is dropped, and end the charge of its memory."""

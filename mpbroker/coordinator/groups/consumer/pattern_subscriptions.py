@@ -78,7 +78,7 @@ class PatternSubscriptions:
         def may_describe(topic: str) -> bool:
             return self._host.is_allowed(client, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
-        def resolved(found: Mapping[str, frozenset[str]]) -> None:
+        def resolved(found: Mapping[str, frozenset[str] | None]) -> None:
             if is_first_slice:
                 self._put(request.changes, version, found)
             elif (later := self._find(group.group_id)) is not None:
@@ -90,16 +90,19 @@ class PatternSubscriptions:
         self._background.start(PATTERN_JOB, group.group_id, job, resolved)
         is_first_slice = False
 
-    def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str]]) -> None:
+    def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str] | None]) -> None:
         """Keep what the patterns match. A change of it begins an epoch."""
         group, now_ms, bumps = changes.group, self._clock.wall_ms(), False
         for pattern, topics in found.items():
             if not group.pattern_subscribers[pattern]:
                 continue
             known = group.patterns.get(pattern)
-            bumps |= topics != (frozenset() if known is None else known.topics)
+            before = frozenset[str]() if known is None else known.topics
+            if topics is None:
+                topics = before
+            bumps |= topics != before
             changes.put(PatternKey(group.group_id, pattern), ResolvedPattern(topics, version, now_ms))
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
             log.info(

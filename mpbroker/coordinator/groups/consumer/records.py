@@ -102,7 +102,7 @@ class MemberMetadata(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()
-    pattern: str | None = None
+    pattern: str = ""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicMember | None = None
@@ -206,7 +206,7 @@ def _member(found: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
         found.client_id,
         found.client_host,
         frozenset(found.subscribed_topic_names),
-        found.subscribed_topic_regex,
+        found.subscribed_topic_regex or "",
         found.rebalance_timeout_ms,
         found.server_assignor,
         None

@@ -11,86 +11,60 @@ import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from typing import Any, Final
 
+from mpbroker.coordinator.runtime.client_patterns import compile_pattern, options, re2
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 PATTERN_LENGTH_MAX: Final = 4096
 SHOWN_LENGTH_MAX: Final = 100
 # Patterns that are matched together. They have as many characters as one pattern may have.
 PATTERNS_AT_ONCE: Final = 100
-# What RE2 may use for a pattern, or for those that are matched together. It keeps 128 patterns. With more
-# memory a name of 249 characters could take more than the 4 ms that it takes at worst.
-MEMORY_BYTES: Final = 256 << 10
-# Names that all patterns of a group may match, one that two patterns match counted twice: some 60 MB.
+# Topics that the patterns of a group may match, one that two patterns match counted twice: some 60 MB.
 MATCHES_MAX: Final = 1_000_000
 REFRESH_INTERVAL_MIN_MS: Final = 10_000
 _ALL_NAMES: Final = b"(?s).*"
 
-_log = logging.getLogger("mpbroker.coordinator")
-
-
-def _re2() -> Any:
-    """Import RE2 where it is used: few brokers need it, and no process but the coordinator."""
-    import re2  # type: ignore[import-untyped]
-
-    return re2
-
-
-def _options(*, is_latin: bool) -> Any:
-    options = _re2().Options()
-    options.max_mem = MEMORY_BYTES
-    options.log_errors = False
-    # Groups that capture make a match a thousand times slower at worst.
-    options.never_capture = True
-    encoding = options.Encoding
-    options.encoding = encoding.LATIN1 if is_latin else encoding.UTF8
-    return options
+_log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 def compiled(pattern: str) -> Any:
     """Return RE2's compiled pattern. Raises ApiError if the pattern is invalid or too large."""
-    if len(pattern) > PATTERN_LENGTH_MAX:
-        raise _invalid(pattern, f"it has {len(pattern)} characters, at most {PATTERN_LENGTH_MAX} are served")
-    re2 = _re2()
     try:
-        # The names of topics are ASCII. In Latin-1 a class such as \pL takes a hundredth of the memory.
-        return re2.compile(pattern.encode("latin-1"), _options(is_latin=True))
-    except (UnicodeEncodeError, re2.error):
-        pass
-    try:
-        return re2.compile(pattern, _options(is_latin=False))
-    except re2.error as error:
-        raise _invalid(pattern, error.args[0].decode()) from None
+        return compile_pattern(pattern, PATTERN_LENGTH_MAX, is_for_ascii=True)
+    except ApiError as error:
+        reason = error.message.removesuffix(".")
+        raise _refusal(pattern, f"is not a valid regular expression: {reason}") from error
 
 
-def _invalid(pattern: str, reason: str) -> ApiError:
+def _refusal(pattern: str, why: str) -> ApiError:
     shown = pattern if len(pattern) <= SHOWN_LENGTH_MAX else f"{pattern[:SHOWN_LENGTH_MAX]}…"
-    text = f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {reason}."
-    return ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
+    return ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex `{shown}` {why}.")
 
 
 def resolve(
     group_id: str, patterns: Collection[str], topics: Iterable[str], is_allowed: Callable[[str], bool]
-) -> Generator[None, None, dict[str, frozenset[str]]]:
+) -> Generator[None, None, dict[str, frozenset[str] | None]]:
     """Return the topics that each pattern matches and the client may describe (`is_allowed`).
 
-    A pattern that cannot be resolved is absent: its group keeps what the pattern has matched before. The
-    generator yields after each name, or after a few milliseconds at worst. Topics may be created and deleted
+    A pattern that cannot be resolved has None: its group keeps what the pattern has matched before. The
+    generator yields after each name, or after a few milliseconds at worst. Topics and patterns may change
     between the steps; the result is about those of the first step.
     """
+    chunks = list(_chunks(patterns))
     names: list[str] = []
     for name in tuple(topics):
         if is_allowed(name):
             names.append(name)
         yield
-    resolved: dict[str, frozenset[str]] = {}
+    resolved: dict[str, frozenset[str] | None] = {}
     room = MATCHES_MAX
-    for chunk in _chunks(patterns):
+    for chunk in chunks:
         together = yield from _match_together(chunk, names, room)
         for place, pattern in enumerate(chunk):
             try:
                 found = together[place] if together else (yield from _match_alone(pattern, names, room))
             except ApiError as error:
                 _log.warning("a regular expression of group %s is not resolved: %s", group_id, error.message)
+                resolved[pattern] = None
                 continue
             resolved[pattern] = frozenset(found)
             room -= len(found)
@@ -102,7 +76,7 @@ def _chunks(patterns: Collection[str]) -> Iterator[list[str]]:
     """Yield the patterns in lists that are matched together."""
     chunk: list[str] = []
     length = 0
-    for pattern in tuple(patterns):
+    for pattern in patterns:
         length += len(pattern)
         if chunk and (length > PATTERN_LENGTH_MAX or len(chunk) == PATTERNS_AT_ONCE):
             yield chunk
@@ -119,15 +93,14 @@ def _match_together(
 
     Return None if the automaton takes too much memory, a pattern is not for it, or there is no room.
     """
-    re2 = _re2()
-    automaton = re2.Set.FullMatchSet(_options(is_latin=True))
+    automaton = re2().Set.FullMatchSet(options(is_latin=True))
     try:
         for pattern in patterns:
             automaton.Add(pattern.encode("latin-1"))
             yield
         automaton.Add(_ALL_NAMES)
         automaton.Compile()
-    except (UnicodeEncodeError, re2.error):
+    except (UnicodeEncodeError, re2().error):
         return None
     found: list[list[str]] = [[] for _ in range(len(patterns) + 1)]
     for name in names:
@@ -149,7 +122,7 @@ def _match_alone(pattern: str, names: list[str], room: int) -> Generator[None, N
         if regex.fullmatch(name.encode()):
             found.append(name)
         if len(found) > room:
-            raise _invalid(pattern, f"the patterns of the group match more than {MATCHES_MAX} names")
+            raise _refusal(pattern, f"and others of the group match more than {MATCHES_MAX} topics")
         yield
     return found
 

@@ -103,7 +103,7 @@ class Upgrade:
         group, group_id = changes.group, changes.group.group_id
         for member_id, member in members.items():
             changes.put(MemberKey(group_id, member_id), member.metadata)
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         changes.put(EpochKey(group_id), GroupEpoch(generation, metadata_hash))
         for member_id, member in members.items():
             changes.put(TargetMemberKey(group_id, member_id), member.assigned)

@@ -33,19 +33,19 @@ def resolved(
     patterns: Collection[str],
     topics: Iterable[str] = TOPICS,
     is_allowed: Callable[[str], bool] = lambda _: True,
-) -> dict[str, set[str]]:
+) -> dict[str, set[str] | None]:
     return result_of(resolve("g", patterns, topics, is_allowed))
 
 
-def result_of(job: Generator[None, None, dict[str, frozenset[str]]]) -> dict[str, set[str]]:
+def result_of(job: Generator[None, None, dict[str, frozenset[str] | None]]) -> dict[str, set[str] | None]:
     while True:
         try:
             next(job)
         except StopIteration as stop:
-            return {pattern: set(names) for pattern, names in stop.value.items()}
+            return {one: None if names is None else {*names} for one, names in stop.value.items()}
 
 
-def matched(pattern: str) -> set[str]:
+def matched(pattern: str) -> set[str] | None:
     return resolved([pattern])[pattern]
 
 
@@ -74,6 +74,7 @@ def matched(pattern: str) -> set[str]:
 )
 def test_a_pattern_matches_whole_names(pattern: str, topics: set[str]) -> None:
     assert matched(pattern) == topics
+    assert {name for name in TOPICS if compiled(pattern).fullmatch(name)} == topics
 
 
 def test_each_pattern_has_the_topics_that_the_client_may_describe() -> None:
@@ -115,7 +116,7 @@ def test_patterns_match_as_they_do_alone_and_as_python_says() -> None:
             try:
                 alone = compiled(pattern)
             except ApiError:
-                assert pattern not in found
+                assert found[pattern] is None
                 continue
             assert found[pattern] == {name for name in names if alone.fullmatch(name)}, pattern
             # Repeats of what may be empty take Python exponential time.
@@ -157,8 +158,8 @@ def test_differences_to_kafka_are_those_that_are_listed(difference: Difference) 
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        ("a" * 65_000, "it has 65000 characters, at most 4096 are served"),
-        ("é" * (PATTERN_LENGTH_MAX + 1), "it has 4097 characters, at most 4096 are served"),
+        ("a" * 65_000, "The pattern has more than 4096 characters"),
+        ("é" * (PATTERN_LENGTH_MAX + 1), "The pattern has more than 4096 characters"),
         ("(a{1000}){1000}", "invalid repetition size: {1000}"),
         ("((a{100}){100}){100}", "invalid repetition size: {100}"),
         (r"(\pL{100}[\x{100}]){9}", "pattern too large - compile failed"),
@@ -180,7 +181,7 @@ def test_a_long_list_of_topics_is_a_pattern(length: int) -> None:
     assert found == {"team-7-x", "team-200-"}
 
 
-def matched_by(pattern: str, *names: str) -> set[str]:
+def matched_by(pattern: str, *names: str) -> set[str] | None:
     return resolved([pattern], names)[pattern]
 
 
@@ -226,9 +227,11 @@ def test_no_pattern_is_no_work() -> None:
         pytest.param(["a" * 5000, "a|orders"], id="a long one"),
     ],
 )
-def test_what_cannot_be_resolved_is_absent(patterns: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_resolved_is_told_apart_from_what_matches_nothing(
+    patterns: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Other versions and Apache Kafka may have written them to the log."""
-    assert resolved(patterns) == {"a|orders": {"a", "orders"}}
+    assert resolved(patterns) == {patterns[0]: None, "a|orders": {"a", "orders"}}
     (line,) = caplog.messages
     assert line.startswith("a regular expression of group g is not resolved: SubscribedTopicRegex `")
 
@@ -266,11 +269,14 @@ def test_the_matches_of_a_group_are_bounded(
     assert resolved([".", "[a-d]", "[a-c]", "..", "a"], names) == {
         ".": {*names},
         "[a-d]": {*"abcd"},
+        "[a-c]": None,
         "..": set(),
+        "a": None,
     }
-    assert [line.rpartition(": ")[2] for line in caplog.messages] == [
-        "the patterns of the group match more than 10 names."
-    ] * 2
+    assert [line.partition(": ")[2] for line in caplog.messages] == [
+        f"SubscribedTopicRegex `{pattern}` and others of the group match more than 10 topics."
+        for pattern in ("[a-c]", "a")
+    ]
 
 
 # ---- when
