@@ -22,13 +22,12 @@ from mpbroker.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tests.support.consumer_group_rig import HEARTBEAT_VERSION, Consumer, owned_parts
+from tests.support.consumer_group_rig import HEARTBEAT_VERSION, Consumer
 from tests.support.group_rig import JOIN_VERSION, REBALANCE_MS, SESSION_MS, GroupRig, code_of
 
 # A topic's id and the number of a partition.
 Place = tuple[bytes, int]
 LOST = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
-FENCED = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND}
 
 
 class Client(Protocol):
@@ -40,39 +39,22 @@ class Client(Protocol):
 
 @dataclass(eq=False)
 class NewClient(Consumer):
-    """A client of the consumer protocol that goes on after each error."""
+    """A client of the consumer protocol that hears its answers later."""
 
     waiter: int | None = None
-    says_all: bool = False
     leave_version: int = HEARTBEAT_VERSION
 
     def step(self) -> None:
         if self.waiter is None:
-            self.waiter = self.rig.ask(self._next(), HEARTBEAT_VERSION)
-        if self.waiter not in self.rig.answers:
-            return
-        answer: Any = self.rig.answers[self.waiter]
-        self.waiter = None
-        if code_of(answer) in FENCED:
-            self.epoch, self.owned = 0, set()
-        elif code_of(answer):
-            self.says_all = True
-        else:
+            self.waiter = self.rig.ask(self.request(), HEARTBEAT_VERSION)
+        if self.waiter in self.rig.answers:
+            answer: Any = self.rig.answers[self.waiter]
+            self.waiter = None
             self.take(answer)
-
-    def _next(self) -> ConsumerGroupHeartbeatRequest:
-        """The next heartbeat: after an error all there is to say."""
-        request, says_all = self.request(), self.says_all
-        self.says_all = False
-        if says_all and self.epoch > 0:
-            request.rebalance_timeout_ms = 60_000
-            request.subscribed_topic_names = list(self.topics or ())
-            request.topic_partitions = owned_parts(self.owned)
-        return request
 
     def lose(self) -> None:
         """Never hear the answer to the last request."""
-        self.waiter, self.says_all = None, True
+        self.waiter, self.is_full = None, True
 
     def farewell(self) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest("g", self.member_id, -1, self.instance)
