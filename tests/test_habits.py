@@ -79,8 +79,11 @@ NARROW = {
         *("shm", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records", "mpbroker.metrics"),
         *("mpbroker.inspection", "mpbroker.reading"),
         "mpbroker.storage",
-        # The records of committed offsets.
+        # The records of groups and committed offsets, what follows from them, and how it is described.
         *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.log_records"),
+        *("mpbroker.coordinator.groups.consumer.group", "mpbroker.coordinator.groups.consumer.records"),
+        "mpbroker.coordinator.groups.consumer.group_description",
+        *("mpbroker.coordinator.groups.member_memory", "mpbroker.client.group_descriptions"),
     ),
     "mpbroker.exporter": (
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),

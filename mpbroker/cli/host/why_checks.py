@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.client.groups import Group
+from mpbroker.client.group_descriptions import Group
 from mpbroker.client.times import format_time
 from mpbroker.config.broker import ROOM_BYTES
 from mpbroker.observe.lag import Ends, lag_behind

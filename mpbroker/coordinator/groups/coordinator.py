@@ -26,6 +26,7 @@ from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.delete_groups import DeleteGroups
 from mpbroker.coordinator.groups.describe import DescribeGroups
 from mpbroker.coordinator.groups.group_config_manager import GroupConfigManager
+from mpbroker.coordinator.groups.group_counts import GroupCounts
 from mpbroker.coordinator.groups.group_manager import GroupContents, GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets
@@ -84,7 +85,10 @@ class GroupCoordinator:
             config, clock, self.partitions, self.offsets, rebalances, members
         )
         background = Background(self.timers, clock)
-        patterns = PatternSubscriptions(config, clock, background, host, topics, writer, self._consumer_group)
+        self.counts = counts = GroupCounts(self.timers, clock, background, manager)
+        patterns = PatternSubscriptions(
+            config, clock, background, host, topics, writer, counts, self._consumer_group
+        )
         targets = TargetAssignments(config, settings, clock, background, topics, writer)
         heartbeat = ConsumerGroupHeartbeat(
             config,
@@ -96,6 +100,7 @@ class GroupCoordinator:
             topics,
             writer,
             answers,
+            counts,
             new_id,
         )
         describe_consumer_groups = ConsumerGroupDescribe(config, manager, topics, writer, answers)

@@ -37,6 +37,7 @@ from mpbroker.coordinator.groups.consumer.records import (
 )
 from mpbroker.coordinator.groups.consumer.target_assignments import TargetAssignments
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.groups.group_counts import GroupCounts
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, response_error
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -90,6 +91,7 @@ class ConsumerGroupHeartbeat:
     _topics: TopicMetadata
     _writer: Writer
     _answers: Answers
+    _counts: GroupCounts
     _new_id: Callable[[], str]
 
     def heartbeat(
@@ -191,6 +193,7 @@ class ConsumerGroupHeartbeat:
         metadata_hash = self._topics.hash_of(group.subscribed_topics)
         if beat.bumps or metadata_hash != group.metadata_hash:
             beat.changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+            self._counts.rebalances += 1
             log.info("group %.255s: epoch %d", group.group_id, group.epoch)
         beat.changes.put(PartitionMetadataKey(group.group_id), None)
         group.must_check_metadata = False
