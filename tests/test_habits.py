@@ -65,6 +65,8 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "storage")),
         # The topics of a broker at rest.
         *("mpbroker.coordinator.metadata.replay", "mpbroker.coordinator.metadata.state"),
+        # The records of groups, to show them.
+        *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.log_records"),
         # `recover` starts and stops the log as its process does.
         *("mpbroker.log.directories.log_directory", "mpbroker.log.io.io_thread"),
         *("mpbroker.log.partition.partition_log", "mpbroker.log.recovery.log_loader"),

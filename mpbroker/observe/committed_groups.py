@@ -7,6 +7,7 @@ transaction's commit marker is read. (Kafka: GroupCoordinatorRecordSerde)
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,11 @@ class CommittedGroup:
     @property
     def type(self) -> str:
         return "classic" if self.consumer is None else "consumer"
+
+    @property
+    def subscribed_topics(self) -> Iterable[str]:
+        """Return the topics whose partitions the members of a group of the consumer protocol share."""
+        return () if self.consumer is None else self.consumer.subscribed_topics
 
 
 class CommittedGroups:
