@@ -33,7 +33,7 @@ FETCH_TIMEOUT_S = 120
 # What the suite's own clusters have (its tests/scenarios), ACLs, and timeouts that end within a test's.
 SETTINGS = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
-    "super.users": "User:ANONYMOUS",
+    "allow.everyone.if.no.acl.found": "true",
     "num.partitions": "4",
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.session.timeout.ms": "6000",
