@@ -187,7 +187,9 @@ class _DecoderWriter(FunctionWriter):
             return self.struct(f.struct)
         x = self.variable()
         mark = self.fixed("b")
-        with self.block(f"if {mark} >= 0:"):
+        # A byte, but a varint where the field has a tag.
+        least = 1 if self.version in f.tagged else 0
+        with self.block(f"if {mark} >= {least}:"):
             value = self.struct(f.struct)
             self.put(f"{x} = {value}")
         self.put(f"else: {x} = None")
