@@ -248,7 +248,7 @@ def run(
                 return
             continue
         is_same = before == [client.owned for client in clients]
-        has_all = everything == set().union(*(client.owned for client in clients))
+        has_all = everything <= set().union(*(client.owned for client in clients))
         quiet = quiet + 1 if is_same and has_all and all(map(_is_settled, clients)) else 0
         if quiet == 4:
             return

@@ -276,16 +276,33 @@ def begin_epoch(rig: GroupRig) -> None:
     Consumer(rig, "another").beat()
 
 
-def test_a_member_that_is_behind_has_to_join_in_time() -> None:
-    rig, new, (old,) = group_with(1)
+@pytest.mark.parametrize("request_type", [SyncGroupRequest, HeartbeatRequest])
+def test_a_member_that_is_behind_has_to_join_in_time(request_type: Any) -> None:
+    rig, new, _ = group_with(0, group_consumer_migration_policy="disabled")
+    old = OldClient(rig, "o", is_cooperative=True, session_ms=10 * REBALANCE_MS)
+    run(rig, [new, old])
     begin_epoch(rig)
-    assert code_of(rig.now(SyncGroupRequest("g", old.generation, old.member_id))) is REBALANCE
-    # It goes on with its heartbeats, but does not join.
-    for _ in range(REBALANCE_MS // 4_000 + 1):
-        new.step()
-        rig.heartbeat(old.member_id, old.generation)
-        rig.later(4_000)
-    assert rig.heartbeat(old.member_id, old.generation) is UNKNOWN
+    assert code_of(rig.now(request_type("g", old.generation, old.member_id), 4)) is REBALANCE
+    rig.later(REBALANCE_MS - 1)
+    assert old.member_id in ids(rig)
+    # A second request to join does not give it more time.
+    assert rig.heartbeat(old.member_id, old.generation) is REBALANCE
+    rig.later(1)
+    assert old.member_id not in ids(rig)
+
+
+def test_a_member_is_asked_to_join_again_when_it_has_to_give_up_a_topic() -> None:
+    rig, new, _ = group_with(0, group_consumer_assignment_interval_ms=10_000)
+    old = OldClient(rig, "o", is_cooperative=True, topics=("t", "u"))
+    run(rig, [new, old])
+    # There is no new target within the interval.
+    old.topics, old.does = ("t",), "join"
+    old.step()
+    rig.settle()
+    old.step()
+    epoch = described(rig).assignment_epoch
+    assert old.generation == epoch
+    assert rig.heartbeat(old.member_id, old.generation) is REBALANCE
 
 
 def test_a_member_that_has_joined_again_has_time_for_the_next_time() -> None:

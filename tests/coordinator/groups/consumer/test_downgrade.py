@@ -90,6 +90,21 @@ def test_all_records_are_in_one_batch() -> None:
     assert (found.generation, found.members.keys()) == (state.generation, state.members.keys())
 
 
+def test_members_keep_what_they_have_though_the_target_is_another() -> None:
+    rig = GroupRig(group_initial_rebalance_delay_ms=0)
+    old, new = OldClient(rig, "o", is_cooperative=True), NewClient(rig, "n")
+    run(rig, [old])
+    new.step()
+    rig.settle()
+    assert [len(one.target_assignment.topic_partitions[0].partitions) for one in described(rig).members] == [
+        2,
+        2,
+    ]
+    rig.ask(new.farewell(), 1)
+    assert decode_assignment(group_of(rig).members[old.member_id].assignment)[0] == {"t": {0, 1, 2, 3}}
+    run(rig, [old])
+
+
 def test_the_last_other_member_is_fenced() -> None:
     rig, clients, new = mixed()
     for _ in range(NEW_SESSION_MS // 2_000 + 1):
@@ -164,6 +179,20 @@ def test_a_static_member_returns_by_the_classic_protocol(is_changed: bool) -> No
     assert is_changed or back.owned == owned
     run(rig, [*clients, back])
     assert is_changed or back.generation == epoch
+    # Its session is watched.
+    rig.later(SESSION_MS * 2)
+    assert back.member_id not in group_of(rig).members
+
+
+def test_silent_members_are_removed_though_there_was_no_rebalance() -> None:
+    rig, _, new = mixed(instance="i")
+    new.leave(-2)
+    back = OldClient(rig, "b", is_cooperative=True, instance="i")
+    back.step()
+    rig.settle()
+    assert rig.state == "Stable"
+    rig.later(SESSION_MS)
+    assert rig.state == "Empty"
 
 
 def test_a_member_turns_to_the_classic_protocol_under_its_id() -> None:
@@ -182,6 +211,7 @@ def test_a_refused_write_leaves_the_consumer_group(is_static: bool) -> None:
     before, memory = in_order(rig), rig.coordinator.manager.memory.used_bytes
     back = OldClient(rig, "b", is_cooperative=True, instance="i", topics=("t", "u"))
     waiter = back.join() if is_static else rig.ask(new.farewell(), 1)
+    rig.queue.next_round()
     # What clients do meanwhile is undone, too: they join the classic group, whose leader assigns.
     for client in clients:
         client.does = "join"
@@ -192,7 +222,8 @@ def test_a_refused_write_leaves_the_consumer_group(is_static: bool) -> None:
             client.step()
             client.step()
     assert is_classic(rig)
-    assert rig.append_round(REFUSED)
+    assert rig.queue.is_idle is False
+    rig.queue.finish([REFUSED])
     assert not is_classic(rig)
     assert code_of(rig.answers[waiter]) in (ErrorCode.NOT_COORDINATOR, ErrorCode.NONE)
     assert not rig.append_round()

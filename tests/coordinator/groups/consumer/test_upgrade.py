@@ -7,6 +7,7 @@ import pytest
 from mpbroker.coordinator.groups.classic.group import Group
 from mpbroker.coordinator.groups.consumer.embedded_protocol import encode_assignment
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import JOIN
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
     EpochKey,
@@ -16,7 +17,11 @@ from mpbroker.coordinator.groups.consumer.records import (
 )
 from mpbroker.coordinator.groups.records import GroupKey, decode
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse, SyncGroupRequest
+from mpbroker.protocol.messages import (
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    SyncGroupRequest,
+)
 from mpbroker.records.iterate import iterate_batches
 from tests.support.consumer_group_rig import Consumer, described
 from tests.support.group_rig import SESSION_MS, GroupRig, code_of
@@ -209,12 +214,16 @@ def test_a_refused_write_leaves_the_classic_group(state: str) -> None:
     memory = rig.coordinator.manager.memory.used_bytes
     waiter = rig.ask(Consumer(rig, "n").request(), 1)
     assert isinstance(rig.coordinator.manager.find("g"), ConsumerGroup)
+    for client in clients:
+        rig.ask(HeartbeatRequest("g", client.generation, client.member_id))
     rig.append_round(REFUSED)
     assert code_of(rig.answers[waiter]) is ErrorCode.NOT_COORDINATOR
+    assert rig.coordinator.timers.count(JOIN) == 0
     assert isinstance(rig.coordinator.manager.find("g"), Group)
     assert rig.coordinator.manager.memory.used_bytes == memory
+    # The answers to those that waited are gone: they join again.
+    assert rig.state == state.replace("Completing", "Preparing")
     if state == "Empty":
-        assert rig.state == "Empty"
         return
     for client in clients:
         client.topics = ("t",)
