@@ -60,14 +60,6 @@ NOT_SERVED = (
         "`group.protocol=classic`, most clients' default; others stop with that error",
     ),
     NotServed(
-        (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
-        "clients that push their metrics to the broker (KIP-714); without a receiver plug-in Kafka does not "
-        "advertise them either",
-        "`kafka-client-metrics.sh` lists none; `--alter` ends with INVALID_REQUEST. Clients see that nobody "
-        "wants their metrics",
-        "the clients' own metrics; the broker's view of them: `mpbroker ctl metrics`",
-    ),
-    NotServed(
         (ApiKey.DESCRIBE_TOPIC_PARTITIONS,),
         "descriptions of topics in pages, and eligible leader replicas",
         "none: Java's admin client asks Metadata then",

@@ -196,6 +196,8 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ),
     ApiKey.LIST_TRANSACTIONS: Rule(resource=(DESCRIBE_TRANSACTION,), remark="ids denied are left out"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(request=(READ_GROUP,)),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Rule(),
+    ApiKey.PUSH_TELEMETRY: Rule(),
     ApiKey.LIST_CONFIG_RESOURCES: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
 }
 
