@@ -13,6 +13,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.exporter import metrics_page
+from mpbroker.exporter.client_metrics import ClientMetrics
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
@@ -28,7 +29,7 @@ from tests.support.polling import PATIENCE_S
 def metrics(memory: SharedMemory, tmp_path: Path) -> Iterator[MetricsPage]:
     context = ProcessContext(EXPORTER, memory, BrokerConfig(log_dirs=(str(tmp_path),)))
     offsets = OffsetFollower(memory.table(), context.config.log_dirs)
-    yield MetricsPage(context, offsets)
+    yield MetricsPage(context, offsets, ClientMetrics((), lambda: 0))
     offsets.close()
 
 

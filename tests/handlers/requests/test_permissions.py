@@ -142,9 +142,7 @@ CHANGES = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_
 
 @pytest.fixture(name="confined")
 def _confined() -> Iterator[Rig]:
-    config = BrokerConfig(
-        listeners=LISTENERS, admin_listener_names=("INSIDE",), client_telemetry_enable=True
-    )
+    config = BrokerConfig(listeners=LISTENERS, admin_listener_names=("INSIDE",), client_telemetry_enable=True)
     with make_rig(config) as made:
         made.publish(ORDERS)
         yield made
