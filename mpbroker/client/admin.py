@@ -111,7 +111,7 @@ class Admin:
     def describe_configs(
         self, kind: ConfigResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
     ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
-        """Return a topic's or broker's settings: all or `keys`. `details` adds synonyms and documentation."""
+        """Return a resource's settings: all or `keys`. `details` adds synonyms and documentation."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
         request = m.DescribeConfigsRequest([resource], details, details)
         response: m.DescribeConfigsResponse = self._ask_owner(kind, name, request)
@@ -153,9 +153,9 @@ class Admin:
 
     def _ask_owner(self, kind: ConfigResourceType, name: str, request: m.Message) -> Any:
         """Send a request about one broker's settings to that broker, and any other request to any broker."""
-        if kind == ConfigResourceType.TOPIC or not name:
-            return self.cluster.ask_any(request)
-        return self.cluster.ask(int(name), request)
+        if name and kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
+            return self.cluster.ask(int(name), request)
+        return self.cluster.ask_any(request)
 
     def create_partitions(self, name: str, count: int, timeout_s: float) -> None:
         """Increase a topic's partitions to `count`. Raises ApiFailed."""

@@ -3,7 +3,8 @@
 A field is Kafka's key with dots written as underscores, so `BROKER_KEYS` (key → `Key`) is derived from the
 struct and cannot disagree with it. Defaults are Kafka 4.3's with these exceptions: `listeners` is the
 loopback address, which needs no authentication, `log.dirs` is `./data` instead of a directory below /tmp,
-`node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
+`node.id` is 1 instead of required, the two thread counts fit the machine (`workers`), and
+`group.coordinator.rebalance.protocols` is without streams.
 """
 
 from functools import partial

@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
+from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
 from mpbroker.config.integers import INT_MAX
 from mpbroker.config.keys import ConfigType, Key
-from mpbroker.config.security import SecuritySettings
 
 BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 
 
-class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
+class CoordinatorSettings(ConsumerProtocolSettings, frozen=True, kw_only=True):
     """Settings of both coordinators. BrokerConfig derives from this class, and so from SecuritySettings."""
 
     group_initial_rebalance_delay_ms: Annotated[

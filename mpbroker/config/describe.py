@@ -29,8 +29,8 @@ class ConfigSource(IntEnum):
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    CLIENT_METRICS_CONFIG = 7
-    GROUP_CONFIG = 8
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class Synonym(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def describe_topic(
     for name in _wanted(TOPIC_KEYS, names):
         key = TOPIC_KEYS[name]
         value = format_value(getattr(config, field_name(name)))
-        synonyms = _broker_synonyms(broker, key.synonyms)
+        synonyms = broker_synonyms(broker, key.synonyms)
         if name in overrides:
             synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         entries.append(entry_of(key, value, synonyms, read_only=False))
@@ -83,7 +83,7 @@ def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) ->
         key = _key_of(name)
         has_effect = name in BROKER_KEYS and name not in IDLE
         base = name.split(".", 3)[-1] if name.startswith("listener.name.") else name
-        synonyms = _broker_synonyms(broker, dict.fromkeys((name, base, *key.synonyms)))
+        synonyms = broker_synonyms(broker, dict.fromkeys((name, base, *key.synonyms)))
         value = synonyms[0].value if synonyms else None
         if has_effect:
             value = format_value(getattr(broker, field_name(name)))
@@ -122,7 +122,7 @@ def _wanted(table: Collection[str], names: Iterable[str] | None) -> list[str]:
     return sorted(wanted & set(table))
 
 
-def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
+def broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
     """Return the synonyms for these broker keys: altered values, then those of file and flags, then defaults.
 
     As in Kafka, synonyms before the first one with the key `names[0]` are left out. If none has that key,

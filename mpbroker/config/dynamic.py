@@ -27,9 +27,11 @@ from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.config.workers import RESIZABLE, resize_problem
 
 OVERRIDES: Final = "max.connections.per.ip.overrides"
+_INTERVAL: Final = "group.consumer.assignment.interval.ms"
 # A topic's default is altered by its finest key alone, as in Kafka: log.retention.hours cannot be altered.
 _OF_TOPICS = {key.synonyms[0] for key in TOPIC_KEYS.values() if key.synonyms}
 DYNAMIC: Final = frozenset(_OF_TOPICS & BROKER_KEYS.keys()) | {
+    _INTERVAL,
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",
@@ -220,6 +222,21 @@ def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[s
         origins={**static.origins, **whose},
         altered=Altered(dict(broker), dict(default), beneath),
     )
+
+
+def within_bounds(config: BrokerConfig) -> tuple[BrokerConfig, list[str]]:
+    """Bring altered values within the bounds that the file may have narrowed since; return warnings, too.
+
+    (Kafka: GroupCoordinatorConfig.clampDynamicConfigs.)
+    """
+    value_ms = config.group_consumer_assignment_interval_ms
+    least_ms = config.group_consumer_min_assignment_interval_ms
+    most_ms = config.group_consumer_max_assignment_interval_ms
+    used_ms = min(max(value_ms, least_ms), most_ms)
+    if config.altered.text(_INTERVAL) is None or used_ms == value_ms:
+        return config, []
+    warning = f"{_INTERVAL}={value_ms} is not between {least_ms} and {most_ms}: {used_ms} is used"
+    return structs.replace(config, group_consumer_assignment_interval_ms=used_ms), [warning]
 
 
 def static_of(config: BrokerConfig) -> BrokerConfig:

@@ -39,7 +39,6 @@ REFUSED: dict[str, str] = {
     "log.local.retention.": "tiered storage is not built",
 }
 
-_CONSUMER_PROTOCOL = "groups of the consumer protocol (KIP-848) are not built yet"
 _COORDINATOR = "the group coordinator is one process here"
 _TRANSACTIONS = "the transaction coordinator is one process here, without replicas"
 _SINGLE_NODE = "this broker is a single node without replicas"
@@ -78,7 +77,6 @@ HARMLESS: dict[str, str] = {
 WARNED: dict[str, str] = {
     "group.share.": "share groups are not built yet",
     "group.streams.": "streams groups are not built yet",
-    "group.consumer.": _CONSUMER_PROTOCOL,
     "group.coordinator.": _COORDINATOR,
     "offsets.": _COORDINATOR,
     "transaction.two.phase.": "transactions of two phases (KIP-939) are not built",

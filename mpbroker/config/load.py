@@ -13,6 +13,7 @@ import msgspec
 
 from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, DEFAULT_LOG_DIR, BrokerConfig
+from mpbroker.config.consumer_protocol import UNBUILT_PROTOCOLS, consumer_contradictions
 from mpbroker.config.keys import ConfigError, ConfigType, Problem, Value, field_name
 from mpbroker.config.workers import MAX_LOG_DIRS
 
@@ -66,6 +67,11 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     if config.super_users and not config.authorizer_class_name:
         message = "super.users has no effect: without authorizer.class.name everybody may do everything"
         warnings.append(Problem("super.users", origins["super.users"], message))
+    for protocol in config.group_coordinator_rebalance_protocols:
+        if protocol in UNBUILT_PROTOCOLS:
+            key = "group.coordinator.rebalance.protocols"
+            message = f"{protocol} in {key} has no effect: {protocol} groups are not built yet"
+            warnings.append(Problem(key, origins[key], message))
     return Loaded(config, tuple(sorted(warnings, key=_line)))
 
 
@@ -406,4 +412,6 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
             f"log.cleaner.min.compaction.lag.ms={lag_min} is above "
             f"log.cleaner.max.compaction.lag.ms={lag_max}",
         )
+    for key, bound, message in consumer_contradictions(config):
+        wrong(key if key in config.origins else bound, message)
     return found

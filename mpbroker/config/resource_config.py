@@ -1,30 +1,40 @@
 """The settings of groups and of subscriptions to client metrics: names, types, bounds, and descriptions.
 
-The settings of groups are stored and shown without effect: the group protocols that would use them are not
-implemented. (Kafka: GroupConfig, ClientMetricsConfigs; KIP-848,
-KIP-932, KIP-1071, KIP-714.)
+Settings of share groups and of streams groups are stored and shown without effect: these groups are not
+implemented. (Kafka: GroupConfig, ClientMetricsConfigs, as of 4.3; KIP-848, KIP-932, KIP-1071, KIP-714.)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
 
 from mpbroker.config import known
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.describe import ConfigSource, Entry, Synonym, entry_of, static_text
-from mpbroker.config.keys import ConfigType, Key, format_value
+from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.describe import ConfigSource, Entry, Synonym, broker_synonyms, entry_of, static_text
+from mpbroker.config.keys import ConfigType, Key, Value, field_name, format_value
 
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
-_NO_EFFECT: Final = "No effect here: groups are of the classic protocol."
+_OWN_SOURCES: Final = {
+    CLIENT_METRICS: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
+    GROUP: ConfigSource.DYNAMIC_GROUP_CONFIG,
+}
 
 
 def _group_key(name: str) -> Key:
     """Return the Key of a group's setting, with type and default of the broker's setting `group.<name>`."""
-    key = known.kafka_keys()[f"group.{name}"]
-    return Key(key.type, _NO_EFFECT, name, key.default, key.at_least, synonyms=(key.name,))
+    of_broker = f"group.{name}"
+    key = BROKER_KEYS.get(of_broker) or known.kafka_keys()[of_broker]
+    return structs.replace(key, name=name, at_most=None, synonyms=(of_broker,))
+
+
+def _share_key(kind: ConfigType, name: str, default: Value, choices: tuple[str, ...] = ()) -> Key:
+    """Return the Key of a setting of share groups that no setting of the broker stands for."""
+    return Key(kind, f"No effect here: {known.no_effect(name)}.", name, default, choices=choices)
 
 
 GROUP_KEYS: Final[Mapping[str, Key]] = {
@@ -46,17 +56,17 @@ GROUP_KEYS: Final[Mapping[str, Key]] = {
         "streams.session.timeout.ms",
     )
 } | {
-    "share.auto.offset.reset": Key(ConfigType.STRING, _NO_EFFECT, "share.auto.offset.reset", "latest"),
-    "share.isolation.level": Key(
-        ConfigType.STRING,
-        _NO_EFFECT,
-        "share.isolation.level",
-        "read_uncommitted",
-        choices=("read_committed", "read_uncommitted"),
-    ),
-    "share.renew.acknowledge.enable": Key(
-        ConfigType.BOOLEAN, _NO_EFFECT, "share.renew.acknowledge.enable", default=True
-    ),
+    key.name: key
+    for key in (
+        _share_key(ConfigType.STRING, "share.auto.offset.reset", "latest"),
+        _share_key(
+            ConfigType.STRING,
+            "share.isolation.level",
+            "read_uncommitted",
+            ("read_committed", "read_uncommitted"),
+        ),
+        _share_key(ConfigType.BOOLEAN, "share.renew.acknowledge.enable", default=True),
+    )
 }
 CLIENT_METRICS_KEYS: Final[Mapping[str, Key]] = {
     "interval.ms": Key(ConfigType.INT, "Metrics push interval in milliseconds.", "interval.ms", 300_000),
@@ -108,28 +118,42 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
     reset = configs.get("share.auto.offset.reset", "latest").strip()
     if not _RESET.fullmatch(reset):
         raise GROUP_KEYS["share.auto.offset.reset"].invalid(
-            reset, "must be latest, earliest or by_duration:<PnDTnHnMn.nS>"
+            reset,
+            f"Invalid value `{reset}` for configuration share.auto.offset.reset. The value must be either "
+            "'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'.",
         )
-    values = {name: configs.get(name) or _inherited(broker, key) for name, key in GROUP_KEYS.items()}
+    values = {name: _value(configs, broker, key) for name, key in GROUP_KEYS.items()}
     for name in configs:
         protocol, _, rest = name.partition(".")
-        rest = rest.removeprefix("num.")
-        for limit, wrong, words in (("min", int.__lt__, "greater"), ("max", int.__gt__, "less")):
-            key = known.kafka_keys().get(f"group.{protocol}.{limit}.{rest}")
-            if key is not None and wrong(int(values[name]), int(_inherited(broker, key))):
-                raise ValueError(f"{name} must be {words} than or equal to {key.name}")
+        least, most = (f"group.{protocol}.{limit}.{rest.removeprefix('num.')}" for limit in ("min", "max"))
+        if least in known.kafka_keys() and values[name] < _of_broker(broker, least):
+            raise ValueError(f"{name} must be greater than or equal to {least}")
+        if most in known.kafka_keys() and values[name] > _of_broker(broker, most):
+            raise ValueError(f"{name} must be less than or equal to {most}")
     for protocol in ("consumer", "share", "streams"):
         session, heartbeat = f"{protocol}.{_SESSION}", f"{protocol}.{_HEARTBEAT}"
-        if int(values[session]) <= int(values[heartbeat]):
+        if values[session] <= values[heartbeat]:
             raise ValueError(f"{session} must be greater than {heartbeat}")
 
 
-def _inherited(broker: BrokerConfig, key: Key) -> str:
-    """Return the broker's value of `key`, which groups inherit; its default if the broker has no value."""
-    for name in (*key.synonyms, key.name):
-        if (text := broker.altered.text(name) or static_text(broker, name)) is not None:
-            return text
-    return format_value(key.default) or ""
+def _value(configs: Mapping[str, str], broker: BrokerConfig, key: Key) -> Any:
+    """Return the value that a group sets, or else the broker's or the default."""
+    if key.name in configs:
+        return key.parse(configs[key.name])
+    return _of_broker(broker, key.synonyms[0]) if key.synonyms else key.default
+
+
+def _of_broker(broker: BrokerConfig, name: str) -> Any:
+    """Return the broker's value of one of Kafka's settings, also of one without effect here."""
+    if name in BROKER_KEYS:
+        return getattr(broker, field_name(name))
+    key = known.kafka_keys()[name]
+    default = format_value(key.default) or ""
+    try:
+        # A file may have any text in a setting without effect.
+        return key.parse(broker.altered.text(name) or static_text(broker, name) or default)
+    except ValueError:
+        return key.parse(default)
 
 
 def _check_client_metrics(configs: Mapping[str, str]) -> None:
@@ -156,19 +180,72 @@ def client_patterns(match: str) -> dict[str, re.Pattern[str]]:
     return found
 
 
+class GroupSettings(NamedTuple):
+    """The settings of a group of the consumer protocol that have an effect."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+# Each of these settings, and the fields of BrokerConfig with its default and its bounds.
+_EFFECTIVE: Final = [
+    (
+        GROUP_KEYS[f"consumer.{name}"],
+        f"group_consumer_{field_name(name)}",
+        f"group_consumer_min_{field_name(name)}",
+        f"group_consumer_max_{field_name(name)}",
+    )
+    for name in (_SESSION, _HEARTBEAT, "assignment.interval.ms")
+]
+
+
+def group_settings(configs: Mapping[str, str], broker: BrokerConfig) -> tuple[GroupSettings, list[str]]:
+    """Return the effective settings of a group that sets `configs`, and warnings.
+
+    A value that the broker's bounds no longer allow is replaced with the bound, and one that this version
+    cannot read with the broker's value. (Kafka: GroupConfig.evaluate.)
+    """
+    values: list[int] = []
+    warnings = []
+    for key, own, least, most in _EFFECTIVE:
+        value = getattr(broker, own)
+        if (text := configs.get(key.name)) is not None:
+            low, high = getattr(broker, least), getattr(broker, most)
+            try:
+                wanted: Any = key.parse(text)
+            except ValueError as error:
+                warnings.append(f"{error}; the broker's value is used")
+            else:
+                value = min(max(wanted, low), high)
+                if value != wanted:
+                    warnings.append(f"{key.name}={wanted} is not between {low} and {high}: {value} is used")
+        values.append(value)
+    settings = GroupSettings(*values)
+    if settings.session_timeout_ms <= settings.heartbeat_interval_ms:
+        warnings.append(
+            f"consumer.{_SESSION}={settings.session_timeout_ms} is not above "
+            f"consumer.{_HEARTBEAT}={settings.heartbeat_interval_ms}: its members are removed between two "
+            "heartbeats; change the broker's minima and maxima so that they do not overlap"
+        )
+    return settings, warnings
+
+
 def describe(
     kind: int, configs: Mapping[str, str], broker: BrokerConfig, names: Iterable[str] | None = None
 ) -> list[Entry]:
     """Return a resource's settings in `names` (None: all). `configs`: values that clients have set."""
     keys = KEYS[kind]
-    own = ConfigSource.GROUP_CONFIG if kind == GROUP else ConfigSource.CLIENT_METRICS_CONFIG
     entries = []
     for name in sorted(keys if names is None else keys.keys() & set(names)):
         key = keys[name]
+        try:
+            value = format_value(_value(configs, broker, key))
+        except ValueError:
+            value = configs[name]  # stored by another version
         synonyms = _synonyms(broker, key) if kind == GROUP else []
         if name in configs:
-            synonyms.insert(0, Synonym(name, configs[name], own))
-        value = configs.get(name) if name in configs else _inherited(broker, key)
+            synonyms.insert(0, Synonym(name, value, _OWN_SOURCES[kind]))
         entries.append(entry_of(key, value, synonyms, read_only=False))
     return entries
 
@@ -177,10 +254,4 @@ def _synonyms(broker: BrokerConfig, key: Key) -> list[Synonym]:
     if not key.synonyms:
         return [Synonym(key.name, format_value(key.default), ConfigSource.DEFAULT_CONFIG)]
     (name,) = key.synonyms
-    sources = (
-        (broker.altered.broker.get(name), ConfigSource.DYNAMIC_BROKER_CONFIG),
-        (broker.altered.default.get(name), ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-        (static_text(broker, name), ConfigSource.STATIC_BROKER_CONFIG),
-        (format_value(key.default), ConfigSource.DEFAULT_CONFIG),
-    )
-    return [Synonym(name, text, source) for text, source in sources if text is not None]
+    return broker_synonyms(broker, (name,))

@@ -144,6 +144,8 @@ class MetadataController:
     _followed = 0
     _retry_at = 0.0
     _is_ready = False
+    # Whether an earlier version wrote the log, which lacks feature levels of this one.
+    _levels_due = False
 
     def __init__(
         self,
@@ -303,6 +305,7 @@ class MetadataController:
         self.phase = Phase.OPENING
         self.link.resume()
         self._resolve_round(state)
+        self._levels_due = bool(self.state.next_offset and feature_records(self.state.features))
         self._remove_leftovers(removed)
         self._credentials.replaced()
         self._limits.replaced()
@@ -342,7 +345,7 @@ class MetadataController:
                 self._open(self.state.topics[topic_id])
             self._failed.clear()
         self._token_sweep.step(has_tokens=self._decider.macs is not None and bool(self.state.tokens))
-        if self._round is None and self._drafting is None and self._calls:
+        if self._round is None and self._drafting is None and (self._calls or self._levels_due):
             self._drafting = self._drafted()
         if self._drafting is not None and next(self._drafting, self) is self:
             self._drafting = None
@@ -394,14 +397,13 @@ class MetadataController:
             values += encoded
             size += sum(map(len, encoded))
         self._draft = None
-        if not values:
+        are_due, self._levels_due = self._levels_due, False
+        if not (values or are_due):
             self._complete(current, self.state)
             return
-        if not self.state.features:
-            # A new log, or one from before logs had levels.
-            levels = feature_records()
-            values = [*map(encode_record, levels), *values]
-            current.draft.apply_all([*levels])
+        levels = feature_records(self.state.features)
+        values = [*map(encode_record, levels), *values]
+        current.draft.apply_all([*levels])
         assert self._slot is not None
         self._round = current
         batch = build_metadata_batch(values, self._now_ms())

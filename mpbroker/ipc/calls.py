@@ -213,14 +213,15 @@ class ForwardedRequest(Struct, tag="forwarded_request"):
     """handler -> coordinator: a request about a group or a transaction (Kafka's Envelope, KIP-590).
 
     `body` is the client's request in this version of the API, without its header. The answer may take long: a
-    JoinGroup waits until the group has a new generation. Answered by ForwardedResponse, MalformedRequest or
-    Failed.
+    JoinGroup waits until the group has a new generation. `principal` is written `Type:name`. Answered by
+    ForwardedResponse, MalformedRequest or Failed.
     """
 
     api_key: int
     version: int
     client_id: str
     client_host: str
+    principal: str
     body: bytes
 
 

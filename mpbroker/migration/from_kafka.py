@@ -201,7 +201,7 @@ def _records(
     image: ClusterImage, found: LogDirs, there: Replicas, left: list[str]
 ) -> Iterator[MetadataRecord]:
     """Yield the records of our log. List settings not taken over in `left`. Raises CannotMove, OSError."""
-    yield from feature_records()
+    yield from feature_records({})
     for topic_id, name in image.topics.items():
         yield TopicRecord(name=name, topic_id=topic_id)
         yield from _topic_configs(image, name, left)

@@ -64,6 +64,8 @@ class CommittedGroups:
                 group.assignments = _assignments(value)
                 self._drop_if_empty(key.group)
                 continue
+            if not isinstance(key, OffsetKey):
+                continue
             assert value is None or isinstance(value, OffsetValue)
             if value is None:
                 self._delete(key)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.features import FINALIZED, SUPPORTED
 from mpbroker.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 
 OLDEST, LATEST = 0, 4
@@ -22,18 +23,12 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 # An API that the broker serves, with the versions that clients may use.
 Served = ApiVersionsResponse.ApiVersion
-# Kafka's features of which only level 0 (off) exists here. None of them is finalized, which means level 0.
-_OFF = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")
-# Level 2 is KIP-890 part 2. Clients that do not know it work as with level 0: no level need be refused.
-_TRANSACTION = "transaction.version"
-_TRANSACTION_LEVEL = 2
-_FEATURES = [
-    *(ApiVersionsResponse.SupportedFeatureKey(name, 0, 0) for name in _OFF),
-    ApiVersionsResponse.SupportedFeatureKey(_TRANSACTION, 0, _TRANSACTION_LEVEL),
+_FEATURES = [ApiVersionsResponse.SupportedFeatureKey(name, 0, level) for name, level in SUPPORTED.items()]
+_FINALIZED = [
+    ApiVersionsResponse.FinalizedFeatureKey(name, level, level) for name, level in FINALIZED.items()
 ]
-_FINALIZED = [ApiVersionsResponse.FinalizedFeatureKey(_TRANSACTION, _TRANSACTION_LEVEL, _TRANSACTION_LEVEL)]
 # Clients keep the highest epoch that they have seen, from 0 on: increase it when the finalized levels change.
-_FINALIZED_EPOCH = 1
+_FINALIZED_EPOCH = 2
 
 
 def unsupported() -> ApiVersionsResponse:

@@ -1936,6 +1936,147 @@ class GroupMetadataValue(Message):
         assignment: bytes = b""
 
 
+class ConsumerGroupMetadataKey(Message):
+    """Coordinator-key 3, v0, never flexible."""
+
+    group_id: str = ""
+
+
+class ConsumerGroupMetadataValue(Message):
+    """Coordinator-value 3, v0, flexible from v0."""
+
+    epoch: int = 0
+    metadata_hash: int = 0  # tag 0
+
+
+class ConsumerGroupPartitionMetadataKey(Message):
+    """Coordinator-key 4, v0, never flexible."""
+
+    group_id: str = ""
+
+
+class ConsumerGroupPartitionMetadataValue(Message):
+    """Coordinator-value 4, v0, flexible from v0."""
+
+    topics: list[ConsumerGroupPartitionMetadataValue.TopicMetadata] = field(default_factory=list)
+
+    class PartitionMetadata(Message):
+        partition: int = 0
+        racks: list[str] = field(default_factory=list)
+
+    class TopicMetadata(Message):
+        topic_id: bytes = ZERO_UUID
+        topic_name: str = ""
+        num_partitions: int = 0
+        partition_metadata: list[ConsumerGroupPartitionMetadataValue.PartitionMetadata] = (
+            field(default_factory=list)
+        )
+
+
+class ConsumerGroupMemberMetadataKey(Message):
+    """Coordinator-key 5, v0, never flexible."""
+
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ConsumerGroupMemberMetadataValue(Message):
+    """Coordinator-value 5, v0, flexible from v0."""
+
+    instance_id: str | None = ""
+    rack_id: str | None = ""
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: list[str] = field(default_factory=list)
+    subscribed_topic_regex: str | None = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = ""
+    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = None  # tag 0
+
+    class ClassicProtocol(Message):
+        name: str = ""
+        metadata: bytes = b""
+
+    class ClassicMemberMetadata(Message):
+        session_timeout_ms: int = 0
+        supported_protocols: list[ConsumerGroupMemberMetadataValue.ClassicProtocol] = (
+            field(default_factory=list)
+        )
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(Message):
+    """Coordinator-key 6, v0, never flexible."""
+
+    group_id: str = ""
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    """Coordinator-value 6, v0, flexible from v0."""
+
+    assignment_epoch: int = 0
+    assignment_timestamp: int = 0  # tag 0
+
+
+class ConsumerGroupTargetAssignmentMemberKey(Message):
+    """Coordinator-key 7, v0, never flexible."""
+
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ConsumerGroupTargetAssignmentMemberValue(Message):
+    """Coordinator-value 7, v0, flexible from v0."""
+
+    topic_partitions: list[ConsumerGroupTargetAssignmentMemberValue.TopicPartition] = (
+        field(default_factory=list)
+    )
+
+    class TopicPartition(Message):
+        topic_id: bytes = ZERO_UUID
+        partitions: list[int] = field(default_factory=list)
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(Message):
+    """Coordinator-key 8, v0, never flexible."""
+
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(Message):
+    """Coordinator-value 8, v0, flexible from v0."""
+
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: int = 0
+    assigned_partitions: list[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = (
+        field(default_factory=list)
+    )
+    partitions_pending_revocation: list[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = (
+        field(default_factory=list)
+    )
+
+    class TopicPartitions(Message):
+        topic_id: bytes = ZERO_UUID
+        partitions: list[int] = field(default_factory=list)
+        assignment_epochs: list[int] | None = None  # tag 0
+
+
+class ConsumerGroupRegularExpressionKey(Message):
+    """Coordinator-key 16, v0, never flexible."""
+
+    group_id: str = ""
+    regular_expression: str = ""
+
+
+class ConsumerGroupRegularExpressionValue(Message):
+    """Coordinator-value 16, v0, flexible from v0."""
+
+    topics: list[str] = field(default_factory=list)
+    version: int = 0
+    timestamp: int = 0
+
+
 class TopicRecord(Message):
     """Data 2, v0, flexible from v0."""
 
@@ -2201,6 +2342,13 @@ COORDINATOR_KEYS: dict[int, type[Message]] = {
     0: TransactionLogKey,
     1: OffsetCommitKey,
     2: GroupMetadataKey,
+    3: ConsumerGroupMetadataKey,
+    4: ConsumerGroupPartitionMetadataKey,
+    5: ConsumerGroupMemberMetadataKey,
+    6: ConsumerGroupTargetAssignmentMetadataKey,
+    7: ConsumerGroupTargetAssignmentMemberKey,
+    8: ConsumerGroupCurrentMemberAssignmentKey,
+    16: ConsumerGroupRegularExpressionKey,
 }
 
 
@@ -2208,6 +2356,13 @@ COORDINATOR_VALUES: dict[int, type[Message]] = {
     0: TransactionLogValue,
     1: OffsetCommitValue,
     2: GroupMetadataValue,
+    3: ConsumerGroupMetadataValue,
+    4: ConsumerGroupPartitionMetadataValue,
+    5: ConsumerGroupMemberMetadataValue,
+    6: ConsumerGroupTargetAssignmentMetadataValue,
+    7: ConsumerGroupTargetAssignmentMemberValue,
+    8: ConsumerGroupCurrentMemberAssignmentValue,
+    16: ConsumerGroupRegularExpressionValue,
 }
 
 

@@ -329,6 +329,8 @@ class Changing:
                 buffers.give_out(self._tree.memory, config, config.num_network_threads)
                 publish(settings.encode(config), self._tree)
                 log.info("altered by clients: %s", ", ".join(changes.names))
+            for warning in changes.warnings:
+                log.warning("altered by clients: %s", warning)
             self._diff.done(changes)
         self._altered.is_pending = False
         self._altered.acknowledge()

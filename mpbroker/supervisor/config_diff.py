@@ -22,7 +22,8 @@ from msgspec import structs
 
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.dynamic import overlaid
+from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
+from mpbroker.config.dynamic import overlaid, within_bounds
 from mpbroker.config.keys import ConfigError, field_name
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.load import Loaded, new_contradictions
@@ -58,7 +59,7 @@ FOLLOWED = {
     *("offsets_topic_segment_bytes", "producer_id_expiration_ms", "queued_max_requests"),
     *("replica_alter_log_dirs_io_max_bytes_per_second", "socket_request_max_bytes"),
     *("socket_send_buffer_bytes", "transaction_partition_verification_enable"),
-    *SecuritySettings.__struct_fields__,
+    *ConsumerProtocolSettings.__struct_fields__,  # and of SecuritySettings, from which it derives
 }
 # Defaults of topics. Handlers keep them with each topic, ready for the turn.
 IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
@@ -169,7 +170,7 @@ class ConfigDiff:
     ) -> Changes:
         asked = self._asked
         with _refusing():
-            read = overlaid(static, altered.broker, altered.default)
+            read, capped = within_bounds(overlaid(static, altered.broker, altered.default))
         differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
         later = {name: _INSTEAD.get(name, _RESTART) for name in differing if not _can_change(name)}
         changing = {name: getattr(read, name) for name in differing - later.keys()}
@@ -201,7 +202,7 @@ class ConfigDiff:
             encoded,
             sorted({_KEYS[name] for name in named} | set(asked.altered.differing(read.altered))),
             {_KEYS[name]: what for name, what in sorted(later.items())},
-            warnings,
+            warnings + capped,
             workers.get("num_io_threads"),
             workers.get("num_network_threads"),
             replaces_handlers=bool(IN_TABLES & changing.keys()),

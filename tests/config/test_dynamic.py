@@ -14,7 +14,17 @@ from mpbroker.config import known
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.describe import ConfigSource, Synonym, describe_all_brokers, describe_broker
-from mpbroker.config.dynamic import DYNAMIC, IDLE, overlaid, parse, refusal, static_of, step_problem, usable
+from mpbroker.config.dynamic import (
+    DYNAMIC,
+    IDLE,
+    overlaid,
+    parse,
+    refusal,
+    static_of,
+    step_problem,
+    usable,
+    within_bounds,
+)
 from mpbroker.config.keys import ConfigType, format_value
 from mpbroker.config.load import load
 from mpbroker.ipc import settings
@@ -22,6 +32,7 @@ from mpbroker.supervisor import config_diff
 
 RATE = "leader.replication.throttled.rate"
 VALUES = {
+    "group.consumer.assignment.interval.ms": "2000",
     "max.connections": "5",
     "log.cleanup.policy": "compact,delete",
     "log.retention.ms": "-1",
@@ -65,6 +76,19 @@ def test_what_lies_beneath_comes_back(chosen: dict[str, bool]) -> None:
     sent = settings._decoder.decode(settings.encode(config))
     assert sent == config
     assert static_of(sent) == static
+
+
+def test_an_interval_is_brought_within_the_bounds_of_the_file() -> None:
+    interval, most = "group.consumer.assignment.interval.ms", "group.consumer.max.assignment.interval.ms"
+    static = load(None, [f"{most}=5000"]).config
+    for text, used, count in (("5000", 5000, 0), ("5001", 5000, 1)):
+        altered = overlaid(static, {}, {interval: text})
+        config, warnings = within_bounds(altered)
+        assert config.group_consumer_assignment_interval_ms == used
+        assert len(warnings) == count
+        assert static_of(config) == static
+        (entry,) = describe_broker(config, [interval])
+        assert (entry.value, entry.synonyms[0].value, entry.read_only) == (str(used), text, False)
 
 
 def test_the_brokers_own_counts_first() -> None:

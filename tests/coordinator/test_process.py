@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpbroker.coordinator.log_link import QUESTIONS_UNDER_WAY
+from mpbroker.coordinator.metadata import metadata_records
+from mpbroker.coordinator.metadata.metadata_records import decode_record
 from mpbroker.coordinator.metadata_controller import Phase
 from mpbroker.coordinator.process import Coordinator
 from mpbroker.ipc.calls import (
@@ -27,6 +29,9 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, pack_produce, unpack_call
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, SharedMemory
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import FeatureLevelRecord
+from mpbroker.records.iterate import iterate_batches
 from shm.clock import wall_ms
 from tests.support.coordinator_tree import CLUSTER_ID, CoordinatorTree
 from tests.support.polling import until
@@ -311,6 +316,51 @@ def test_a_successor_knows_everything(tree: CoordinatorTree) -> None:
     tree.until(lambda: tree.handlers[0].bases == 2)
     assert tree.handlers[0].topics == before
     assert tree.ask(AllocateProducerIds()) == ProducerIds(1000, 1000)
+
+
+def levels(tree: CoordinatorTree) -> dict[str, int]:
+    """Return the feature levels in the metadata log."""
+    assert tree.log is not None
+    records = [
+        decode_record(record.value or b"")
+        for batch in iterate_batches(tree.log.path.read_bytes())
+        for record in batch.records()
+    ]
+    return {one.name: one.feature_level for one in records if isinstance(one, FeatureLevelRecord)}
+
+
+def test_the_log_of_an_earlier_version_gets_the_levels_at_the_start(
+    make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = {"metadata.version": 30, "transaction.version": 2}
+    monkeypatch.setattr(metadata_records, "FEATURE_LEVELS", earlier)
+    tree = make_tree()
+    tree.serve()
+    assert tree.log.end == 0, "an empty log stays empty until there is something to record"
+    tree.ask(create("a"))
+    assert levels(tree) == earlier
+    monkeypatch.undo()
+    tree.log.refuse = ErrorCode.KAFKA_STORAGE_ERROR
+    tree.replace()
+    tree.until(lambda: not tree.log.refuse)
+    tree.ask(create("b"))
+    assert levels(tree) == earlier | {"group.version": 1}, "the next round repeats refused levels"
+    end = tree.log.end
+    tree.replace()
+    tree.ask(AllocateProducerIds())
+    assert tree.log.end == end + 1, "the levels are written once"
+
+
+def test_the_levels_need_no_other_record(
+    make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_records, "FEATURE_LEVELS", {"metadata.version": 30})
+    tree = make_tree()
+    tree.serve()
+    tree.ask(AllocateProducerIds())
+    monkeypatch.undo()
+    tree.replace()
+    tree.until(lambda: levels(tree) == metadata_records.FEATURE_LEVELS)
 
 
 def test_a_successor_removes_what_its_predecessor_could_not(tree: CoordinatorTree) -> None:

@@ -128,14 +128,15 @@ def test_api_versions(ready: Rig, version: int) -> None:
     assert response.error_code == 0
     assert {k.api_key: (k.min_version, k.max_version) for k in response.api_keys} == KAFKA_RANGES
     features = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
-    off = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")
-    supported = dict.fromkeys(off, (0, 0)) | {"transaction.version": (0, 2)}
+    off = ("eligible.leader.replicas.version", "share.version", "streams.version")
+    supported = dict.fromkeys(off, (0, 0)) | {"group.version": (0, 1), "transaction.version": (0, 2)}
     assert features == (supported if version >= 4 else {})
     finalized = (
         [(f.name, f.min_version_level, f.max_version_level) for f in response.finalized_features],
         response.finalized_features_epoch,
     )
-    assert finalized == (([("transaction.version", 2, 2)], 1) if version >= 3 else ([], -1))
+    levels = [("group.version", 1, 1), ("transaction.version", 2, 2)]
+    assert finalized == ((levels, 2) if version >= 3 else ([], -1))
 
 
 def test_api_versions_of_the_future_is_answered_in_version_0(ready: Rig) -> None:

@@ -93,7 +93,7 @@ def test_a_request_is_handed_on_with_who_asks(ready: Rig, key: ApiKey, version: 
     # There is one question about offsets: that of the version that names groups.
     of_version = max(version, 8) if key == ApiKey.OFFSET_FETCH else version
     assert (message.api_key, message.version) == (key, of_version)
-    assert message.client_host.startswith("/")
+    assert (message.client_host[0], message.principal) == ("/", "User:ANONYMOUS")
     body = body_of(message)
     for name in ("group_id", "member_id", "generation_id"):
         if hasattr(body, name) and (key, name) != (ApiKey.OFFSET_FETCH, "group_id"):

@@ -27,6 +27,7 @@ from mpbroker.cli.main import app
 from mpbroker.client.config import _NAMES
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.known import ALIASES, HANDLED
+from mpbroker.config.resource_config import GROUP_KEYS
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.storage.names import META_PROPERTIES
 from mpbroker.testing import Broker
@@ -161,7 +162,7 @@ MORE_OF_CLIENTS = {
 
 @pytest.mark.parametrize("name", ["TUNING", "TROUBLESHOOTING", "CONTAINERS", "FAQ"])
 def test_settings_exist(name: str) -> None:
-    known = {*BROKER_KEYS, *ALIASES, *TOPIC_KEYS, *settings_of_clients(), *MORE_OF_CLIENTS}
+    known = {*BROKER_KEYS, *ALIASES, *TOPIC_KEYS, *GROUP_KEYS, *settings_of_clients(), *MORE_OF_CLIENTS}
     text = FENCED.sub("", (ROOT / "docs" / f"{name}.md").read_text())
     named = {one for one, _ in re.findall(r"`([a-z]+(?:\.[a-z_1]+)+)(=[^`]*)?`", text)}
     unknown = {one for one in named - known if not FILES.fullmatch(one) and not OTHERS.fullmatch(one)}
@@ -274,7 +275,7 @@ OF_OTHERS = re.compile(
 
 
 def test_settings_that_messages_name_exist() -> None:
-    of_ours = {*BROKER_KEYS, *ALIASES, *TOPIC_KEYS, *HANDLED, *_NAMES}
+    of_ours = {*BROKER_KEYS, *ALIASES, *TOPIC_KEYS, *GROUP_KEYS, *HANDLED, *_NAMES}
     known = {*of_ours, *settings_of_clients(), *MORE_OF_CLIENTS}
     named = {
         one.removeprefix("kafka.")

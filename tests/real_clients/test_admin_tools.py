@@ -5,10 +5,12 @@ The tests state what Apache Kafka does, so they run against it, too.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.support.client_tools import ToolError, kafka_tool
+from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.real_brokers import TopicMaker
 
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
@@ -46,6 +48,76 @@ def test_log_levels_are_altered_and_described(broker: Broker) -> None:
     with pytest.raises(ToolError, match="Cannot set the log level of root to LOUD"):
         tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=LOUD")
     tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=INFO")
+
+
+def test_settings_of_a_group(broker: Broker) -> None:
+    group = (CONFIGS, "--entity-type", "groups", "--entity-name", "configured")
+    session, interval = "consumer.session.timeout.ms", "consumer.assignment.interval.ms"
+    nothing = "The group 'configured' doesn't exist and doesn't have dynamic config."
+    assert nothing in tool(broker, *group, "--describe")
+    altered = tool(broker, *group, "--alter", "--add-config", f"{session}=50000,{interval}=7")
+    assert "Completed updating config for group configured." in altered
+
+    def lines(*arguments: str) -> list[str]:
+        return tool(broker, *group, "--describe", *arguments).splitlines()
+
+    def line(key: str, value: str, own: str = "") -> str:
+        beneath = {session: "45000", interval: "1000"}[key]
+        synonyms = f"{own}DEFAULT_CONFIG:group.{key}={beneath}"
+        return f"  {key}={value} sensitive=false synonyms={{{synonyms}}}"
+
+    own = {key: f"DYNAMIC_GROUP_CONFIG:{key}={value}, " for key, value in ((session, 50000), (interval, 7))}
+    eventually(lambda: len(lines()) == 3, "both settings are described")
+    assert lines()[0] == "Dynamic configs for group configured are:"
+    assert set(lines()[1:]) == {line(session, "50000", own[session]), line(interval, "7", own[interval])}
+    everything = lines("--all")
+    assert everything[0] == "All configs for group configured are:"
+    assert len(everything) == 18
+    assert line(session, "50000", own[session]) in everything
+    renew = "share.renew.acknowledge.enable"
+    assert f"  {renew}=true sensitive=false synonyms={{DEFAULT_CONFIG:{renew}=true}}" in everything
+    refused = (
+        "consumer.session.timeout.ms must be less than or equal to group.consumer.max.session.timeout.ms"
+    )
+    with pytest.raises(ToolError, match=refused):
+        tool(broker, *group, "--alter", "--add-config", f"{session}=60001")
+    tool(broker, *group, "--alter", "--delete-config", f"{session},{interval}")
+    eventually(lambda: nothing in tool(broker, *group, "--describe"), "it has no settings any more")
+
+
+def test_subscriptions_to_client_metrics(broker: Broker) -> None:
+    name = ("--name", "told")
+    nothing = "The client metric resource told doesn't exist and doesn't have dynamic config.\n"
+    assert tool(broker, CLIENT_METRICS, "--describe", *name) == nothing
+    some = ("--metrics", "org.apache.kafka.producer.,a.", "--match", "client_id=b.*,client_source_port=1")
+    said = tool(broker, CLIENT_METRICS, "--alter", *name, "--interval", "5000", *some)
+    assert said == "Altered client metrics config for told.\n"
+
+    def described(*of: str) -> set[str]:
+        head, *lines = tool(broker, CLIENT_METRICS, "--describe", *of).splitlines()
+        assert head == "Client metrics configs for told are:"
+        return set(lines)
+
+    metrics, match = "org.apache.kafka.producer.,a.", "client_id=b.*,client_source_port=1"
+    wanted = {"  interval.ms=5000", f"  metrics={metrics}", f"  match={match}"}
+    eventually(lambda: tool(broker, CLIENT_METRICS, "--list") == "told\n", "it is listed")
+    eventually(lambda: described(*name) == wanted, "it is described")
+    assert described() == wanted
+    tool(broker, CLIENT_METRICS, "--alter", *name, "--interval", "", "--match", "")
+    wanted = {"  interval.ms=300000", f"  metrics={metrics}", "  match="}
+    eventually(lambda: described(*name) == wanted, "what is empty has its default again")
+    with pytest.raises(ToolError, match="Illegal client matching pattern: client_name=x"):
+        tool(broker, CLIENT_METRICS, "--alter", *name, "--match", "client_name=x")
+    with pytest.raises(ToolError, match=r"interval must be between 100 and 3600000 \(1 hour\)"):
+        tool(broker, CLIENT_METRICS, "--alter", *name, "--interval", "99")
+    said = tool(broker, CLIENT_METRICS, "--delete", *name)
+    assert said == "Deleted client metrics config for told.\n"
+    eventually(lambda: tool(broker, CLIENT_METRICS, "--describe", *name) == nothing, "it is deleted")
+    said = tool(broker, CLIENT_METRICS, "--alter", "--generate-name", "--metrics", "*")
+    made = re.fullmatch(r"Altered client metrics config for (\S{22})\.\n", said)
+    assert made is not None, said
+    tool(broker, CLIENT_METRICS, "--delete", f"--name={made[1]}")
+    eventually(lambda: tool(broker, CLIENT_METRICS, "--list") == "\n", "none is left")
 
 
 @pytest.mark.parametrize("kind", ["groups", "client-metrics"])

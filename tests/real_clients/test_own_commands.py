@@ -97,7 +97,14 @@ def test_settings_are_those_that_kafkas_tool_shows(broker: Broker) -> None:
     create_topic(broker.bootstrap, "set", 1, {"segment.bytes": "1048576"})
     said(broker, "config", "set", "--topic", "set", "retention.ms=7000", "cleanup.policy=compact,delete")
     said(broker, "config", "unset", "--topic", "set", "segment.bytes")
-    for kind, name, flags in (("topics", "set", ["--topic", "set"]), ("brokers", "1", ["--broker", "1"])):
+    said(broker, "config", "set", "--group", "set", "consumer.assignment.interval.ms=0")
+    said(broker, "config", "set", "--client-metrics", "set", "metrics=a,b", "interval.ms=5000")
+    for kind, name, flags in (
+        ("topics", "set", ["--topic", "set"]),
+        ("client-metrics", "set", ["--client-metrics", "set"]),
+        ("groups", "set", ["--group", "set"]),
+        ("brokers", "1", ["--broker", "1"]),
+    ):
         entity = ("--entity-type", kind, "--entity-name", name)
         printed = kafka_tool(CONFIGS, "--bootstrap-server", broker.bootstrap, *entity, "--describe", "--all")
         theirs = dict(re.findall(r"^  (\S+?)=(.*?) sensitive=", printed, re.MULTILINE))
@@ -141,7 +148,7 @@ def test_the_cluster_is_the_one_that_kafkas_tools_show(broker: Broker) -> None:
         if row["feature"] != "metadata.version"
     } == levels
     assert levels["transaction.version"] == ("2", "2")
-    assert "group.version" in levels
+    assert levels["group.version"] == ("1", "1")
     printed = kafka_tool(API_VERSIONS, *server)
     theirs = re.findall(r"\w+\((\d+)\): (\d+)(?: to (\d+))? \[usable", printed)
     assert {(key, low, high or low) for key, low, high in theirs} == {

@@ -191,6 +191,12 @@ def test_workers_go_by_the_rule_and_the_last_word_counts(broker: Configured) -> 
         ),
         (OF_BROKER, {"ssl_key_password": "geheim"}, "The metadata log keeps no passwords"),
         (OF_ALL, {"max_connections_per_ip_overrides": "localhost:3"}, "give addresses"),
+        (
+            OF_ALL,
+            {"group_consumer_assignment_interval_ms": "15001"},
+            "assignment.interval.ms=15001 must be less than or equal to group.consumer.max.assignment.inter",
+        ),
+        (OF_ALL, {"group_consumer_session_timeout_ms": "50000"}, "Cannot update these configs dynamically"),
         ("2", {"max_connections": "3"}, "Unexpected broker id, expected 1 or empty string, but received 2"),
     ],
 )
@@ -295,3 +301,20 @@ def test_a_file_that_contradicts_what_was_altered_holds_alone(broker: Configured
     until_settled(broker)
     assert value_of(broker, "message.max.bytes") == "3000"
     assert value_of(broker, "log.cleaner.min.compaction.lag.ms") == "200"
+
+
+def test_an_altered_interval_stays_within_the_bounds_of_the_file(broker: Configured) -> None:
+    interval, bound = "group.consumer.assignment.interval.ms", "group.consumer.max.assignment.interval.ms"
+    assert alter(broker, OF_ALL, group_consumer_assignment_interval_ms="9000", max_connections="500") == OK
+    until_settled(broker)
+    answer = broker.reload(f"{TEXT}{bound}=6000\n")
+    assert (answer["changed"], value_of(broker, interval)) == ([interval, bound], "6000")
+    warning = f"{interval}=9000 is not between 0 and 6000: 6000 is used"
+    assert answer["warnings"] == [warning]
+    stop_cleanly(broker)
+    broker.write(f"{TEXT}{bound}=5000\n")
+    broker.start()
+    assert f"{interval}=9000 is not between 0 and 5000: 5000 is used" in broker.output()
+    assert (value_of(broker, interval), value_of(broker, "max.connections")) == ("5000", "500")
+    assert broker.reload(TEXT)["warnings"] == []
+    assert value_of(broker, interval) == "9000"

@@ -63,7 +63,8 @@ def version_of(key: int) -> int:
 
 def forwarded(key: int, version: int, request: Message) -> ForwardedRequest:
     """Return a request as a handler passes it on."""
-    return ForwardedRequest(key, version, "c", "/h", encode_bytes(encode_request(key, version, request)))
+    body = encode_bytes(encode_request(key, version, request))
+    return ForwardedRequest(key, version, "c", "/h", "User:u", body)
 
 
 class CoordinatorParty:

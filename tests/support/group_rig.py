@@ -155,7 +155,7 @@ class GroupRig:
 
     def ask(self, request: Message, version: int = JOIN_VERSION, client: str = "c") -> int:
         waiter = next(self.numbers)
-        context = RequestContext(waiter, version, client, "/127.0.0.1")
+        context = RequestContext(waiter, version, client, "/127.0.0.1", "User:u")
         dispatch(self.coordinator.served, self, context, request)
         return waiter
 

@@ -103,7 +103,8 @@ class ServicesRig:
     def send_bytes(self, api_key: int, body: bytes, version: int) -> int:
         number = next(self._numbers)
         self._forms[number] = ApiKey(api_key), version
-        self.services.receive(self.caller(number), ForwardedRequest(api_key, version, "c", "/h", body))
+        request = ForwardedRequest(api_key, version, "c", "/h", "User:u", body)
+        self.services.receive(self.caller(number), request)
         return number
 
     def heard(self, number: int) -> Any:

@@ -181,7 +181,7 @@ class TransactionRig:
 
     def ask(self, request: Message, version: int) -> int:
         waiter = next(self.numbers)
-        context = RequestContext(waiter, version, "c", "/127.0.0.1")
+        context = RequestContext(waiter, version, "c", "/127.0.0.1", "User:u")
         dispatch(self.coordinator.served, self, context, request)
         return waiter
 

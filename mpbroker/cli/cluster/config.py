@@ -1,4 +1,4 @@
-"""`mpbroker config`: settings of topics and brokers by DescribeConfigs and IncrementalAlterConfigs.
+"""`mpbroker config`: settings of topics, groups and brokers by DescribeConfigs and IncrementalAlterConfigs.
 
 (Kafka: ConfigCommand)
 """
@@ -24,6 +24,7 @@ from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.keys import ConfigType
+from mpbroker.config.resource_config import CLIENT_METRICS_KEYS, GROUP_KEYS
 from mpbroker.config.sample import sample
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
@@ -31,17 +32,34 @@ from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.printable import printable
 
 config_app = App(no_args_is_help=True)
+# The source of what a resource itself sets, which inherits its other settings from the broker.
+_OWN_SOURCES = {
+    ConfigResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    ConfigResourceType.GROUP: ConfigSource.DYNAMIC_GROUP_CONFIG,
+    ConfigResourceType.CLIENT_METRICS: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
+}
 # In place of a value that brokers never return.
 HIDDEN = "(hidden)"
 
 
 class ConfigTarget(NamedTuple):
-    """The flags that name a resource with settings: at most one of topic, broker and defaults."""
+    """The flags that name a resource with settings: at most one of them, or --broker and --loggers."""
 
     topic: Annotated[str | None, option("--topic", "NAME", "Of this topic.")] = None
+    group: Annotated[
+        str | None, option("--group", "NAME", "Of this consumer group; it need not exist yet.")
+    ] = None
+    client_metrics: Annotated[
+        str | None,
+        option(
+            "--client-metrics", "NAME", "Of this subscription to clients' metrics; it need not exist yet."
+        ),
+    ] = None
     broker: Annotated[
         int | None,
-        option("--broker", "ID", "Of this broker; default, without --topic: of the only one.", callback=INT),
+        option(
+            "--broker", "ID", "Of this broker; default, without the others: of the only one.", callback=INT
+        ),
     ] = None
     defaults: Annotated[
         bool, flag("--broker-defaults", "Settings of the whole cluster, for all its brokers.")
@@ -175,14 +193,28 @@ def _alter(
 
 def _resource(client: Admin, target: ConfigTarget) -> Resource:
     """Return the resource that the flags name, by default the only broker. Raises CliError."""
-    if sum((target.topic is not None, target.broker is not None, target.defaults)) > 1 or (
-        target.loggers and (target.topic is not None or target.defaults)
-    ):
-        raise CliError(
-            "--topic, --broker, --broker-defaults, --loggers: these exclude each other", USAGE_ERROR
+    named = [
+        Resource(kind, name, f"{word} {name}", keys)
+        for kind, word, name, keys in (
+            (ConfigResourceType.TOPIC, "topic", target.topic, TOPIC_KEYS),
+            (ConfigResourceType.GROUP, "group", target.group, GROUP_KEYS),
+            (
+                ConfigResourceType.CLIENT_METRICS,
+                "client metrics",
+                target.client_metrics,
+                CLIENT_METRICS_KEYS,
+            ),
         )
-    if target.topic is not None:
-        return Resource(ConfigResourceType.TOPIC, target.topic, f"topic {target.topic}", TOPIC_KEYS)
+        if name is not None
+    ]
+    if len(named) + target.defaults + (target.broker is not None or target.loggers) > 1:
+        raise CliError(
+            "--topic, --group, --client-metrics, --broker, --broker-defaults, --loggers: "
+            "these exclude each other",
+            USAGE_ERROR,
+        )
+    if named:
+        return named[0]
     if target.defaults:
         return Resource(ConfigResourceType.BROKER, "", "all brokers", BROKER_KEYS)
     broker = _broker(client, target.broker)
@@ -237,9 +269,9 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
-    """Return whether the topic itself sets the value; for a broker's setting, whether anything sets it."""
-    if resource.type == ConfigResourceType.TOPIC:
-        return entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+    """Return whether the resource itself sets the value; for a broker's setting, whether anything sets it."""
+    if resource.type in _OWN_SOURCES:
+        return entry.config_source == _OWN_SOURCES[resource.type]
     return entry.config_source != ConfigSource.DEFAULT_CONFIG
 
 

@@ -11,16 +11,28 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.classic.join_group import JoinGroup
+from mpbroker.coordinator.groups.classic.members import Members
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
+from mpbroker.coordinator.groups.consumer.changes import Writer
+from mpbroker.coordinator.groups.consumer.describe import ConsumerGroupDescribe
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
+from mpbroker.coordinator.groups.consumer.heartbeat import ConsumerGroupHeartbeat
+from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
+from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSubscriptions
+from mpbroker.coordinator.groups.consumer.regular_expressions import Resolver
+from mpbroker.coordinator.groups.consumer.target_assignments import TargetAssignments
+from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.delete_groups import DeleteGroups
 from mpbroker.coordinator.groups.describe import DescribeGroups
+from mpbroker.coordinator.groups.group_config_manager import GroupConfigManager
 from mpbroker.coordinator.groups.group_manager import GroupContents, GroupMetadataManager
-from mpbroker.coordinator.groups.join_group import JoinGroup
-from mpbroker.coordinator.groups.members import Members
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import Entry, encode
 from mpbroker.coordinator.groups.txn_offset_commit import Transactions, TxnOffsetCommit
+from mpbroker.coordinator.runtime.background import Background
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
 from mpbroker.coordinator.runtime.requests import Answers, Serve, Waiter
@@ -33,7 +45,14 @@ from mpbroker.protocol.errors import ErrorCode
 class GroupCoordinator:
     """The state machine of groups (implements Shard). `new_id` returns the random part of a member id."""
 
-    creators: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT})
+    creators: Final = frozenset(
+        {
+            ApiKey.JOIN_GROUP,
+            ApiKey.OFFSET_COMMIT,
+            ApiKey.TXN_OFFSET_COMMIT,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        }
+    )
 
     def __init__(
         self,
@@ -59,9 +78,30 @@ class GroupCoordinator:
         )
         self.offsets = Offsets()
         self.rebalances = rebalances = Rebalances(config, self.timers, clock, queue, answers.answer)
+        settings = GroupConfigManager(config, host).group_settings
+        topics, writer = TopicMetadata(host), Writer(queue)
+        members = ConsumerGroupMembers(settings, self.timers, clock, topics, writer, self._consumer_group)
         self.manager = manager = GroupMetadataManager(
-            config, clock, self.partitions, self.offsets, rebalances
+            config, clock, self.partitions, self.offsets, rebalances, members
         )
+        background = Background(self.timers, clock)
+        self._patterns = patterns = PatternSubscriptions(
+            config, clock, background, topics, Resolver(host), writer, self._consumer_group
+        )
+        targets = TargetAssignments(config, settings, clock, background, topics, writer)
+        heartbeat = ConsumerGroupHeartbeat(
+            config,
+            settings,
+            GroupLookup(config, manager, rebalances),
+            members,
+            patterns,
+            targets,
+            topics,
+            writer,
+            answers,
+            new_id,
+        )
+        describe_consumer_groups = ConsumerGroupDescribe(config, manager, topics, writer, answers)
         self.contents = GroupContents(manager, self.offsets)
         self._offset_manager = offset_manager = OffsetMetadataManager(
             config, clock, queue, self.offsets, host, manager, rebalances, answers
@@ -69,15 +109,17 @@ class GroupCoordinator:
         self.txn_offset_commit = TxnOffsetCommit(
             clock, queue, self.offsets, offset_manager, manager, transactions, answers
         )
-        members = Members(config, manager, rebalances)
+        classic_members = Members(config, manager, rebalances)
         describe = DescribeGroups(manager)
-        delete = DeleteGroups(config, clock, self.timers, queue, manager, offset_manager, rebalances, answers)
+        delete = DeleteGroups(
+            config, clock, self.timers, queue, manager, offset_manager, rebalances, members, answers
+        )
         join = JoinGroup(config, queue, manager, self.offsets, rebalances, new_id, answers.answer)
         self.served: Mapping[ApiKey, Serve] = {
             ApiKey.JOIN_GROUP: join.join,
-            ApiKey.SYNC_GROUP: members.sync,
-            ApiKey.HEARTBEAT: members.heartbeat,
-            ApiKey.LEAVE_GROUP: members.leave,
+            ApiKey.SYNC_GROUP: classic_members.sync,
+            ApiKey.HEARTBEAT: classic_members.heartbeat,
+            ApiKey.LEAVE_GROUP: classic_members.leave,
             ApiKey.OFFSET_COMMIT: offset_manager.commit,
             ApiKey.TXN_OFFSET_COMMIT: self.txn_offset_commit.commit,
             ApiKey.OFFSET_FETCH: offset_manager.fetch,
@@ -85,12 +127,17 @@ class GroupCoordinator:
             ApiKey.DESCRIBE_GROUPS: describe.describe,
             ApiKey.LIST_GROUPS: describe.list,
             ApiKey.DELETE_GROUPS: delete.delete,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: heartbeat.heartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: describe_consumer_groups.describe,
         }
         # The rest of what a Shard has.
         self.unload = manager.unload
         self.abandon = rebalances.abandon
         self.withdraw = rebalances.withdraw
         self.waiters = rebalances.waiters
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        return self.manager.find_consumer(group_id)
 
     def topic_loaded(self) -> None:
         """Delete the offsets of topics that were deleted while no coordinator ran."""
@@ -101,6 +148,14 @@ class GroupCoordinator:
         for group_id, keys in list(self.offsets.keys_of_topics(names)):
             self._offset_manager.expire(group_id, keys)
 
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Let the groups that subscribe to created, deleted or enlarged topics look at them again."""
+        changed = set(names)
+        self._patterns.topics_created()
+        for group in self.manager.groups.values():
+            if isinstance(group, ConsumerGroup) and any(map(group.is_subscribed_to, changed)):
+                group.must_check_metadata = True
+
     def tick(self) -> None:
         """Run the timers that have expired."""
         self.timers.run(self._clock.monotonic_ms(), "group", self.refuse_waiters)
@@ -110,5 +165,7 @@ class GroupCoordinator:
         group = self.manager.find(group_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+        elif isinstance(group, ConsumerGroup):
+            group.is_assigning = False
         elif group is not None:
             self.rebalances.end_waits(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)

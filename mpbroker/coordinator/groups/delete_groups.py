@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.config.broker import MINUTE_MS, BrokerConfig
-from mpbroker.coordinator.groups.group import Group, GroupState
-from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
+from mpbroker.coordinator.groups.consumer.changes import Changes
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
+from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
-from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import Entry, GroupKey
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
@@ -30,6 +33,7 @@ class DeleteGroups:
     _manager: GroupMetadataManager
     _offset_manager: OffsetMetadataManager
     _rebalances: Rebalances
+    _consumer_members: ConsumerGroupMembers
     _answers: Answers
 
     def __post_init__(self) -> None:
@@ -49,11 +53,11 @@ class DeleteGroups:
             if not missing:
                 self._answers.answer(context.waiter, DeleteGroupsResponse(results=results))
 
-        doomed: list[tuple[Group, DeleteGroupsResponse.DeletableGroupResult]] = []
+        doomed: list[tuple[AnyGroup, DeleteGroupsResponse.DeletableGroupResult]] = []
         for result in results:
             try:
                 group = self._manager.existing(result.group_id)
-                if group.state is not GroupState.EMPTY:
+                if not group.is_empty:
                     raise ApiError(ErrorCode.NON_EMPTY_GROUP)
                 doomed.append((group, result))
             except ApiError as error:
@@ -63,8 +67,33 @@ class DeleteGroups:
             self._bury(group, partial(written, result), context.waiter)
         return None if doomed else DeleteGroupsResponse(results=results)
 
-    def _bury(self, group: Group, then: Then, waiter: Waiter | None = None) -> None:
-        """Delete the group with its offsets. It is Dead, and refuses joins, until the deletion is durable."""
+    def _bury(self, group: AnyGroup, then: Then, waiter: Waiter | None = None) -> None:
+        """Delete the group with its offsets."""
+        if isinstance(group, ConsumerGroup):
+            self._bury_consumer_group(group, then, waiter)
+        else:
+            self._bury_classic_group(group, then, waiter)
+
+    def _bury_consumer_group(self, group: ConsumerGroup, then: Then, waiter: Waiter | None) -> None:
+        """Delete the group at once. It is there again if its deletion is refused."""
+        keys = self._offsets.keys_of(group.group_id)
+
+        def written(error: ErrorCode) -> None:
+            self._offsets.end(keys)
+            for key in () if error else keys:
+                self._offsets.apply(key, None)
+            then(error)
+
+        changes = Changes(group)
+        self._consumer_members.delete(changes)
+        self._manager.remove(group)
+        changes.or_else(partial(self._manager.add, group))
+        self._offsets.begin(keys)
+        entries: list[Entry] = [*((key, None) for key in keys), *changes.entries]
+        self._queue.append(group.group_id, entries, written, waiter, undo=changes.undo)
+
+    def _bury_classic_group(self, group: Group, then: Then, waiter: Waiter | None) -> None:
+        """Delete the group. It is Dead, and refuses joins, until the deletion is durable."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self._rebalances.end_group(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         group.expect_no_joins()
@@ -99,12 +128,13 @@ class DeleteGroups:
             if len(keys) < len(self._offsets.keys_of(group.group_id)):
                 if keys:
                     self._offset_manager.expire(group.group_id, keys)
-            elif group.state is GroupState.EMPTY and not self._is_awaited(group):
+            elif group.is_empty and not self._is_awaited(group):
                 log.info("group %.255s: empty and without offsets, it is deleted", group.group_id)
                 self._bury(group, lambda _error: None)
             elif keys:
                 self._offset_manager.expire(group.group_id, keys)
 
-    def _is_awaited(self, group: Group) -> bool:
+    def _is_awaited(self, group: AnyGroup) -> bool:
         """Return whether a client is about to join the group, or a transaction has offsets of the group."""
-        return bool(group.pending_joins) or self._offsets.is_in_transaction(group.group_id)
+        joins = isinstance(group, Group) and bool(group.pending_joins)
+        return joins or self._offsets.is_in_transaction(group.group_id)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from mpbroker.coordinator.groups.group import GroupState
-from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.classic.group import GroupState
+from mpbroker.coordinator.groups.consumer.group import CONSUMER_PROTOCOL, ConsumerGroup
+from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
@@ -15,7 +16,9 @@ from mpbroker.protocol.messages import (
     ListGroupsResponse,
 )
 
+# The types of groups.
 CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
 FIRST_DESCRIBE_VERSION_WITH_ERRORS: Final = 6
 # The most that one response has of members' metadata and assignments, which can be large.
 DESCRIBED_BYTES: Final = 1 << 20
@@ -47,11 +50,12 @@ class DescribeGroups:
             described.error_code, described.error_message = error.code, error.code.message
             return described
         group = self._manager.find(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or isinstance(group, ConsumerGroup) or group.state is GroupState.DEAD:
             described.group_state = GroupState.DEAD.value
             if version >= FIRST_DESCRIBE_VERSION_WITH_ERRORS:
+                what = "is not a classic group" if isinstance(group, ConsumerGroup) else "not found"
                 described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                described.error_message = f"Group {group_id[:NAME_SHOWN_MAX]} not found."
+                described.error_message = f"Group {group_id[:NAME_SHOWN_MAX]} {what}."
             return described
         is_stable = group.state is GroupState.STABLE
         described.group_state = group.state.value
@@ -74,11 +78,20 @@ class DescribeGroups:
         self._manager.partitions.check_none_is_loading()
         states = {state.strip().lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        groups = self._manager.groups.values() if not types or CLASSIC in types else ()
+        listed = map(_listed, self._manager.groups.values())
         return ListGroupsResponse(
             groups=[
-                ListGroupsResponse.ListedGroup(g.group_id, g.protocol_type or "", g.state.value, CLASSIC)
-                for g in groups
-                if g.state is not GroupState.DEAD and (not states or g.state.value.lower() in states)
+                one
+                for one in listed
+                if one.group_state != GroupState.DEAD.value
+                and (not types or one.group_type in types)
+                and (not states or one.group_state.lower() in states)
             ]
         )
+
+
+def _listed(group: AnyGroup) -> ListGroupsResponse.ListedGroup:
+    state = group.state.value
+    if isinstance(group, ConsumerGroup):
+        return ListGroupsResponse.ListedGroup(group.group_id, CONSUMER_PROTOCOL, state, CONSUMER)
+    return ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type or "", state, CLASSIC)

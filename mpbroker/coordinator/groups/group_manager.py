@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import Group, GroupState, MemberMemory
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.records import ConsumerKey
+from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
-from mpbroker.coordinator.groups.rebalances import Rebalances
-from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetValue, decode
+from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.ipc.table import Partition
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import COMMIT, marker_of
+
+AnyGroup: TypeAlias = Group | ConsumerGroup
+KindAndKey: TypeAlias = tuple[type, ConsumerKey]
+"""Keys of different kinds may be equal."""
+
+log: Final = logging.getLogger("mpbroker.coordinator.groups")
+
+
+class ConsumerSessions(Protocol):
+    def begin_all(self, group: ConsumerGroup) -> None:
+        """Start the sessions of the members of a group that was read from the log."""
+
+    def drop(self, group: ConsumerGroup) -> None:
+        """Cancel the timers of a group that is dropped, and end the charge of its memory."""
 
 
 @dataclass(eq=False)
@@ -26,51 +46,65 @@ class GroupMetadataManager:
     partitions: TopicPartitions
     _offsets: Offsets
     _rebalances: Rebalances
-    groups: dict[str, Group] = field(default_factory=dict, init=False)
+    _sessions: ConsumerSessions
+    groups: dict[str, AnyGroup] = field(default_factory=dict, init=False)
     memory: MemberMemory = field(default_factory=MemberMemory, init=False)
 
-    def find(self, group_id: str) -> Group | None:
+    def find(self, group_id: str) -> AnyGroup | None:
         return self.groups.get(group_id)
+
+    def find_consumer(self, group_id: str) -> ConsumerGroup | None:
+        """Return a group of the consumer protocol, None if there is none with this id."""
+        found = self.groups.get(group_id)
+        return found if isinstance(found, ConsumerGroup) else None
 
     def new_group(self, group_id: str) -> Group:
         """Return a new, empty group. The caller passes it to `add`."""
         return Group(group_id, state_ms=self._clock.wall_ms(), memory=self.memory)
 
-    def add(self, group: Group) -> None:
+    def add(self, group: AnyGroup) -> None:
         """Add a group. Do nothing if a group has this id already."""
         self.groups.setdefault(group.group_id, group)
 
-    def remove(self, group: Group) -> None:
+    def remove(self, group: AnyGroup) -> None:
         """Remove a group, unless another group has taken its id."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
     def live(self, group_id: str) -> Group:
-        """Return a group for a member's request. Raises ApiError if it is missing, dead or not loaded."""
+        """Return a classic group for a member's request.
+
+        Raises ApiError if it is missing, dead, not loaded or of the consumer protocol.
+        """
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._find_loaded(group_id)
-        if group is None:
+        if not isinstance(group, Group):
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         if group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return group
 
-    def existing(self, group_id: str) -> Group:
+    def existing(self, group_id: str) -> AnyGroup:
         """Return a group; its id may be empty. Raises ApiError if it is missing, dead or not loaded."""
         group = self._find_loaded(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
 
-    def _find_loaded(self, group_id: str) -> Group | None:
+    def _find_loaded(self, group_id: str) -> AnyGroup | None:
         """Return a group, None if it does not exist. Raises ApiError until its partition is loaded."""
         self.partitions.check_loaded(group_id)
         return self.groups.get(group_id)
 
     # --- loading and unloading
 
-    def load(self, partition: int, values: dict[str, GroupValue | None]) -> None:
+    def load(
+        self,
+        partition: int,
+        values: Mapping[str, GroupValue | None],
+        consumer_values: Mapping[KindAndKey, Any],
+    ) -> None:
         """Add a partition's groups from their last records. The partition's offsets must be applied first."""
         # Groups of other partitions are known, or not read yet; there may be many.
         new = (name for name in self._offsets.groups() if name not in self.groups)
@@ -83,9 +117,25 @@ class GroupMetadataManager:
                     self._rebalances.keep_alive(group, member)
                 if len(group.members) > self._config.group_max_size:
                     self._rebalances.prepare(group, "more members than group.max.size allows")
+        names -= self._load_consumer_groups(consumer_values)
         for name in names:
             self.groups[name] = Group(name, memory=self.memory)
         self.partitions.set(partition, LoadState.LOADED)
+
+    def _load_consumer_groups(self, values: Mapping[KindAndKey, Any]) -> set[str]:
+        """Add groups of the consumer protocol from the last values of their keys. Return their ids."""
+        loaded: dict[str, ConsumerGroup] = {}
+        for (_, key), value in values.items():
+            if value is not None:
+                if key.group not in loaded:
+                    loaded[key.group] = ConsumerGroup(key.group, self.memory)
+                loaded[key.group].replay(key, value)
+        for name, group in loaded.items():
+            if name in self.groups:
+                log.error("group %.255s: the log has it by both protocols; its consumer protocol wins", name)
+            self.groups[name] = group
+            self._sessions.begin_all(group)
+        return set(loaded)
 
     def fail(self, partition: int) -> None:
         """Mark the partition offline, and drop the offsets that were read from it."""
@@ -98,7 +148,10 @@ class GroupMetadataManager:
     def unload(self) -> None:
         """Drop all groups and offsets. Answer all waiting requests with NOT_COORDINATOR."""
         for group in self.groups.values():
-            self._rebalances.end_group(group, ErrorCode.NOT_COORDINATOR)
+            if isinstance(group, ConsumerGroup):
+                self._sessions.drop(group)
+            else:
+                self._rebalances.end_group(group, ErrorCode.NOT_COORDINATOR)
         for name in self._offsets.groups():
             self._offsets.drop_group(name)
         self._offsets.drop_transactions()
@@ -119,9 +172,10 @@ class GroupContents:
         self._manager = manager
         self._offsets = offsets
         self._groups: dict[str, GroupValue | None] = {}
+        self._consumer_values: dict[KindAndKey, Any] = {}
 
     def begin(self) -> None:
-        self._groups = {}
+        self._groups, self._consumer_values = {}, {}
 
     def read(self, partition: int, batch: Batch) -> None:
         transaction = TransactionKey(partition, batch.header.producer_id)
@@ -141,12 +195,14 @@ class GroupContents:
                     self._offsets.pend(transaction, key, value)
                 else:
                     self._offsets.apply(key, value)
-            else:
+            elif isinstance(key, GroupKey):
                 assert value is None or isinstance(value, GroupValue)
                 self._groups[key.group] = value
+            else:
+                self._consumer_values[type(key), key] = value
 
     def end(self, end: Partition) -> None:
-        self._manager.load(end.partition, self._groups)
+        self._manager.load(end.partition, self._groups, self._consumer_values)
 
     def fail(self, partition: int) -> None:
         self._manager.fail(partition)

@@ -6,15 +6,18 @@ version 10 or later have topic ids, which this module translates.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.integers import LONG_MAX
-from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
-from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.classic.rebalances import Rebalances
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.offset_checks import check_commit, check_fetch
+from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
 from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
-from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import NO_EPOCH, NO_TIME, Entry, OffsetKey, OffsetValue
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
@@ -109,9 +112,13 @@ class OffsetMetadataManager:
         self._write(group.group_id, entries, written, context.waiter)
         return None
 
-    def _group_for(self, request: messages.OffsetCommitRequest, version: int) -> Group:
+    def _group_for(self, request: messages.OffsetCommitRequest, version: int) -> AnyGroup:
         """Return the group; make a missing group if the client names no generation. Raises ApiError."""
         group = self._manager.find(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            member_id, epoch = request.member_id, request.generation_id_or_member_epoch
+            check_commit(group, member_id, epoch, self.partitions_of(request), version)
+            return group
         if group is not None:
             self._check_commit(group, request)
             return group
@@ -119,6 +126,17 @@ class OffsetMetadataManager:
             return self._manager.new_group(request.group_id)
         knows_it = version >= FIRST_COMMIT_VERSION_WITH_GROUP_ERROR
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if knows_it else ErrorCode.ILLEGAL_GENERATION)
+
+    def partitions_of(
+        self, request: messages.OffsetCommitRequest | messages.TxnOffsetCommitRequest
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield topic id and number of each partition that the request names, of topics that exist."""
+        for topic in request.topics:
+            topic_id = getattr(topic, "topic_id", messages.ZERO_UUID)
+            _, topic_id, unknown = self._resolve(topic.name, topic_id)
+            if not unknown:
+                for asked in topic.partitions:
+                    yield topic_id, asked.partition_index
 
     def _check_commit(self, group: Group, request: messages.OffsetCommitRequest) -> None:
         """Raise ApiError if the client may not commit now; otherwise extend the member's session."""
@@ -191,6 +209,8 @@ class OffsetMetadataManager:
         found = FetchedGroup(asked.group_id)
         try:
             self._manager.partitions.check_loaded(asked.group_id)
+            if (group := self._manager.find_consumer(asked.group_id)) is not None:
+                check_fetch(group, asked.member_id, asked.member_epoch)
         except ApiError as error:
             found.error_code = error.code
             return found
@@ -237,7 +257,8 @@ class OffsetMetadataManager:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+        is_consumers = isinstance(group, ConsumerGroup) or group.protocol_type == CONSUMER_PROTOCOL
+        if not group.is_empty and not is_consumers:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         response = messages.OffsetDeleteResponse()
         known = set(self.offsets.keys_of(group.group_id))

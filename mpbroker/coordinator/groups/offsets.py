@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 
 NO_OFFSET: Final = -1
@@ -234,27 +235,28 @@ class Offsets:
             if keys:
                 yield group_id, keys
 
-    def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
+    def expired(self, group: Group | ConsumerGroup, now_ms: int, retention_ms: int) -> list[OffsetKey]:
         """Return the keys of the group's expired offsets, except offsets of topics that members subscribe to.
 
         The retention begins at the commit or, if all members have left the group, when the group became
         empty. An offset with its own expiry (OffsetCommit v2-4) expires at that time instead.
         """
-        is_idle = group.protocol_type is not None and group.state is GroupState.EMPTY
-        is_simple = group.protocol_type is None
-        is_watched = (
-            group.protocol_type == CONSUMER_PROTOCOL
-            and group.subscribed is not None
-            and group.state is GroupState.STABLE
-        )
-        if not (is_idle or is_simple or is_watched):
-            return []
+        idle_ms = None
+        if isinstance(group, Group):
+            is_idle = group.protocol_type is not None and group.state is GroupState.EMPTY
+            is_simple = group.protocol_type is None
+            is_watched = (
+                group.protocol_type == CONSUMER_PROTOCOL
+                and group.subscribed is not None
+                and group.state is GroupState.STABLE
+            )
+            if not (is_idle or is_simple or is_watched):
+                return []
+            idle_ms = group.state_ms if is_idle else None
         under_way = self._under_way.get(group.group_id, Counter())
         found = []
         for (topic, partition), value in self.of(group.group_id).items():
-            since_ms = value.commit_ms
-            if is_idle and group.state_ms is not None:
-                since_ms = group.state_ms
+            since_ms = value.commit_ms if idle_ms is None else idle_ms
             is_old = now_ms - since_ms >= retention_ms
             if value.expire_ms != NO_TIME:
                 is_old = now_ms >= value.expire_ms

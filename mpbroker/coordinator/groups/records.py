@@ -2,12 +2,13 @@
 
 A key begins with its type, a value with its version; a null value is a tombstone.
 
-    key 0, 1   OffsetCommitKey    group, topic, partition
-    key 2      GroupMetadataKey   group
+    key 0, 1       OffsetCommitKey    group, topic, partition
+    key 2          GroupMetadataKey   group of the classic protocol
+    key 3-8, 16    groups of the consumer protocol: `consumer/records.py`
 
-Values are written in the versions of Kafka 4.3. Groups have version 3. Offsets have version 4, with the topic
-id, or version 1 if the client set their expiry (OffsetCommit v2-4). Versions 0-4 are read. Records with other
-keys belong to kinds of groups that this broker does not have, and are skipped. (Kafka skips unknown records.)
+Values are written in the versions of Kafka 4.3. Classic groups have version 3. Offsets have version 4, with
+the topic id, or version 1 if the client set their expiry (OffsetCommit v2-4). Versions 0-4 are read. Records
+with other keys belong to kinds of groups that this broker does not have, and are skipped. (So does Kafka.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import astuple
 
+from mpbroker.coordinator.groups.consumer import records as consumer
 from mpbroker.coordinator.runtime.log_records import decode_record, encode_key, encode_value
 from mpbroker.protocol.messages import (
     ZERO_UUID,
@@ -31,7 +33,13 @@ GROUP_KEY: Final = 2
 OFFSET_VERSION: Final = 4
 EXPIRING_OFFSET_VERSION: Final = 1
 GROUP_VERSION: Final = 3
-_KINDS: Final = {0: OFFSET_KEY, OFFSET_KEY: OFFSET_KEY, GROUP_KEY: GROUP_KEY}
+_KINDS: Final = {
+    0: OFFSET_KEY,
+    OFFSET_KEY: OFFSET_KEY,
+    GROUP_KEY: GROUP_KEY,
+    **{number: number for number in consumer.KIND_OF_NUMBER},
+}
+_KIND_OF_MESSAGE: Final = {kind.key_message: kind for kind in consumer.KINDS}
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 
@@ -82,8 +90,8 @@ class GroupValue(NamedTuple):
     members: tuple[MemberValue, ...]
 
 
-Key: TypeAlias = OffsetKey | GroupKey
-Value: TypeAlias = OffsetValue | GroupValue
+Key: TypeAlias = OffsetKey | GroupKey | consumer.ConsumerKey
+Value: TypeAlias = OffsetValue | GroupValue | consumer.ConsumerValue
 Entry: TypeAlias = tuple[Key, Value | None]
 """A record before it is encoded, None for the value of a tombstone."""
 
@@ -93,13 +101,16 @@ def encode(entry: Entry) -> tuple[bytes, bytes | None]:
     key, value = entry
     if isinstance(key, OffsetKey):
         name = encode_key(OFFSET_KEY, OffsetCommitKey(*key))
-    else:
+    elif isinstance(key, GroupKey):
         name = encode_key(GROUP_KEY, GroupMetadataKey(*key))
+    else:
+        return consumer.encode(key, value)
     if value is None:
         return name, None
     if isinstance(value, OffsetValue):
         version = OFFSET_VERSION if value.expire_ms == NO_TIME else EXPIRING_OFFSET_VERSION
         return name, encode_value(OFFSET_KEY, version, OffsetCommitValue(*value))
+    assert isinstance(value, GroupValue)
     members = [GroupMetadataValue.MemberMetadata(*member) for member in value.members]
     return name, encode_value(GROUP_KEY, GROUP_VERSION, GroupMetadataValue(*value[:-1], members))
 
@@ -110,6 +121,9 @@ def decode(key: bytes | None, value: bytes | None) -> Entry | None:
     if found is None:
         return None
     name, fields = found
+    kind = _KIND_OF_MESSAGE.get(type(name))
+    if kind is not None:
+        return kind.key(*astuple(name)), None if fields is None else kind.from_message(fields)
     if isinstance(name, OffsetCommitKey):
         return OffsetKey(name.group, name.topic, name.partition), None if fields is None else _offset(fields)
     return GroupKey(name.group), None if fields is None else _group(fields)

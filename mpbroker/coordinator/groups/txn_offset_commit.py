@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState
-from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.classic.group import NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.offset_checks import check_commit_in_transaction
+from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
 from mpbroker.coordinator.groups.records import Entry, OffsetKey, OffsetValue
@@ -106,12 +108,17 @@ class TxnOffsetCommit:
         self._transactions.check_offsets(name, commit.producer, partition, commit.adds, append)
         return None
 
-    def _group_for(self, request: TxnOffsetCommitRequest) -> Group:
+    def _group_for(self, request: TxnOffsetCommitRequest) -> AnyGroup:
         """Return the request's group, a new one if it does not exist. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         self._manager.partitions.check_loaded(request.group_id)
         group = self._manager.find(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            member_id, instance_id = request.member_id, request.group_instance_id
+            partitions = self._offset_manager.partitions_of(request)
+            check_commit_in_transaction(group, member_id, instance_id, request.generation_id, partitions)
+            return group
         if group is not None:
             _check_member(group, request)
             return group
@@ -141,7 +148,7 @@ class TxnOffsetCommit:
             log.exception("group %.255s: a commit in a transaction failed", commit.request.group_id)
             self._answers.fail(commit.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def _check_again(self, commit: _Commit) -> Group:
+    def _check_again(self, commit: _Commit) -> AnyGroup:
         """Check the request again, because the group may have changed. Return the group. Raises ApiError."""
         group = self._group_for(commit.request)
         commit.check(self._offset_manager, self._clock.wall_ms())

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from mpbroker.protocol import messages
 from mpbroker.protocol.codec import data_key, prepare_data
+from mpbroker.protocol.features import FINALIZED
 from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record, read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 from mpbroker.records.builder import build_batch
@@ -65,14 +66,19 @@ RECORDS_PER_BATCH: Final = 1024
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
-FEATURE_LEVELS: Final[Mapping[str, int]] = {"metadata.version": 30, "transaction.version": 2}
-"""The feature levels of this program: 4.3-IV0 (MetadataVersion), and KIP-890 part 2."""
+FEATURE_LEVELS: Final[Mapping[str, int]] = {"metadata.version": 30, **FINALIZED}
+"""The feature levels of this program. That of the metadata is 4.3-IV0 (MetadataVersion)."""
 
 
-def feature_records() -> list[messages.FeatureLevelRecord]:
-    """Return the records of FEATURE_LEVELS, with which a new metadata log begins."""
+def feature_records(there: Mapping[str, int]) -> list[messages.FeatureLevelRecord]:
+    """Return the records of those FEATURE_LEVELS that a metadata log with the levels `there` lacks.
+
+    A new metadata log begins with all of them.
+    """
     return [
-        messages.FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURE_LEVELS.items()
+        messages.FeatureLevelRecord(name=name, feature_level=level)
+        for name, level in FEATURE_LEVELS.items()
+        if there.get(name, 0) < level
     ]
 
 

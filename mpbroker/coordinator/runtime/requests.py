@@ -37,12 +37,16 @@ Then: TypeAlias = Callable[[ErrorCode], None]
 
 
 class RequestContext(NamedTuple):
-    """A request's identity, version and client (Kafka: RequestContext)."""
+    """A request's identity, version and client (Kafka: RequestContext).
+
+    `client_host` begins with a slash, as in Kafka's records. `principal` is written `Type:name`.
+    """
 
     waiter: Waiter
     version: int
     client_id: str
     client_host: str
+    principal: str
 
 
 Serve: TypeAlias = Callable[[RequestContext, Any], Message | None]

@@ -45,7 +45,9 @@ class CoordinatorRuntime(Generic[ShardT]):
                 self._hold(waiter, request)
                 return
             serve = self._served[request.api_key]
-            context = RequestContext(waiter, request.version, request.client_id, request.client_host)
+            context = RequestContext(
+                waiter, request.version, request.client_id, request.client_host, request.principal
+            )
             response = serve(context, message)
             if response is not None:
                 self._answers.answer(waiter, response)

@@ -1,9 +1,11 @@
 """A queue of records to be appended to a coordinator's topic, in rounds of batches.
 
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
-order in which they were queued. A refused batch does not affect other batches. Records of a producer's
-transaction, and its marker, have batches of their own. (Kafka: CoordinatorRuntime, with one pending batch per
-partition.)
+order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
+own. A refused batch does not affect other batches, except for appends with an `undo`. These describe changes
+that were made in memory already, and each builds on the ones before it. If one is refused, all such appends
+that wait for the same partition are refused with it, and the changes are undone, the newest first. (Kafka:
+CoordinatorRuntime, with one pending batch per partition, and snapshots to which a failed write returns.)
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mpbroker.coordinator.runtime.requests import Then, Waiter
 from mpbroker.protocol.errors import ErrorCode
@@ -29,6 +31,7 @@ RECORD_OVERHEAD_BYTES: Final = 32
 BATCH_OVERHEAD_BYTES: Final = 61
 
 EntryT = TypeVar("EntryT")
+Undo: TypeAlias = Callable[[], None]
 
 log = logging.getLogger("mpbroker.coordinator")
 
@@ -87,6 +90,7 @@ class _Append:
     waiter: Waiter | None = None
     producer: Producer = NOBODY
     marker: PartitionBatch | None = None
+    undo: Undo | None = None
 
     @property
     def is_place(self) -> bool:
@@ -129,15 +133,17 @@ class WriteQueue(Generic[EntryT]):
         then: Then,
         waiter: Waiter | None = None,
         producer: Producer = NOBODY,
+        undo: Undo | None = None,
     ) -> None:
         """Queue entries for the partition of a name. `then` is called when they are durable or refused.
 
         `waiter`: the request that `then` answers. `producer`: the producer whose transaction has the records.
+        `undo`: undoes the changes that the entries describe; called before `then` if they are refused.
         """
         stamp = self._now_ms()
         records = [NewRecord(value, key, stamp) for key, value in map(self._encode, entries)]
         size = sum(len(r.key or b"") + len(r.value or b"") + RECORD_OVERHEAD_BYTES for r in records)
-        append = _Append(name, records, size, then, waiter, producer)
+        append = _Append(name, records, size, then, waiter, producer, undo=undo)
         self._waiting.setdefault(self._partition_for(name), deque()).append(append)
 
     def append_marker(self, partition: int, marker: Marker, then: Then) -> None:
@@ -168,7 +174,7 @@ class WriteQueue(Generic[EntryT]):
             if self._is_too_large(queue[0]):
                 if size:
                     break  # It is refused when those before it have ended.
-                self._refuse(queue.popleft())
+                self._refuse(partition, queue.popleft())
                 continue
             taken = self._take(queue, BATCH_BYTES - size)
             if all(append.is_place for append in taken):
@@ -177,6 +183,8 @@ class WriteQueue(Generic[EntryT]):
             size += BATCH_OVERHEAD_BYTES + sum(append.size for append in taken)
             self._round.append(taken)
             batches.append(self._batch(partition, taken))
+            if any(append.undo for append in taken):
+                break  # What builds on it waits for its outcome.
         return size
 
     def _take(self, queue: deque[_Append], most_bytes: int) -> list[_Append]:
@@ -202,14 +210,14 @@ class WriteQueue(Generic[EntryT]):
     def _is_too_large(self, append: _Append) -> bool:
         return BATCH_OVERHEAD_BYTES + append.size > self._most_bytes()
 
-    def _refuse(self, append: _Append) -> None:
+    def _refuse(self, partition: int, append: _Append) -> None:
         log.warning(
             "%s %s: %d bytes of records are more than message.max.bytes allows",
             self._noun,
             append.name,
             append.size,
         )
-        self._end([append], ErrorCode.MESSAGE_TOO_LARGE)
+        self._end(self._undone(partition, [append]), ErrorCode.MESSAGE_TOO_LARGE)
 
     def _batch(self, partition: int, taken: list[_Append]) -> PartitionBatch:
         records = [record for append in taken for record in append.records]
@@ -228,7 +236,25 @@ class WriteQueue(Generic[EntryT]):
         """End the round under way. `errors` has the outcome of each batch, NONE if it is durable."""
         done, self._round = self._round, []
         for taken, error in zip(done, errors, strict=True):
+            name = next(append.name for append in taken if not append.is_place)
+            if error and name is not None:
+                taken = self._undone(self._partition_for(name), taken)
             self._end(taken, error)
+        self._waiting = {partition: queue for partition, queue in self._waiting.items() if queue}
+
+    def _undone(self, partition: int, refused: list[_Append]) -> list[_Append]:
+        """Undo the changes of refused appends and of all that build on them. Return all of these."""
+        if not any(append.undo for append in refused):
+            return refused
+        waiting = self._waiting.get(partition, deque())
+        later = [append for append in waiting if append.undo]
+        others = [append for append in waiting if not append.undo]
+        waiting.clear()
+        waiting.extend(others)
+        for append in reversed([*refused, *later]):
+            if append.undo is not None:
+                append.undo()
+        return [*refused, *later]
 
     def fail_all(self, error: ErrorCode) -> None:
         """End all appends, waiting or under way, with an error: a log worker has died."""

@@ -103,9 +103,9 @@ class Forwarding:
         self, context: PendingRequest, version: int, body: bytes, then: Callable[[ForwardedResponse], None]
     ) -> None:
         """Send a request to the coordinator. `then` is called with its response."""
-        slot = context.slot
+        slot, session = context.slot, context.session
         call = ForwardedRequest(
-            slot.api_key, version, context.client_id, f"/{context.session.client_host}", body
+            slot.api_key, version, context.client_id, f"/{session.client_host}", session.principal, body
         )
 
         answered = context.later(partial(self._answered, context, then))

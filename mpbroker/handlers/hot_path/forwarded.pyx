@@ -4,7 +4,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.handlers.hot_path.wire cimport CLIENT_ID_AT, Cursor, take, take_u16, take_u32
 from mpbroker.ipc.meters cimport MetersRef, count_error
-from mpbroker.ipc.session cimport HOST_BYTES, SessionEntry
+from mpbroker.ipc.session cimport HOST_BYTES, PRINCIPAL_BYTES, SessionEntry
 from mpbroker.ipc.slots cimport CALL, SEND, CallSlot, ReplySlot, RequestSlot
 from mpbroker.records.wire cimport store_u16, store_u32
 from shm.arena cimport (
@@ -15,7 +15,7 @@ cdef extern from "<string.h>" nogil:
     size_t strnlen(const char *text, size_t most)
 
 cdef enum:
-    # A call has no more than that besides its host, client id and body.
+    # A call has no more than that besides its host, client id, principal and body.
     CALL_BYTES = 96
     # The size, the correlation id and the tagged fields before the body of a response have no more.
     HEADER_BYTES = 9
@@ -78,15 +78,16 @@ cdef inline bint is_ascii(const uint8_t *text, uint32_t length) noexcept nogil:
 
 
 cdef uint32_t write_call(
-    uint8_t *start, const RequestSlot *request, const uint8_t *frame, uint32_t id_length, const char *host
+    uint8_t *start, const RequestSlot *request, const uint8_t *frame, uint32_t id_length,
+    const SessionEntry *session
 ) noexcept nogil:
     """Write a ForwardedRequest as `ipc.calls.encode` does; return its size in bytes."""
     cdef uint8_t *p = start
     cdef uint8_t named[HOST_BYTES + 1]
-    cdef uint32_t host_length = <uint32_t>strnlen(host, HOST_BYTES)
+    cdef uint32_t host_length = <uint32_t>strnlen(session.peer_host, HOST_BYTES)
     named[0] = c"/"
-    memcpy(&named[1], host, host_length)
-    p[0] = FIXMAP | 6
+    memcpy(&named[1], session.peer_host, host_length)
+    p[0] = FIXMAP | 7
     p = put_text(p + 1, b"type", 4)
     p = put_text(p, b"forwarded_request", 17)
     p = put_text(p, b"api_key", 7)
@@ -97,6 +98,8 @@ cdef uint32_t write_call(
     p = put_text(p, frame + CLIENT_ID_AT + 2, id_length)
     p = put_text(p, b"client_host", 11)
     p = put_text(p, named, host_length + 1)
+    p = put_text(p, b"principal", 9)
+    p = put_text(p, session.principal, <uint32_t>strnlen(session.principal, PRINCIPAL_BYTES))
     p = put_text(p, b"body", 4)
     p = put_octets(p, frame + request.body, request.length - request.body)
     return <uint32_t>(p - start)
@@ -129,6 +132,7 @@ cdef bint forward_begin(
     if CLIENT_ID_AT + 2 + id_length > request.body or not is_ascii(frame + CLIENT_ID_AT + 2, id_length):
         return False
     room = CALL_BYTES + HOST_BYTES + id_length + request.length - request.body
+    room += <uint32_t>strnlen(session.principal, PRINCIPAL_BYTES)
     entry.block = arena_allocate(own, room)
     if entry.block == 0:
         return False
@@ -140,7 +144,7 @@ cdef bint forward_begin(
         CALL, forwarded.owner, entry.number, request.connection,
     )
     call.block, call.generation = entry.block, entry.generation
-    call.length = write_call(own.base + entry.block, request, frame, id_length, session.peer_host)
+    call.length = write_call(own.base + entry.block, request, frame, id_length, session)
     block_lend(own, entry.block, coordinator)
     forwarded.next_number += 1
     forwarded.count += 1

@@ -12,6 +12,7 @@ ClientMetricsInstance, ClientMetricsConfigs.)
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import struct
@@ -38,6 +39,8 @@ KEPT_MS: Final = 60_000
 DECOMPRESSED_BYTES_MAX: Final = 16 << 20
 DEFAULT_INTERVAL_MS: Final = int(CLIENT_METRICS_KEYS["interval.ms"].default)  # type: ignore[arg-type]
 NO_ID: Final = bytes(16)
+log = logging.getLogger("mpbroker.handlers")
+
 _LONG_AGO_MS: Final = -(1 << 62)
 _CODECS: Final = frozenset(Codec)
 
@@ -211,7 +214,13 @@ class ClientMetricsManager:
     def _refresh(self) -> None:
         if self._version != self._metadata.subscriptions_version:
             self._version = self._metadata.subscriptions_version
-            self._subscriptions = [_Subscription.of(one) for one in self._metadata.subscriptions.values()]
+            self._subscriptions = []
+            for name, configs in self._metadata.subscriptions.items():
+                try:
+                    self._subscriptions.append(_Subscription.of(configs))
+                except ValueError as error:
+                    # Taken over from Kafka, whose regular expressions are Java's.
+                    log.warning("the subscription %s to client metrics has no effect: %s", name, error)
 
     def _made(self, instance_id: bytes, client: Client, now_ms: int) -> Instance:
         values = client.matched(instance_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpbroker.config.resource_config import GROUP_KEYS
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
 
@@ -48,6 +49,32 @@ def test_settings_are_got_set_and_unset(cli: OwnCli) -> None:
     assert wrong.err == "mpbroker: topic t has no setting retention.mss; did you mean retention.ms?\n"
     everything = {entry["name"] for entry in cli("config", "get", *of, "--all", "--json").json}
     assert {"retention.ms", "segment.bytes", "cleanup.policy"} < everything
+
+
+@pytest.mark.mpbroker({"group.consumer.max.session.timeout.ms": "90000"})
+def test_settings_of_a_group(cli: OwnCli) -> None:
+    session, of = "consumer.session.timeout.ms", ("--group", "g")
+    has_none = "group g has no settings of its own; --all shows those that it has got\n"
+    assert cli("config", "get", *of).out == has_none
+    assert cli("config", "set", *of, f"{session}=90000").out == f"group g: {session} set to 90000\n"
+    assert cli("config", "get", *of).table[1:] == [[session, "90000", "DYNAMIC_GROUP_CONFIG"]]
+    assert len(cli("config", "get", *of, "--all", "--json").json) == len(GROUP_KEYS)
+    assert cli("config", "unset", *of, session).out == f"group g: {session} unset\n"
+    assert cli("config", "get", *of, session).out == "45000\n"
+
+
+def test_settings_of_client_metrics(cli: OwnCli) -> None:
+    of = ("--client-metrics", "s")
+    has_none = "client metrics s has no settings of its own; --all shows those that it has got\n"
+    assert cli("config", "get", *of).out == has_none
+    cli("config", "set", *of, "metrics=*", "match=client_id=a.*,client_software_name=java")
+    assert cli("config", "get", *of).table[1:] == [
+        ["match", "client_id=a.*,client_software_name=java", "DYNAMIC_CLIENT_METRICS_CONFIG"],
+        ["metrics", "*", "DYNAMIC_CLIENT_METRICS_CONFIG"],
+    ]
+    assert cli("config", "get", *of, "interval.ms").out == "300000\n"
+    assert cli("config", "unset", *of, "match", "metrics").out.endswith("client metrics s: metrics unset\n")
+    assert cli("config", "get", *of).out == has_none
 
 
 def test_settings_of_one_broker_and_of_all(cli: OwnCli) -> None:
@@ -112,6 +139,18 @@ def test_secrets_are_hidden(cli: OwnCli) -> None:
         (["set", "--topic", "t", "retenton.ms=1"], 2, "(INVALID_CONFIG); did you mean retention.ms?"),
         (["set", "--topic", "t", "retention.ms"], 2, "retention.ms: this is not KEY=VALUE"),
         (["set", "--topic", "t", "a=1", "a=2"], 2, "a is set twice"),
+        (["get", "--group", "g", "--loggers"], 2, "these exclude each other"),
+        (["get", "--group", "g", "--topic", "t"], 2, "these exclude each other"),
+        (
+            ["set", "--group", "g", "consumer.session.timout.ms=1"],
+            2,
+            "did you mean consumer.session.timeout.ms?",
+        ),
+        (["set", "--group", "g", "consumer.session.timeout.ms=1"], 2, "(INVALID_CONFIG)"),
+        (["set", "--group", "", "consumer.session.timeout.ms=1"], 2, "(INVALID_REQUEST)"),
+        (["set", "--client-metrics", "s", "interval.ms=99"], 2, "(INVALID_REQUEST)"),
+        (["set", "--client-metrics", "s", "match=a"], 2, "(INVALID_CONFIG)"),
+        (["get", "--client-metrics", "s", "--group", "g"], 2, "these exclude each other"),
         (["set", "listeners=x"], 2, "(INVALID_REQUEST)"),
     ],
 )

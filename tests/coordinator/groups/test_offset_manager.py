@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.coordinator.groups.group import Group
+from mpbroker.coordinator.groups.classic.group import Group
 from mpbroker.coordinator.groups.records import OffsetKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (

@@ -27,7 +27,7 @@ class Sent:
         return True
 
     def receive(self, key: ApiKey, version: int, body: bytes) -> None:
-        self.given.append(self.sent_back.open(ForwardedRequest(key, version, "c", "/h", body)))
+        self.given.append(self.sent_back.open(ForwardedRequest(key, version, "c", "/h", "User:u", body)))
 
     def request(self, key: ApiKey, version: int, request: m.Message) -> None:
         self.receive(key, version, encode_bytes(encode_request(key, version, request)))

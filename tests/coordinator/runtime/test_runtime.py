@@ -198,6 +198,7 @@ def test_a_fault_at_the_end_of_a_wait_is_logged(
 def test_bytes_that_are_no_request_make_no_topic() -> None:
     rig = ServicesRig(has_topics=False)
     caller = Caller(0, 0, 1, ApiKey.JOIN_GROUP, 9)
-    rig.services.receive(caller, ForwardedRequest(ApiKey.JOIN_GROUP, 9, "client", "/127.0.0.1", b"\xff"))
+    request = ForwardedRequest(ApiKey.JOIN_GROUP, 9, "client", "/127.0.0.1", "User:u", b"\xff")
+    rig.services.receive(caller, request)
     assert isinstance(rig.answers[1], MalformedRequest)
     assert rig.asked == []

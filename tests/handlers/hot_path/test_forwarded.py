@@ -14,13 +14,22 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import Reader
+from mpbroker.ipc.session import PRINCIPAL_BYTES_MAX
 from mpbroker.ipc.slots import SlotKind, pack_call
 from mpbroker.ipc.topology import COORDINATOR, processor
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import HeartbeatRequest, Message, OffsetCommitRequest, OffsetCommitResponse
-from tests.support.handler_rig import HANDLER, ROOM_FOR_ANSWER, Rig, fence, request_frame, topic_image
+from tests.support.handler_rig import (
+    HANDLER,
+    ROOM_FOR_ANSWER,
+    Rig,
+    channel_of,
+    fence,
+    request_frame,
+    topic_image,
+)
 
 VERSION = 7
 # Requests that the turn remembers at once (hot_path/forwarded.pxd).
@@ -78,14 +87,20 @@ def sent(rig: Rig, body: Message, **how: Any) -> tuple[Any, ForwardedRequest]:
     return call, message
 
 
-@pytest.mark.parametrize("client", ["", "test", "c" * 31, "c" * 32, "c" * 255, "c" * 256, "c" * 2000])
+@pytest.mark.parametrize(
+    "client", ["", "test", "c" * 31, "c" * 32, "c" * 255, "c" * 256, "c" * 500, "c" * 2000]
+)
 @pytest.mark.parametrize("metadata", ["", "m" * 250, "m" * 900])
+@pytest.mark.parametrize("principal", ["User:é", "User:" + "n" * (PRINCIPAL_BYTES_MAX - 5)])
 def test_the_coordinator_sees_the_bytes_that_python_would_send(
-    ready: Rig, client: str, metadata: str
+    ready: Rig, client: str, metadata: str, principal: str
 ) -> None:
+    ready.processor.open_session(7)
+    ready.processor.sessions.set(channel_of(7), 7, principal=principal)
     call, by_turn = sent(ready, commit(metadata=metadata), client=client)
-    assert ready.handler.turn.forwarded_count == 1
+    assert (ready.handler.turn.forwarded_count, by_turn.principal) == (1, principal)
     arena = ready.memory.arena(HANDLER)
+    assert call.length <= arena.capacity(call.block)
     assert bytes(arena.view(call.block, call.length)) == calls.encode(by_turn)
     ready.handler.turn.leaves_all = True
     again, by_python = sent(ready, commit(metadata=metadata), client=client)

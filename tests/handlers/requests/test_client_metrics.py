@@ -94,6 +94,17 @@ def test_a_subscription_is_for_the_clients_that_match_it_all(match: str, matches
     assert party.get()[2].metrics == (["a"] if matches else [])
 
 
+def test_a_subscription_of_kafka_that_cannot_be_read_is_for_nobody(
+    party: Party, caplog: pytest.LogCaptureFixture
+) -> None:
+    party.subscribe("java", metrics="b", match="client_id=\\p{Alpha}+")
+    assert party.get()[2].metrics == ["org.apache.kafka."]
+    assert caplog.messages == [
+        "the subscription java to client metrics has no effect: "
+        "Illegal client matching pattern: client_id=\\p{Alpha}+"
+    ]
+
+
 def test_a_client_without_an_id_gets_one(party: Party) -> None:
     ids = {party.get(NO_ID)[1] for _ in range(50)}
     assert len(ids) == 50

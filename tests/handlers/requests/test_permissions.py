@@ -17,6 +17,7 @@ from mpbroker.config.listeners import Listener
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests.permissions import ADMINISTRATION, RULES, Rule
 from mpbroker.ipc.acls import AclImage
+from mpbroker.ipc.calls import SettingsRead
 from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import messages as m
@@ -24,6 +25,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import REQUESTS, Message
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.security.acls import Operation, PatternType, Permission, ResourceType
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
@@ -129,6 +131,31 @@ def test_who_may_everything_is_served(guarded: Rig, key: int) -> None:
     guarded.publish(ORDERS, acls=EVERYTHING)
     _, answer = sent(guarded, key)
     assert answer is None or not set(errors_in(answer)) & DENIALS
+
+
+@pytest.mark.parametrize("operation", [Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS])
+def test_settings_of_a_group_have_permissions_of_the_group(guarded: Rig, operation: Operation) -> None:
+    allow = (ResourceType.GROUP, "g", PatternType.LITERAL, "User:*", "*", operation, Permission.ALLOW)
+    guarded.publish(ORDERS, acls=[AclImage(*allow)])
+    kind = ConfigResourceType.GROUP
+    may_alter = operation == Operation.ALTER_CONFIGS
+    for name, is_own in (("g", True), ("h", False)):
+        described = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, None)
+        call, _ = guarded.asked(ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest([described]))
+        guarded.reply(call, SettingsRead([(kind, name, {})]))
+        (result,) = guarded.answer(ApiKey.DESCRIBE_CONFIGS, 4).results
+        assert result.error_code == (0 if is_own else ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for key, request in (
+            (ApiKey.INCREMENTAL_ALTER_CONFIGS, m.IncrementalAlterConfigsRequest),
+            (ApiKey.ALTER_CONFIGS, m.AlterConfigsRequest),
+        ):
+            body: Any = request([request.AlterConfigsResource(kind, name)])
+            guarded.send(key, APIS[key].latest, body)
+            is_asked = bool(guarded.coordinator.take())
+            assert is_asked == (is_own and may_alter)
+            if not is_asked:
+                errors = set(errors_in(guarded.answer(key, APIS[key].latest)))
+                assert errors == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
 
 
 LISTENERS = tuple(

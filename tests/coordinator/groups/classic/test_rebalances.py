@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from mpbroker.coordinator.groups.rebalances import WRITE_RETRY_MAX_MS, WRITE_RETRY_MS
+from mpbroker.coordinator.groups.classic.rebalances import WRITE_RETRY_MAX_MS, WRITE_RETRY_MS
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
 from tests.support.group_rig import REBALANCE_MS, SESSION_MS, GroupRig, error_of

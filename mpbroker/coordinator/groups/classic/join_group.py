@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import (
-    MEMBER_BYTES,
+from mpbroker.coordinator.groups.classic.group import (
     NO_MEMBER,
     Group,
     GroupState,
@@ -21,9 +20,15 @@ from mpbroker.coordinator.groups.group import (
     Protocols,
     size_of,
 )
+from mpbroker.coordinator.groups.classic.rebalances import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    Rebalances,
+    refused_join,
+)
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
 from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances, refused_join
 from mpbroker.coordinator.groups.records import Entry
 from mpbroker.coordinator.runtime.requests import RequestContext, Waiter, response_error
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
@@ -109,6 +114,8 @@ class JoinGroup:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             group = self._manager.new_group(request.group_id)
             self._manager.add(group)
+        if isinstance(group, ConsumerGroup):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return group
 
     def _refuse(self, join: Join, error: ErrorCode) -> None:

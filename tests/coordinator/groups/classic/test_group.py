@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.groups.group import SUBSCRIBED_MAX, SUBSCRIPTION_MAX, Group, Member, topics_in
+from mpbroker.coordinator.groups.classic.group import (
+    SUBSCRIBED_MAX,
+    SUBSCRIPTION_MAX,
+    Group,
+    Member,
+    topics_in,
+)
 from mpbroker.protocol.wire import MalformedMessage
 from tests.support.group_rig import subscription
 

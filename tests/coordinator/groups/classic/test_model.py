@@ -22,7 +22,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mpbroker.coordinator.groups.group import MEMBER_BYTES, GroupState
+from mpbroker.coordinator.groups.classic.group import GroupState
+from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
 from mpbroker.coordinator.groups.records import OffsetKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (

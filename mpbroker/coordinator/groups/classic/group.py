@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
+from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -35,26 +36,6 @@ NAME_SHOWN_MAX: Final = 255
 NO_MEMBER: Final = ""
 
 log = logging.getLogger("mpbroker.coordinator.groups")
-
-
-# An estimate of a member, or of a member id that was given out: objects, places in tables, a timer.
-MEMBER_BYTES: Final = 1024
-# An estimate of a name in a set.
-NAME_BYTES: Final = 100
-
-
-class MemberMemory:
-    """An estimate of the bytes that all groups together keep for their members.
-
-    Joins are refused above group.max.members.bytes. (Kafka has no such bound, so clients can fill its heap.)
-    """
-
-    def __init__(self) -> None:
-        self.used_bytes = 0
-
-    def charge(self, size: int) -> None:
-        """Add `size` bytes to the estimate; a negative size reduces it."""
-        self.used_bytes += size
 
 
 class GroupState(Enum):
@@ -364,6 +345,10 @@ class Group:
         return topic in self.subscribed
 
     # --- states
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
 
     def enter(self, state: GroupState, now_ms: int) -> None:
         """Change the group's state. `now_ms` is milliseconds since 1970."""

@@ -1,0 +1,1 @@
+"""Groups of the consumer protocol, whose partitions are assigned by the coordinator (KIP-848)."""

@@ -1,0 +1,38 @@
+"""The assignors by their names, as `group.consumer.assignors` and members name them.
+
+(Kafka: UniformAssignor, RangeAssignor.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from mpbroker.coordinator.groups.consumer.assignors.group_spec import (
+    Assignment,
+    Assignor,
+    GroupSpec,
+    Pace,
+    Sliced,
+    members_by_topics,
+    subscribers_by_topic,
+)
+from mpbroker.coordinator.groups.consumer.assignors.range_assignor import assign_ranges
+from mpbroker.coordinator.groups.consumer.assignors.uniform_heterogeneous import assign_heterogeneous
+from mpbroker.coordinator.groups.consumer.assignors.uniform_homogeneous import assign_homogeneous
+
+
+def assign_uniformly(spec: GroupSpec) -> Sliced[dict[str, Assignment]]:
+    """Give members about as many partitions each, and move few. Raises PartitionAssignorError."""
+    pace = Pace()
+    groups = yield from members_by_topics(list(spec.subscribers.values()), pace)
+    subscribers = yield from subscribers_by_topic(groups, spec.partitions, pace)
+    if len(groups) == 1:
+        return (yield from assign_homogeneous(spec, subscribers, pace))
+    return (yield from assign_heterogeneous(spec, subscribers, pace))
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType(
+    {"uniform": assign_uniformly, "range": assign_ranges}
+)

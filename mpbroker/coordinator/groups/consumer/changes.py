@@ -1,0 +1,69 @@
+"""The changes that one request, timer or computation makes in a consumer group, and their way to the log.
+
+A change is applied to the group when it is made, so that later requests of the same round see it. It is
+answered when it is durable. If its records are refused, it is undone. (Kafka: CoordinatorResult, and the
+snapshots of the coordinator's timeline.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.records import ConsumerKey
+from mpbroker.coordinator.groups.records import Entry, Key
+from mpbroker.coordinator.runtime.requests import Then, Waiter
+from mpbroker.coordinator.runtime.write_queue import Undo, WriteQueue
+
+
+@dataclass(eq=False)
+class Changes:
+    """Records of a group, applied to it as they are made, and how to undo them."""
+
+    group: ConsumerGroup
+    entries: list[Entry] = field(default_factory=list, init=False)
+    _undo: list[Undo] = field(default_factory=list, init=False)
+
+    def put(self, key: ConsumerKey, value: Any) -> None:
+        """Set the value of a key, or delete the key if `value` is None."""
+        before = self.group.replay(key, value)
+        if before is None and value is None:
+            return
+        self.entries.append((key, value))
+        self.or_else(partial(self.group.replay, key, before))
+
+    def delete(self, key: Key) -> None:
+        """Write a tombstone for a key that is not the group's. The caller undoes what that means."""
+        self.entries.append((key, None))
+
+    def or_else(self, undo: Callable[[], Any]) -> None:
+        """Call `undo` if the changes are undone, in the reverse order of these calls."""
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+
+@dataclass(eq=False)
+class Writer:
+    """Writes changes, and calls back when they are durable or have been undone."""
+
+    _queue: WriteQueue[Entry]
+
+    def write(self, changes: Changes, then: Then, waiter: Waiter | None = None) -> None:
+        """Write the changes. Without a record, `then` is called after all earlier changes of the group.
+
+        `then` gets the outcome. `waiter`: the request that it answers.
+        """
+        group = changes.group
+
+        def written(error: Any) -> None:
+            group.unwritten -= 1
+            then(error)
+
+        group.unwritten += 1
+        self._queue.append(group.group_id, changes.entries, written, waiter, undo=changes.undo)

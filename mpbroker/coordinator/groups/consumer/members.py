@@ -1,0 +1,207 @@
+"""The members of consumer groups: their sessions, and how they leave, are fenced and replaced.
+
+(Kafka: GroupMetadataManager.consumerGroupLeave, consumerGroupFenceMembers, replaceMember, and the timers.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from mpbroker.config.resource_config import GroupSettings
+from mpbroker.coordinator.groups.classic.group import shown
+from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
+from mpbroker.coordinator.groups.consumer.group import (
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroup,
+    Member,
+)
+from mpbroker.coordinator.groups.consumer.records import (
+    NO_PARTITIONS,
+    CurrentAssignment,
+    CurrentKey,
+    EpochKey,
+    GroupEpoch,
+    MemberKey,
+    PartitionMetadataKey,
+    PatternKey,
+    TargetKey,
+    TargetMemberKey,
+)
+from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+# The computations of a group that run in the background.
+ASSIGNMENT_JOB: Final = "assignment"
+PATTERN_JOB: Final = "patterns"
+# The timers of a member: of its session, and of the time in which it must give up partitions.
+SESSION: Final = "member"
+REBALANCE: Final = "rebalance"
+
+log = logging.getLogger("mpbroker.coordinator.groups")
+
+
+@dataclass(eq=False)
+class ConsumerGroupMembers:
+    """`_find` returns a consumer group by its id, None if there is none."""
+
+    _settings: Callable[[str], GroupSettings]
+    _timers: Timers
+    _clock: Clock
+    _topics: TopicMetadata
+    _writer: Writer
+    _find: Callable[[str], ConsumerGroup | None]
+
+    # --- timers
+
+    def keep_alive(self, group_id: str, member_id: str) -> None:
+        """Restart the member's session."""
+        self.expire_after(group_id, member_id, self._settings(group_id).session_timeout_ms)
+
+    def expire_after(self, group_id: str, member_id: str, timeout_ms: int) -> None:
+        """Fence the member when the time is over, unless its session is restarted before."""
+        self._set(SESSION, group_id, member_id, timeout_ms, "its session has expired")
+
+    def _set(self, kind: str, group_id: str, member_id: str, timeout_ms: int, why: str) -> None:
+        at = self._clock.monotonic_ms() + timeout_ms
+        self._timers.set((kind, group_id, member_id), at, partial(self._expire, group_id, member_id, why))
+
+    def follow_revocation(self, group: ConsumerGroup, member: Member) -> None:
+        """Fence a member that does not give up partitions within its rebalance timeout."""
+        name = (REBALANCE, group.group_id, member.member_id)
+        if not member.current.revoking:
+            self._timers.cancel(name)
+            return
+
+        def expire() -> None:
+            found = self._find(group.group_id)
+            now = None if found is None else found.members.get(member.member_id)
+            if now is not None and now.epoch == member.epoch and now.current.revoking:
+                self._expire(group.group_id, member.member_id, "it has not revoked its partitions in time")
+
+        at = self._clock.monotonic_ms() + member.metadata.rebalance_timeout_ms
+        self._timers.set(name, at, expire)
+
+    def cancel_timers(self, group_id: str, member_id: str) -> None:
+        for kind in (SESSION, REBALANCE):
+            self._timers.cancel((kind, group_id, member_id))
+
+    def _expire(self, group_id: str, member_id: str, why: str) -> None:
+        group = self._find(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is None or member is None:
+            return
+        log.info("group %.255s: %.255s is removed: %s", group_id, member_id, why)
+        changes = Changes(group)
+        self.remove(changes, [member])
+
+        def written(error: ErrorCode) -> None:
+            if error and (again := self._find(group_id)) is not None and member_id in again.members:
+                self.keep_alive(group_id, member_id)
+
+        self._writer.write(changes, written)
+
+    # --- leaving
+
+    def leave(
+        self, changes: Changes, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Remove a member, or note that a static member is absent. Raises ApiError if it is unknown."""
+        group, member_id, instance_id = changes.group, request.member_id, request.instance_id
+        if instance_id is None:
+            member = group.member(member_id)
+        else:
+            member = group.check_instance(member_id, instance_id)
+        if instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
+            log.info("group %.255s: instance %s left for a while", group.group_id, shown([instance_id]))
+            self._leave_for_a_while(changes, member)
+        else:
+            log.info("group %.255s: %s left", group.group_id, shown([member_id]))
+            self.remove(changes, [member])
+        return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+
+    def _leave_for_a_while(self, changes: Changes, member: Member) -> None:
+        """Keep the partitions of a static member for its successor, as assigned in epoch 0."""
+        current = member.current
+        assigned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in current.assigned.items()}
+        left = current._replace(epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking=NO_PARTITIONS)
+        changes.put(CurrentKey(changes.group.group_id, member.member_id), left)
+
+    # --- removal
+
+    def remove(self, changes: Changes, members: Iterable[Member]) -> None:
+        """Remove members. The group's epoch grows, so that the next heartbeat assigns their partitions."""
+        group = changes.group
+        for member in members:
+            self._remove_records(changes, member)
+            pattern = member.metadata.pattern
+            if pattern and not group.pattern_subscribers[pattern]:
+                changes.put(PatternKey(group.group_id, pattern), None)
+        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+
+    def _remove_records(self, changes: Changes, member: Member) -> None:
+        group_id, member_id = changes.group.group_id, member.member_id
+        changes.put(CurrentKey(group_id, member_id), None)
+        changes.put(TargetMemberKey(group_id, member_id), None)
+        changes.put(MemberKey(group_id, member_id), None)
+        self.cancel_timers(group_id, member_id)
+        changes.or_else(partial(self.keep_alive, group_id, member_id))
+
+    def replace(self, changes: Changes, old: Member, new_id: str) -> Member:
+        """Let a static member that has returned under a new member id take the place of its old one."""
+        group, group_id = changes.group, changes.group.group_id
+        target = group.targets.get(old.member_id, NO_PARTITIONS)
+        self._remove_records(changes, old)
+        changes.put(MemberKey(group_id, new_id), old.metadata)
+        changes.put(TargetMemberKey(group_id, new_id), target)
+        current: CurrentAssignment = old.current._replace(epoch=0, previous_epoch=0)
+        changes.put(CurrentKey(group_id, new_id), current)
+        log.info(
+            "group %.255s: instance %s: member %s is replaced by %s",
+            group_id,
+            shown([old.metadata.instance_id or ""]),
+            shown([old.member_id]),
+            shown([new_id]),
+        )
+        return group.members[new_id]
+
+    def delete(self, changes: Changes) -> None:
+        """Delete all records of a group, the group's epoch last (Kafka: createGroupTombstoneRecords)."""
+        group, group_id = changes.group, changes.group.group_id
+        members = list(group.members)
+        for member_id in members:
+            changes.put(CurrentKey(group_id, member_id), None)
+        for member_id in list(group.targets):
+            changes.put(TargetMemberKey(group_id, member_id), None)
+        changes.put(TargetKey(group_id), None)
+        for member_id in members:
+            changes.put(MemberKey(group_id, member_id), None)
+            self.cancel_timers(group_id, member_id)
+            changes.or_else(partial(self.keep_alive, group_id, member_id))
+        for pattern in list(group.patterns):
+            changes.put(PatternKey(group_id, pattern), None)
+        changes.put(PartitionMetadataKey(group_id), None)
+        changes.put(EpochKey(group_id), None)
+
+    # --- sessions of whole groups
+
+    def begin_all(self, group: ConsumerGroup) -> None:
+        """Start the sessions of the members of a group that was read from the log."""
+        for member_id, member in group.members.items():
+            self.keep_alive(group.group_id, member_id)
+            if not member.is_classic:
+                self.follow_revocation(group, member)
+
+    def drop(self, group: ConsumerGroup) -> None:
+        """Cancel the timers of a group that is dropped, and end the charge of its memory."""
+        for kind in (ASSIGNMENT_JOB, PATTERN_JOB):
+            self._timers.cancel((kind, group.group_id))
+        for member_id in group.members:
+            self.cancel_timers(group.group_id, member_id)
+        group.forget_members()
