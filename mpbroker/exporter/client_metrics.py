@@ -59,7 +59,7 @@ class _Instance:
 
 
 class ClientMetrics:
-    """The series of all client instances. `drain` and `write` may run in two threads at once."""
+    """The series of all client instances. `take_some` and `write` may run in two threads at once."""
 
     def __init__(self, queues: Sequence[PushQueue], now_ms: Callable[[], int]) -> None:
         self._queues = queues
@@ -75,10 +75,10 @@ class ClientMetrics:
         """Return whether pushes wait in the queues."""
         return any(self._queues)
 
-    def drain(self) -> None:
-        """Take all pushes that wait in the queues."""
+    def take_some(self) -> None:
+        """Take the oldest push of each queue."""
         for queue in self._queues:
-            while (push := queue.take()) is not None:
+            if (push := queue.take()) is not None:
                 self.take(push)
 
     def take(self, push: Push) -> None:

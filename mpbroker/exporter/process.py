@@ -14,6 +14,7 @@ import gc
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -97,7 +98,7 @@ class ExporterProcess:
         self.clients = ClientMetrics(
             [memory.client_metrics(handler) for handler in HANDLERS if takes_pushes], monotonic_ms
         )
-        self._draining: asyncio.Future[None] | None = None
+        self._taking: asyncio.Task[None] | None = None
         self.metrics = MetricsPage(context, self.offsets, self.clients)
         self._make_console = make_console
         self._console: Console | None = None
@@ -136,9 +137,8 @@ class ExporterProcess:
             context.counters.beat()
             context.obey_settings()
             context.bell.arm()
-            if self._draining is None and self.clients:
-                self._draining = asyncio.ensure_future(asyncio.to_thread(self.clients.drain))
-                self._draining.add_done_callback(lambda done: self._drained(done, rung))
+            if self._taking is None and self.clients:
+                self._taking = asyncio.create_task(self._take_pushes(rung))
             if not (context.must_stop() or context.pending_order()):
                 await _wait(rung, IDLE_SLEEP_MS / 1000)
             context.bell.disarm()
@@ -153,12 +153,17 @@ class ExporterProcess:
             await self.server.stop(STOP_GRACE_S)
         self.offsets.close()
 
-    def _drained(self, done: asyncio.Future[None], rung: asyncio.Event) -> None:
-        """Have the loop look for pushes that have come since the last one was taken."""
-        self._draining = None
+    async def _take_pushes(self, rung: asyncio.Event) -> None:
+        """Take some pushes beside the event loop, then have the loop look for others."""
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self.clients.take_some)
+        except Exception:
+            log.exception("a push of a client's metrics is lost")
+        # Clients that push all the time get half of a processor at most.
+        await asyncio.sleep(time.monotonic() - began)
+        self._taking = None
         rung.set()
-        if (error := done.exception()) is not None:
-            log.error("pushed client metrics are lost: %s", error, exc_info=error)
 
 
 def own_names(config: BrokerConfig) -> set[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,7 @@ from mpbroker.exporter import client_metrics
 from mpbroker.exporter.client_metrics import INSTANCE_SERIES_MAX, KEPT_MS, SERIES_MAX, ClientMetrics
 from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.otlp_points import Points, Starts
-from mpbroker.ipc.client_metrics import Push
+from mpbroker.ipc.client_metrics import BYTES, Push, PushQueue
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.compression import Codec, compress
 from tests.support.pushed_metrics import SENT, gauge, payload, point, total
@@ -101,6 +103,13 @@ def test_what_is_known_of_a_client_is_in_its_info(pushing: Pushing) -> None:
     assert pushing.value("kafka_client_info", **OWN, **about) == 1
 
 
+def test_an_info_without_room_for_the_labels_of_a_client_has_ours(pushing: Pushing) -> None:
+    pushing.push(payload(gauge("g", point(1)), **{f"label{number}": "v" * 250 for number in range(4)}))
+    (info,) = (dict(labels) for name, labels in pushing.samples() if name == "kafka_client_info")
+    assert info["principal"] == "User:a"
+    assert "label0" not in info
+
+
 def test_labels_of_a_client_neither_replace_ours_nor_break_the_page(pushing: Pushing) -> None:
     hostile = {"client_id": "forged", "a b": '"\n\\', "__name__": "x", "1": "one", "": "none"}
     pushing.push(payload(gauge("g", point(1, **hostile))))
@@ -128,9 +137,16 @@ def test_series_end_with_their_instance(pushing: Pushing) -> None:
     pushing.now_ms += 1
     assert pushing.clients() == set()
     assert pushing.metrics.series == 0
-    # The name may have another type from now on.
-    pushing.push(payload(total("g", point(1), is_monotonic=False)))
-    assert pushing.metrics.left_out == 0
+
+
+def test_a_name_may_have_another_type_when_its_series_have_ended(pushing: Pushing) -> None:
+    pushing.push(payload(gauge("g.total", point(1))), terminating=True)
+    pushing.push(payload(total("g", point(1))), client_instance_id=bytes(16))
+    assert pushing.metrics.left_out == 1
+    pushing.now_ms += KEPT_MS
+    pushing.push(payload(total("g", point(1))))
+    assert pushing.value("kafka_client_g_total", **OWN) == 1
+    assert pushing.metrics.left_out == 1
 
 
 @pytest.mark.parametrize(
@@ -177,10 +193,29 @@ def test_a_million_series_are_bounded(pushing: Pushing, monkeypatch: pytest.Monk
     instances = sum(name == "kafka_client_info" for name, _ in samples)
     assert pushing.metrics.series == len(found) + instances == SERIES_MAX
     assert pushing.metrics.left_out == pushes * each - len(found)
+    assert (
+        max(Counter(dict(labels)["client_instance_id"] for labels in found).values()) == INSTANCE_SERIES_MAX
+    )
     monkeypatch.setattr(client_metrics, "POINTS_MAX", 100)
     before = pushing.metrics.left_out
     pushing.push(many, client_instance_id=bytes(16))
     assert pushing.metrics.left_out == before + each - 100
+
+
+def test_queues_are_emptied_in_turn() -> None:
+    queues = [PushQueue(memoryview(mmap.mmap(-1, BYTES))) for _ in range(3)]
+    metrics = ClientMetrics(queues, lambda: 0)
+    assert not metrics
+    for queue, count in zip(queues, (2, 0, 1), strict=True):
+        for _ in range(count):
+            queue.put(Push(ID, "c", "j", "4", "h", "p", 1, False, Codec.NONE, payload(gauge("g", point(1)))))
+    assert metrics
+    metrics.take_some()
+    assert metrics.pushes == 2
+    assert metrics
+    metrics.take_some()
+    assert metrics.pushes == 3
+    assert not metrics
 
 
 def test_they_go_out_by_otlp_with_the_page(pushing: Pushing) -> None:

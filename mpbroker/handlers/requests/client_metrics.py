@@ -118,8 +118,7 @@ class Instance:
         return True
 
     def may_push(self, now_ms: int) -> bool:
-        # The first push after a get comes at a random part of the interval.
-        if self.get_ms <= self.push_ms and now_ms - self.push_ms < self.interval_ms:
+        if now_ms - self.push_ms < self.interval_ms:
             return False
         self.push_ms = now_ms
         return True

@@ -62,8 +62,9 @@ def test_handlers_hear_of_subscriptions_and_of_no_settings_of_groups(memory: Sha
     told.quotas_changed([ANN])
     assert heard() == {"second": second}
     assert reader.subscriptions_version == version + 2
+    del state.settings[CLIENT_METRICS, "second"]
     told.replaced()
-    assert heard() == {"second": second}
+    assert heard() == {}
 
 
 def test_a_successor_tells_it_anew(memory: SharedMemory) -> None:
