@@ -91,7 +91,8 @@ class MetricsPage:
 
     async def samples(self) -> Page | None:
         """Make a new page, after any page under way, and return its samples; None if it cannot be made."""
-        while self._making is not None:
+        # Waiting for a task that has ended lets nothing else run, such as what notes its end.
+        while self._making is not None and not self._making.done():
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())
         return None if made is None else made[0]
@@ -101,8 +102,9 @@ class MetricsPage:
         self._making.add_done_callback(self._made)
         return self._making
 
-    def _made(self, _: object) -> None:
-        self._making = None
+    def _made(self, ended: object) -> None:
+        if self._making is ended:
+            self._making = None
 
     async def _make(self) -> tuple[Page, PageText] | None:
         began = time.monotonic()
