@@ -329,6 +329,9 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     max_incremental_fetch_session_cache_slots: Annotated[
         int, Key(INT, "Fetch sessions that are kept, in equal shares by the handlers.", at_least=0)
     ] = 1000
+    max_request_partition_size_limit: Annotated[
+        int, Key(INT, "Partitions in a response to DescribeTopicPartitions.", at_least=1)
+    ] = 2000
     handler_hang_timeout_ms: Annotated[
         int,
         Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),

@@ -37,6 +37,7 @@ from mpbroker.coordinator.metadata.metadata_records import (
     encode_record,
     feature_records,
 )
+from mpbroker.coordinator.metadata.permissions import Permissions
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.runtime.requests import Caller
@@ -179,6 +180,7 @@ class MetadataController:
             config.delegation_token_expiry_check_interval_ms, monotonic_ms, self.ask
         )
         self.state = MetadataState()
+        self.permissions = Permissions(config)
         self._calls: deque[tuple[Caller, Message]] = deque()
         # Calls of the state machines in this process, and the receivers of the answers.
         self._our_calls: dict[Caller, Callable[[Message], None]] = {}
@@ -190,8 +192,9 @@ class MetadataController:
         # By topic, the first partition that was made in the life of this log process, as long as one lacks a
         # slot: nothing can have been appended to it or to later ones.
         self._new: dict[bytes, int] = {}
-        # Called with the names of topics that were deleted.
+        # Called with the names of topics that were deleted, or created, deleted or enlarged.
         self.topics_deleted: Callable[[list[str]], None] = lambda _names: None
+        self.topics_changed: Callable[[set[str]], None] = lambda _names: None
         self.greet_if_up()
 
     # --- calls
@@ -306,6 +309,7 @@ class MetadataController:
         self.link.resume()
         self._resolve_round(state)
         self._levels_due = bool(self.state.next_offset and feature_records(self.state.features))
+        self.permissions.replace(self.state.acls)
         self._remove_leftovers(removed)
         self._credentials.replaced()
         self._limits.replaced()
@@ -442,7 +446,10 @@ class MetadataController:
         records = [record for _, _, decision in done.decided for record in decision.records]
         for line in topic_lines(records, self.state.topics):
             _log.info("%s", line)
+        changed = changed_topics(records, self.state.topics, state.topics)
         self.state = state
+        if changed:
+            self.topics_changed(changed)
         for caller, _, decision in done.decided:
             missing: set[Token] = set()
             by_call = caller.handler.to_bytes(2) + caller.request.to_bytes(4)
@@ -472,6 +479,7 @@ class MetadataController:
                     self._limits.changed(addresses, partial(self._waiting.settle, {token}))
             if decision.acls:
                 missing.add(token := (Awaited.ACLS, by_call))
+                self.permissions.update(decision.acls, state.acls)
                 self.announcer.acls_changed(decision.acls)
                 self.announcer.then(partial(self._waiting.settle, {token}))
             if decision.subscriptions:
@@ -597,6 +605,15 @@ def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -
     for topic_id in removed:
         name = made[topic_id] if topic_id in made else before[topic_id].name
         yield f"topic {name} is deleted: id {uuid_text(topic_id)}"
+
+
+def changed_topics(
+    records: Iterable[MetadataRecord], before: dict[bytes, Topic], after: dict[bytes, Topic]
+) -> set[str]:
+    """Return the names of topics that the records create, delete or enlarge."""
+    kinds = (TopicRecord, PartitionRecord, RemoveTopicRecord)
+    ids = {record.topic_id for record in records if isinstance(record, kinds)}
+    return {topics[topic_id].name for topics in (before, after) for topic_id in ids if topic_id in topics}
 
 
 def _partitions(count: int) -> str:

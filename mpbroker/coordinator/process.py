@@ -55,11 +55,13 @@ class Coordinator:
             metadata.link,
             metadata.announcer,
             lambda: metadata.state,
+            metadata.permissions.is_allowed,
             metadata.ask,
             self._answer,
             filter(context.is_alive, topology.HANDLERS),
         )
         metadata.topics_deleted = self._services.groups.shard.topics_deleted
+        metadata.topics_changed = self._services.groups.shard.topics_changed
 
     # --- the loop's view
 

@@ -29,10 +29,13 @@ from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+from mpbroker.security.acls import Operation, ResourceType
+from mpbroker.security.authorizer import Client
 from shm import clock
 from shm.table import SlotTable
 
 Answer: TypeAlias = Callable[[Caller, calls.Message], bool]
+IsAllowed: TypeAlias = Callable[[Client, Operation, ResourceType, str], bool]
 Ask: TypeAlias = Callable[[calls.Message, Callable[[calls.Message], None]], None]
 
 OURS = calls.ForwardedRequest | calls.CheckTransaction | calls.EndHold | calls.HoldsEnded | calls.Abandon
@@ -75,8 +78,9 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
 class Services:
     """Runs the group and the transaction coordinator (implements Host).
 
-    `metadata` returns the durable state. `ask` passes a coordinator's call to the metadata controller.
-    `handlers`: the running handlers, which may still append batches that an earlier coordinator allowed.
+    `metadata` returns the durable state, `is_allowed` decides by its permissions. `ask` passes the call of a
+    coordinator to the metadata controller. `handlers`: the running handlers, which may still append batches
+    that an earlier coordinator allowed.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Services:
         link: LogLink,
         announcer: Announcer,
         metadata: Callable[[], MetadataState],
+        is_allowed: IsAllowed,
         ask: Ask,
         answer: Answer,
         handlers: Iterable[int],
@@ -94,6 +99,7 @@ class Services:
         self._announcer = announcer
         self._metadata = metadata
         self._answer = answer
+        self.is_allowed = is_allowed
         self.ask = ask
         self._is_serving = False
         self.table = table

@@ -39,6 +39,7 @@ from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import COORDINATOR, EXPORTER, log_worker
 from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, ApiKey
+from mpbroker.protocol.features import is_consumer_protocol_enabled
 from mpbroker.security.audit_log import audit_of
 from shm.arena import Arena
 from shm.clock import monotonic_ms
@@ -158,7 +159,7 @@ def _readers(log_dirs: Sequence[str], turn: HandlerTurn) -> Readers:
 
 
 def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: HandlerTurn) -> PatientClient:
-    turn.forward(arena, next(context.call_numbers()), forwarded_apis())
+    turn.forward(arena, next(context.call_numbers()), forwarded_apis(context.config))
     client = RpcClient(
         Lender(arena, context.index),
         COORDINATOR,
@@ -185,16 +186,15 @@ def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Handle
     return PatientClient(_client(context, arena, log_worker(worker), push))
 
 
-def forwarded_apis() -> list[tuple[int, int, int, int]]:
+def forwarded_apis(config: BrokerConfig) -> list[tuple[int, int, int, int]]:
     """Return the APIs that the turn forwards by itself, in the form of `HandlerTurn.forward`.
 
     They are the requests that clients send often and without waiting for earlier responses.
     """
-    apis = all_apis()
-    return [
-        (key, apis[key].oldest, apis[key].latest, FIRST_FLEXIBLE[key])
-        for key in (ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT)
-    ]
+    apis, keys = all_apis(), [ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT]
+    if is_consumer_protocol_enabled(config.group_coordinator_rebalance_protocols):
+        keys.append(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+    return [(key, apis[key].oldest, apis[key].latest, FIRST_FLEXIBLE[key]) for key in keys]
 
 
 def _client(context: ProcessContext, arena: Arena, server: int, push: Callable[[bytes], object]) -> RpcClient:

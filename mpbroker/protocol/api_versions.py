@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.features import FINALIZED, SUPPORTED
+from mpbroker.protocol.features import FINALIZED, SUPPORTED, oldest_level
 from mpbroker.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 
 OLDEST, LATEST = 0, 4
@@ -23,7 +23,10 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 # An API that the broker serves, with the versions that clients may use.
 Served = ApiVersionsResponse.ApiVersion
-_FEATURES = [ApiVersionsResponse.SupportedFeatureKey(name, 0, level) for name, level in SUPPORTED.items()]
+_FEATURES = [
+    ApiVersionsResponse.SupportedFeatureKey(name, oldest_level(name), level)
+    for name, level in SUPPORTED.items()
+]
 _FINALIZED = [
     ApiVersionsResponse.FinalizedFeatureKey(name, level, level) for name, level in FINALIZED.items()
 ]

@@ -8,6 +8,9 @@ from typing import Final
 GROUP_VERSION: Final = "group.version"
 """Level 1 is the consumer protocol (KIP-848)."""
 SUPPORTED: Final[Mapping[str, int]] = {
+    # The metadata log's records are those of 4.3-IV0. (Kafka: MetadataVersion)
+    "metadata.version": 30,
+    "kraft.version": 0,
     "eligible.leader.replicas.version": 0,
     GROUP_VERSION: 1,
     "share.version": 0,
@@ -15,9 +18,14 @@ SUPPORTED: Final[Mapping[str, int]] = {
     # Level 2 is KIP-890 part 2. Clients that do not know it work as with level 0.
     "transaction.version": 2,
 }
-"""The highest level of each feature. Levels from 0 on are supported, and the highest one is finalized."""
+"""The highest level of each feature, which is finalized."""
 FINALIZED: Final = {name: level for name, level in SUPPORTED.items() if level}
 """The finalized levels above 0, which means off: a feature that is not finalized has level 0."""
+
+
+def oldest_level(name: str) -> int:
+    """Return the lowest supported level of a feature. The metadata log has records of one level only."""
+    return SUPPORTED[name] if name == "metadata.version" else 0
 
 
 def is_consumer_protocol_enabled(rebalance_protocols: Collection[str]) -> bool:

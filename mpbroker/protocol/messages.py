@@ -1609,6 +1609,86 @@ class AlterUserScramCredentialsResponse(Message):
         error_message: str | None = ""
 
 
+class DescribeQuorumRequest(Message):
+    """Request 55, v0-2, flexible from v0."""
+
+    topics: list[DescribeQuorumRequest.TopicData] = field(default_factory=list)
+
+    class PartitionData(Message):
+        partition_index: int = 0
+
+    class TopicData(Message):
+        topic_name: str = ""
+        partitions: list[DescribeQuorumRequest.PartitionData] = field(default_factory=list)
+
+
+class DescribeQuorumResponse(Message):
+    """Response 55, v0-2, flexible from v0."""
+
+    error_code: int = 0
+    error_message: str | None = ""  # v2+
+    topics: list[DescribeQuorumResponse.TopicData] = field(default_factory=list)
+    nodes: list[DescribeQuorumResponse.Node] = field(default_factory=list)  # v2+
+
+    class ReplicaState(Message):
+        replica_id: int = 0
+        replica_directory_id: bytes = ZERO_UUID  # v2+
+        log_end_offset: int = 0
+        last_fetch_timestamp: int = -1  # v1+
+        last_caught_up_timestamp: int = -1  # v1+
+
+    class PartitionData(Message):
+        partition_index: int = 0
+        error_code: int = 0
+        error_message: str | None = ""  # v2+
+        leader_id: int = 0
+        leader_epoch: int = 0
+        high_watermark: int = 0
+        current_voters: list[DescribeQuorumResponse.ReplicaState] = field(default_factory=list)
+        observers: list[DescribeQuorumResponse.ReplicaState] = field(default_factory=list)
+
+    class TopicData(Message):
+        topic_name: str = ""
+        partitions: list[DescribeQuorumResponse.PartitionData] = field(default_factory=list)
+
+    class Listener(Message):  # v2+
+        name: str = ""
+        host: str = ""
+        port: int = 0
+
+    class Node(Message):  # v2+
+        node_id: int = 0
+        listeners: list[DescribeQuorumResponse.Listener] = field(default_factory=list)
+
+
+class UpdateFeaturesRequest(Message):
+    """Request 57, v0-2, flexible from v0."""
+
+    timeout_ms: int = 60000
+    feature_updates: list[UpdateFeaturesRequest.FeatureUpdateKey] = field(default_factory=list)
+    validate_only: bool = False  # v1+
+
+    class FeatureUpdateKey(Message):
+        feature: str = ""
+        max_version_level: int = 0
+        allow_downgrade: bool = False  # v0
+        upgrade_type: int = 1  # v1+
+
+
+class UpdateFeaturesResponse(Message):
+    """Response 57, v0-2, flexible from v0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+    results: list[UpdateFeaturesResponse.UpdatableFeatureResult] = field(default_factory=list)  # v0-1
+
+    class UpdatableFeatureResult(Message):  # v0-1
+        feature: str = ""
+        error_code: int = 0
+        error_message: str | None = ""
+
+
 class DescribeClusterRequest(Message):
     """Request 60, v0-2, flexible from v0."""
 
@@ -1670,6 +1750,20 @@ class DescribeProducersResponse(Message):
     class TopicResponse(Message):
         name: str = ""
         partitions: list[DescribeProducersResponse.PartitionResponse] = field(default_factory=list)
+
+
+class UnregisterBrokerRequest(Message):
+    """Request 64, v0, flexible from v0."""
+
+    broker_id: int = 0
+
+
+class UnregisterBrokerResponse(Message):
+    """Response 64, v0, flexible from v0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
 
 
 class DescribeTransactionsRequest(Message):
@@ -1865,6 +1959,56 @@ class ListConfigResourcesResponse(Message):
         resource_type: int = 16  # v1+
 
 
+class DescribeTopicPartitionsRequest(Message):
+    """Request 75, v0, flexible from v0."""
+
+    topics: list[DescribeTopicPartitionsRequest.TopicRequest] = field(default_factory=list)
+    response_partition_limit: int = 2000
+    cursor: DescribeTopicPartitionsRequest.Cursor | None = None
+
+    class TopicRequest(Message):
+        name: str = ""
+
+    class Cursor(Message):
+        topic_name: str = ""
+        partition_index: int = 0
+
+
+class DescribeTopicPartitionsResponse(Message):
+    """Response 75, v0, flexible from v0."""
+
+    throttle_time_ms: int = 0
+    topics: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic] = (
+        field(default_factory=list)
+    )
+    next_cursor: DescribeTopicPartitionsResponse.Cursor | None = None
+
+    class DescribeTopicPartitionsResponsePartition(Message):
+        error_code: int = 0
+        partition_index: int = 0
+        leader_id: int = 0
+        leader_epoch: int = -1
+        replica_nodes: list[int] = field(default_factory=list)
+        isr_nodes: list[int] = field(default_factory=list)
+        eligible_leader_replicas: list[int] | None = None
+        last_known_elr: list[int] | None = None
+        offline_replicas: list[int] = field(default_factory=list)
+
+    class DescribeTopicPartitionsResponseTopic(Message):
+        error_code: int = 0
+        name: str | None = ""
+        topic_id: bytes = ZERO_UUID
+        is_internal: bool = False
+        partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition] = (
+            field(default_factory=list)
+        )
+        topic_authorized_operations: int = -2147483648
+
+    class Cursor(Message):
+        topic_name: str = ""
+        partition_index: int = 0
+
+
 class TransactionLogKey(Message):
     """Coordinator-key 0, v0, never flexible."""
 
@@ -1991,7 +2135,9 @@ class ConsumerGroupMemberMetadataValue(Message):
     subscribed_topic_regex: str | None = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = ""
-    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = None  # tag 0
+    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = (
+        field(default_factory=lambda: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata())  # tag 0
+    )
 
     class ClassicProtocol(Message):
         name: str = ""
@@ -2265,8 +2411,11 @@ REQUESTS: dict[int, type[Message]] = {
     49: AlterClientQuotasRequest,
     50: DescribeUserScramCredentialsRequest,
     51: AlterUserScramCredentialsRequest,
+    55: DescribeQuorumRequest,
+    57: UpdateFeaturesRequest,
     60: DescribeClusterRequest,
     61: DescribeProducersRequest,
+    64: UnregisterBrokerRequest,
     65: DescribeTransactionsRequest,
     66: ListTransactionsRequest,
     68: ConsumerGroupHeartbeatRequest,
@@ -2274,6 +2423,7 @@ REQUESTS: dict[int, type[Message]] = {
     71: GetTelemetrySubscriptionsRequest,
     72: PushTelemetryRequest,
     74: ListConfigResourcesRequest,
+    75: DescribeTopicPartitionsRequest,
 }
 
 
@@ -2326,8 +2476,11 @@ RESPONSES: dict[int, type[Message]] = {
     49: AlterClientQuotasResponse,
     50: DescribeUserScramCredentialsResponse,
     51: AlterUserScramCredentialsResponse,
+    55: DescribeQuorumResponse,
+    57: UpdateFeaturesResponse,
     60: DescribeClusterResponse,
     61: DescribeProducersResponse,
+    64: UnregisterBrokerResponse,
     65: DescribeTransactionsResponse,
     66: ListTransactionsResponse,
     68: ConsumerGroupHeartbeatResponse,
@@ -2335,6 +2488,7 @@ RESPONSES: dict[int, type[Message]] = {
     71: GetTelemetrySubscriptionsResponse,
     72: PushTelemetryResponse,
     74: ListConfigResourcesResponse,
+    75: DescribeTopicPartitionsResponse,
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.security.acls import (
     OPERATIONS,
     WILDCARD,
@@ -183,6 +184,15 @@ class Authorizer:
         return sum(
             1 << operation for operation in OPERATIONS[kind] if by_default or _is_allowed(theirs, operation)
         )
+
+
+def authorizer_of(config: BrokerConfig) -> Authorizer | None:
+    """Return the configured authorizer, still without entries; None if none is configured."""
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        super_users_in(config.super_users), allow_if_no_acl=config.allow_everyone_if_no_acl_found
+    )
 
 
 def _is_of(acl: Acl, client: Client) -> bool:

@@ -3,7 +3,7 @@
 The load generator must not depend on the broker's codec: it measures any server, and a mistake in the codec
 would be made on both sides and stay unnoticed. Only old, non-flexible versions are used, which Kafka 4.3
 still serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and 7, Fetch 4, Metadata 4,
-OffsetCommit 2, AlterClientQuotas 0 (Kafka's message definitions of those names).
+OffsetCommit 2, FindCoordinator 0, AlterClientQuotas 0 (Kafka's message definitions of those names).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
 OFFSET_COMMIT: Final = 8
+FIND_COORDINATOR: Final = 10
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
@@ -135,6 +136,11 @@ def offset_commit(topic: str, group: int = 0) -> Request:
     whole = frame(OFFSET_COMMIT, 2, body)
     digits_at = len(whole) - len(body) + len(_string(name)) - 8
     return Request(whole, 4 + 4 + 4 + len(_string(topic)) + 4 + 4, digits_at=digits_at)
+
+
+def find_coordinator(group: str) -> Request:
+    """Return a FindCoordinator, version 0, upon which a broker makes the topic of groups."""
+    return Request(frame(FIND_COORDINATOR, 0, _string(group)), 4 + 4)
 
 
 def metadata(client_id: str = CLIENT_ID) -> Request:

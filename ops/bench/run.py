@@ -104,19 +104,27 @@ def arguments() -> argparse.Namespace:
 
 
 def contenders(
-    directory: Path, *, template: str = MPBROKER_COMMAND, ours: bool = True, kafka: bool = True
+    directory: Path,
+    *,
+    template: str = MPBROKER_COMMAND,
+    ours: bool = True,
+    kafka: bool = True,
+    settings: Sequence[str] = (),
 ) -> list[Contender]:
-    """Return the brokers of a run, none of them started. Apache Kafka comes last."""
+    """Return the brokers of a run, none of them started. Apache Kafka comes last.
+
+    `settings`: lines of server.properties for all of them.
+    """
     found = []
     if ours:
+        flags = [flag for setting in settings for flag in ("-o", setting)]
         policy = ("-o", "log.flush.policy=os")
-        durable = Mpbroker(directory / "durable", template=template)
-        as_kafka = Mpbroker(directory / "os", template=template, flags=policy)
+        durable = Mpbroker(directory / "durable", template=template, flags=flags)
+        as_kafka = Mpbroker(directory / "os", template=template, flags=(*flags, *policy))
         found += [Contender("mpbroker durable", durable, 1), Contender("mpbroker os", as_kafka, 1)]
     if kafka:
-        found.append(
-            Contender("Kafka 4.3", Kafka(directory / "kafka", properties=KAFKA_PATIENCE), KAFKA_WARMUP_S)
-        )
+        theirs = Kafka(directory / "kafka", properties=(*KAFKA_PATIENCE, *settings))
+        found.append(Contender("Kafka 4.3", theirs, KAFKA_WARMUP_S))
     return found
 
 
@@ -180,14 +188,15 @@ def started(
     kafka: bool = True,
     topic: str = "",
     partitions: int = 1,
+    settings: Sequence[str] = (),
 ) -> Iterator[tuple[list[Contender], Path]]:
     """Start the brokers of a run; yield them, warmed up and paused, and their directory; then kill them.
 
-    `topic`, unless empty, is created on each broker.
+    `topic`, unless empty, is created on each broker. `settings` are those of `contenders`.
     """
     scenarios.build_generator()
     with data_directory(parent) as directory, contextlib.ExitStack() as stack:
-        brokers = contenders(directory, template=template, ours=ours, kafka=kafka)
+        brokers = contenders(directory, template=template, ours=ours, kafka=kafka, settings=settings)
         for contender in brokers:
             stack.callback(contender.broker.kill)
             start(contender)

@@ -16,9 +16,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
 INTRODUCTION = """\
 # Compatibility
 
-mpbroker speaks the protocol of Apache Kafka 4.3: its error codes, its record format, and these APIs in these
-versions. A request for another one closes the connection. This page is made from the code by `python -m
-ops.docs.compatibility`.
+mpbroker speaks the protocol of Apache Kafka 4.3: its error codes, its record format, and {count} APIs
+of Kafka's brokers, in these versions. A request for another one closes the connection. This page is made
+from the code by `python -m ops.docs.compatibility`.
 
 """
 
@@ -33,7 +33,7 @@ Kafka's Java clients and its command-line tools.
 OWN_WAYS = (
     *(ApiKey.PRODUCE, ApiKey.FIND_COORDINATOR, ApiKey.WRITE_TXN_MARKERS, ApiKey.ALTER_REPLICA_LOG_DIRS),
     *(ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    *(ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER),
 )
 # Missing features, and the broker's behaviour instead.
 NOT_BUILT = (
@@ -124,7 +124,9 @@ connector.
 
 def page() -> str:
     table = ["## Not built yet", "", *(f"* {what}: {instead}" for what, instead in NOT_BUILT)]
-    head = INTRODUCTION + _apis() + TESTED + "\n"
+    of_brokers = len(ApiKey) - len(not_served.OF_CONTROLLERS)
+    introduction = INTRODUCTION.format(count=f"{len(all_apis())} of the {of_brokers}")
+    head = introduction + _apis() + TESTED + "\n"
     missing_apis = "\n" + not_served.table()
     return head + "\n".join(table) + "\n" + missing_apis + DYNAMIC_SETTINGS + _dynamic() + CLOSING
 

@@ -20,50 +20,31 @@ class NotServed(NamedTuple):
     instead: str
 
 
-# What replicas, controllers and brokers ask of each other; all but the state of share groups no broker of
-# Kafka advertises either.
-AMONG_BROKERS = frozenset(
+# What controllers serve. Kafka's brokers do not advertise these.
+OF_CONTROLLERS = frozenset(
     {
         *(ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.ALTER_PARTITION),
         *(ApiKey.ENVELOPE, ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT),
         *(ApiKey.ALLOCATE_PRODUCER_IDS, ApiKey.CONTROLLER_REGISTRATION, ApiKey.ASSIGN_REPLICAS_TO_DIRS),
-        *(ApiKey.UPDATE_RAFT_VOTER, ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE),
+        ApiKey.UPDATE_RAFT_VOTER,
+    }
+)
+# What brokers ask of each other.
+SHARE_STATE = frozenset(
+    {
+        *(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE),
         *(ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_STATE),
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
+AMONG_BROKERS = OF_CONTROLLERS | SHARE_STATE
 
 NOT_SERVED = (
     NotServed(
-        (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
-        "state and members of the controllers' quorum; there is one node and no quorum",
-        "`kafka-metadata-quorum.sh`",
-        "`mpbroker ctl status`; DescribeCluster and Metadata have the controller's id",
-    ),
-    NotServed(
-        (ApiKey.UPDATE_FEATURES,),
-        "changing feature levels",
-        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of disabled ones",
-        "nothing to change: what this version has it has at once",
-    ),
-    NotServed(
-        (ApiKey.UNREGISTER_BROKER,),
-        "removing a dead broker from the cluster; there is one broker",
-        "`kafka-cluster.sh unregister`",
-        "nothing to remove",
-    ),
-    NotServed(
-        (ApiKey.CONSUMER_GROUP_DESCRIBE,),
-        "groups of the consumer protocol (KIP-848); ConsumerGroupHeartbeat answers UNSUPPORTED_VERSION, as "
-        "Kafka's does where `group.version` is 0",
-        "none: `kafka-consumer-groups.sh` describes the classic groups that there are",
-        "`group.protocol=classic`, most clients' default; others stop with that error",
-    ),
-    NotServed(
-        (ApiKey.DESCRIBE_TOPIC_PARTITIONS,),
-        "descriptions of topics in pages, and eligible leader replicas",
-        "none: Java's admin client asks Metadata then",
-        "Metadata",
+        (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
+        "changing the members of the controllers' quorum; there is one node",
+        "`kafka-metadata-quorum.sh add-controller` and `remove-controller`",
+        "nothing to change",
     ),
     NotServed(
         (

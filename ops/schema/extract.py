@@ -29,12 +29,9 @@ from kio.static.constants import EntityType
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from mpbroker.protocol.api_keys import ApiKey  # noqa: E402
 from ops.docs.not_served import AMONG_BROKERS, NOT_SERVED  # noqa: E402
 
 KAFKA_VERSION = "4.3.1"
-# What mpbroker/client asks of Apache Kafka's brokers alone.
-ONLY_ASKED = {ApiKey.CONSUMER_GROUP_DESCRIBE}
 NOTICE = (
     f"Message schema of Apache Kafka {KAFKA_VERSION}, Copyright The Apache Software Foundation, derived from "
     "kio (https://github.com/Aiven-Open/kio), Copyright 2022-2023 Aiven Ltd. Both are licensed under the "
@@ -232,7 +229,7 @@ def message(schema_name: str, kind: EntityType, api_key: int) -> Json:
 
 def schema_text() -> str:
     """Return the JSON of all messages, one a line, so that a new version of Kafka gives a readable diff."""
-    left_out = AMONG_BROKERS.union(*(one.keys for one in NOT_SERVED)) - ONLY_ASKED
+    left_out = AMONG_BROKERS.union(*(one.keys for one in NOT_SERVED))
     lines = [
         json.dumps(message(name, kind, int(api_key)), separators=(",", ":"))
         for api_key, name in sorted(api_key_map.items())

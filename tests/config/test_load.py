@@ -420,7 +420,7 @@ READ_AS = {
     "group.consumer.migration.policy": "is_upgrade_enabled",
 }
 # Settings whose readers are not merged yet.
-BEING_BUILT = {PROTOCOLS, "group.consumer.migration.policy"}
+BEING_BUILT = {"group.consumer.migration.policy"}
 
 
 def used_outside_config() -> set[str]:

@@ -25,6 +25,7 @@ from mpbroker.ipc.calls import (
     Failed,
     Message,
     ProducerIds,
+    ReadSettings,
 )
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, pack_produce, unpack_call
@@ -336,6 +337,7 @@ def test_the_log_of_an_earlier_version_gets_the_levels_at_the_start(
     monkeypatch.setattr(metadata_records, "FEATURE_LEVELS", earlier)
     tree = make_tree()
     tree.serve()
+    tree.ask(ReadSettings())
     assert tree.log.end == 0, "an empty log stays empty until there is something to record"
     tree.ask(create("a"))
     assert levels(tree) == earlier

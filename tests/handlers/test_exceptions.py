@@ -183,6 +183,8 @@ ASK_OTHERS: dict[int, Any] = {
     ApiKey.LIST_GROUPS: None,
     ApiKey.DELETE_GROUPS: None,
     ApiKey.OFFSET_DELETE: None,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: None,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: None,
     ApiKey.ADD_PARTITIONS_TO_TXN: None,
     ApiKey.ADD_OFFSETS_TO_TXN: None,
     ApiKey.END_TXN: None,

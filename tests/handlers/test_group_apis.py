@@ -13,7 +13,7 @@ from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
 from mpbroker.handlers.requests import request as handlers_request
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.request import ReceivedRequest
-from mpbroker.ipc.calls import Abandon, Acknowledged, ForwardedRequest, MalformedRequest
+from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
 from mpbroker.protocol.api_keys import ApiKey
@@ -21,6 +21,7 @@ from mpbroker.protocol.codec import encode_bytes, encode_request
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -78,6 +79,10 @@ REQUEST: dict[ApiKey, Callable[[int], Message]] = {
     ApiKey.LIST_GROUPS: lambda _: ListGroupsRequest(),
     ApiKey.DELETE_GROUPS: lambda _: DeleteGroupsRequest(["g"]),
     ApiKey.OFFSET_DELETE: lambda _: OffsetDeleteRequest("g"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda _: ConsumerGroupHeartbeatRequest(
+        "g", "m", 5, topic_partitions=None
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda _: ConsumerGroupDescribeRequest(["g"]),
 }
 EVERY = each_version(REQUEST)
 READY = (topic_image("t", 1),)
@@ -107,17 +112,6 @@ def test_a_request_is_handed_on_with_who_asks(ready: Rig, key: ApiKey, version: 
         assert [m.member_id for m in body.members] == (["m", "n"] if version >= 3 else [])
 
 
-@pytest.mark.parametrize("version", range(2))
-def test_a_heartbeat_of_the_consumer_protocol_is_refused(ready: Rig, version: int) -> None:
-    response = ready.ask(
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        version,
-        ConsumerGroupHeartbeatRequest("g", subscribed_topic_names=["t"]),
-    )
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "group.protocol=classic" in response.error_message
-
-
 def test_all_offsets_in_version_10_are_those_of_topics_with_an_id(ready: Rig) -> None:
     asked = OffsetFetchRequest.OffsetFetchRequestGroup("g", topics=None)
     call, _ = hand_on(ready, ApiKey.OFFSET_FETCH, 10, OffsetFetchRequest(groups=[asked]))
@@ -134,6 +128,27 @@ def test_what_a_client_may_do_with_a_group(ready: Rig) -> None:
     answered(ready, call, DescribeGroupsResponse(groups=[described]))
     (group,) = ready.answer(ApiKey.DESCRIBE_GROUPS, 6).groups
     assert group.authorized_operations == sum(1 << code for code in (3, 6, 8, 10, 11))
+
+
+def test_the_coordinator_gets_the_epoch_of_a_member_that_asks_for_offsets(ready: Rig) -> None:
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup("g", "m", 5, None)
+    call, message = hand_on(ready, ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=[asked]))
+    assert body_of(message).groups == [asked]
+    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", error_code=ErrorCode.STALE_MEMBER_EPOCH)
+    answered(ready, call, OffsetFetchResponse(groups=[group]))
+    (found,) = ready.answer(ApiKey.OFFSET_FETCH, 9).groups
+    assert (found.error_code, found.topics) == (ErrorCode.STALE_MEMBER_EPOCH, [])
+
+
+@pytest.mark.parametrize("version", [9, 10])
+@pytest.mark.parametrize("code", [ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND])
+def test_a_commit_that_fails_as_a_whole_fails_for_each_partition(
+    ready: Rig, version: int, code: ErrorCode
+) -> None:
+    call, _ = sent(ready, ApiKey.OFFSET_COMMIT, version)
+    ready.reply(call, Failed(code, ""))
+    (topic,) = ready.answer(ApiKey.OFFSET_COMMIT, version).topics
+    assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(3, code)]
 
 
 @pytest.mark.parametrize("key", [ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS])

@@ -13,12 +13,16 @@ from mpbroker.protocol.messages import (
     ApiVersionsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest,
     FetchRequest,
     FindCoordinatorRequest,
     ListOffsetsRequest,
     Message,
     MetadataRequest,
     ProduceRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
 )
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
@@ -54,7 +58,15 @@ def requests() -> dict[int, Message]:
         32: DescribeConfigsRequest(
             [DescribeConfigsRequest.DescribeConfigsResource(2, "orders", None)], True, True
         ),
+        55: DescribeQuorumRequest(
+            [DescribeQuorumRequest.TopicData("orders", [DescribeQuorumRequest.PartitionData(0)])]
+        ),
+        57: UpdateFeaturesRequest(
+            feature_updates=[UpdateFeaturesRequest.FeatureUpdateKey("transaction.version", 2)]
+        ),
         60: DescribeClusterRequest(),
+        64: UnregisterBrokerRequest(2),
+        75: DescribeTopicPartitionsRequest(response_partition_limit=1),
     }
 
 

@@ -71,6 +71,33 @@ def test_settings_of_a_group(broker: Broker) -> None:
         eventually(lambda: (GROUP, "g") not in listed(client), "it is not listed any more")
 
 
+def test_a_members_next_heartbeat_has_the_altered_interval(broker: Broker) -> None:
+    interval, assigned = "consumer.heartbeat.interval.ms", "consumer.assignment.interval.ms"
+    joining = m.ConsumerGroupHeartbeatRequest("live", "m", 0, rebalance_timeout_ms=60_000)
+    joining.subscribed_topic_names, joining.topic_partitions = ["no-such-topic"], []
+    epoch = 0
+
+    def heartbeat() -> Any:
+        nonlocal epoch
+        request = m.ConsumerGroupHeartbeatRequest("live", "m", epoch, topic_partitions=None)
+        answer = client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request if epoch else joining)
+        epoch = answer.member_epoch
+        return answer
+
+    with SocketClient(broker) as client:
+        client.ask(ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(coordinator_keys=["live"]))
+        eventually(lambda: heartbeat().error_code == NONE, "the member has joined")
+        assert heartbeat().heartbeat_interval_ms == 5000
+        changes = ((interval, SET, "6000"), (assigned, SET, "0"))
+        assert alter(client, GROUP, "live", *changes) == (NONE, None)
+        eventually(lambda: heartbeat().heartbeat_interval_ms == 6000, "the interval is altered")
+        assert alter(client, GROUP, "live", (interval, DELETE, None), (assigned, DELETE, None)) == (
+            NONE,
+            None,
+        )
+        eventually(lambda: heartbeat().heartbeat_interval_ms == 5000, "it is the broker's again")
+
+
 def test_settings_of_client_metrics(broker: Broker) -> None:
     with SocketClient(broker) as client:
         before = described(client, METRICS, "s")

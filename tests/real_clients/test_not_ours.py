@@ -17,11 +17,15 @@ from confluent_kafka import Consumer, TopicPartition
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import import_
+from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.storage.directory_lock import lock_log_dirs
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
+from ops.bench.frames import advertised_apis
+from ops.docs import not_served
 from tests.real_clients.test_groups import poll_until, shares
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import Stored, sample_records
@@ -66,6 +70,7 @@ def test_kafkas_directory_stays_as_it_is(tmp_path: Path) -> None:
     with running(kafka):
         filled(kafka)
         check_our_command_on_groups_of_the_consumer_protocol(kafka)
+        check_that_each_api_is_served_or_explained(kafka)
     ours = Mpbroker(kafka.directory)
     said = refused(ours)
     assert f"{ours.log_dir} belongs to Apache Kafka: its controller wrote the record at offset 1 of" in said
@@ -93,6 +98,17 @@ def check_our_command_on_groups_of_the_consumer_protocol(kafka: Kafka) -> None:
     assert offset_of(kafka, "g", TOPIC) == 0
     assert cli("group", "delete-offsets", "g", "--topic", TOPIC).out == f"deleted the offset of {TOPIC}-0\n"
     assert cli("group", "delete", "g").out == "deleted group g\n"
+
+
+def check_that_each_api_is_served_or_explained(kafka: Kafka) -> None:
+    """COMPATIBILITY counts the APIs of Kafka's brokers, and names those that are not served."""
+    theirs = advertised_apis(kafka.address)
+    ours = {api.key: (api.advertised_from, api.latest) for api in all_apis().values()}
+    # Kafka needs a plug-in for these.
+    telemetry = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+    assert theirs.keys() | telemetry == set(ApiKey) - not_served.OF_CONTROLLERS
+    differ = {key for key, versions in ours.items() if theirs.get(key, versions) != versions}
+    assert differ == {ApiKey.ADD_PARTITIONS_TO_TXN}
 
 
 def test_kafka_on_our_directory_is_told_and_taken_back(tmp_path: Path) -> None:

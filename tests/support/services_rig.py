@@ -55,6 +55,7 @@ class ServicesRig:
             cast(LogLink, self),
             announcer,
             lambda: self.metadata,
+            lambda *_: True,
             self._ask,
             self._answer,
             (),

@@ -66,8 +66,8 @@ RECORDS_PER_BATCH: Final = 1024
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
-FEATURE_LEVELS: Final[Mapping[str, int]] = {"metadata.version": 30, **FINALIZED}
-"""The feature levels of this program. That of the metadata is 4.3-IV0 (MetadataVersion)."""
+FEATURE_LEVELS: Final[Mapping[str, int]] = FINALIZED
+"""The feature levels that a metadata log has. Kafka's controller asks for that of the metadata first."""
 
 
 def feature_records(there: Mapping[str, int]) -> list[messages.FeatureLevelRecord]:

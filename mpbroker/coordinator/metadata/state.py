@@ -106,6 +106,7 @@ class MetadataState:
     tokens: TokenTable = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _newest_topic: int = -1
 
     def draft(self) -> MetadataState:
         """Return a copy to which records can be applied before they are durable. Both share Topic objects."""
@@ -130,6 +131,13 @@ class MetadataState:
         names = self._colliding.get(key, ()) if key is not None else ()
         return names[0] if names else None
 
+    def has_topics_since(self, version: int) -> bool:
+        """Return whether topics were created after the state in which `next_offset` was `version`.
+
+        A version of another log, which is greater than ours, may have any topics.
+        """
+        return not self._newest_topic < version <= self.next_offset
+
     def apply_all(self, records: list[MetadataRecord]) -> None:
         """Apply records, the first of which has offset `next_offset`. Raises InconsistentMetadata."""
         for record in records:
@@ -143,6 +151,7 @@ class MetadataState:
                     self._inconsistent(f"topic {record.name} is there already")
                 self.ids[record.name] = record.topic_id
                 self.topics[record.topic_id] = Topic(record.name, record.topic_id)
+                self._newest_topic = self.next_offset
                 self.image_bytes += topic_bytes(record.name, 0, {})
                 if key := collision_key(record.name):
                     self._colliding[key] = (*self._colliding.get(key, ()), record.name)

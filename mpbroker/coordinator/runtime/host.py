@@ -11,6 +11,8 @@ from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
 from mpbroker.ipc.calls import Message as Call
 from mpbroker.ipc.metadata import PartitionSlots
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.security.acls import Operation, ResourceType
+from mpbroker.security.authorizer import Client
 from shm.table import SlotTable
 
 TopicBatch: TypeAlias = tuple[str, PartitionBatch]
@@ -43,6 +45,9 @@ class Host(Protocol):
 
     def images_of(self, topic_id: bytes) -> PartitionSlots | None:
         """Return the slots of the topic's partitions, None if the log workers have not opened them yet."""
+
+    def is_allowed(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Return whether a client has a permission, by the durable access control entries."""
 
     def ask(self, call: Call, done: Callable[[Call], None]) -> None:
         """Send a call to the metadata controller of this process. `done` is called with the answer."""

@@ -13,6 +13,7 @@ from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_latest_form, in_version
+from mpbroker.security.authorizer import Client
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -47,6 +48,11 @@ class RequestContext(NamedTuple):
     client_id: str
     client_host: str
     principal: str
+
+    @property
+    def client(self) -> Client:
+        """Return the client as access control entries name it."""
+        return Client(self.principal, self.client_host.removeprefix("/"))
 
 
 Serve: TypeAlias = Callable[[RequestContext, Any], Message | None]

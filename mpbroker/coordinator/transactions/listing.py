@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mpbroker.coordinator.runtime.client_patterns import compile_pattern
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.transactions.records import BY_LABEL, TransactionState
@@ -19,8 +20,6 @@ from mpbroker.protocol.messages import ListTransactionsRequest, ListTransactions
 # Bounds of a pattern; Kafka has none: the longest id takes a sixth of a second at most.
 PATTERN_LENGTH_MAX: Final = 1000
 INSTRUCTIONS_MAX: Final = 1000
-# The most memory that a compiled pattern takes; the module re2 keeps the last 128.
-PATTERN_BYTES_MAX: Final = 1 << 18
 # Steps of a slice: instructions times characters. Without memory for an automaton a step takes 5 ns.
 SLICE_STEPS: Final = 2_000_000
 # Steps of an id besides its pattern.
@@ -142,22 +141,10 @@ class _Listing:
 
 
 def _compiled(text: str | None) -> Any:
-    """Compile a client's pattern with RE2, as Kafka does: Python's `re` can take hours. Raises ApiError."""
+    """Compile a client's pattern with RE2, as Kafka does. Raises ApiError."""
     if not text:
         return None
-    import re2  # type: ignore[import-untyped]
-
-    if len(text) > PATTERN_LENGTH_MAX:
-        raise ApiError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"The pattern has more than {PATTERN_LENGTH_MAX} characters.",
-        )
-    options = re2.Options()
-    options.never_capture, options.log_errors, options.max_mem = True, False, PATTERN_BYTES_MAX
-    try:
-        pattern = re2.compile(text, options)
-    except re2.error as error:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, error.args[0].decode()) from error
+    pattern = compile_pattern(text, PATTERN_LENGTH_MAX)
     if pattern.programsize > INSTRUCTIONS_MAX:
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,

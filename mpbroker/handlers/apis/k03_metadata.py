@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.acl_operations import cluster_operations, operations
 from mpbroker.handlers.api_parts.coordinator_questions import try_ask_coordinator
+from mpbroker.handlers.api_parts.partition_leaders import NO_LEADER, leader_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
-from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, MetadataRequest, MetadataResponse
@@ -29,7 +29,6 @@ from mpbroker.security.acls import ResourceType
 FIRST_VERSION_WITH_AUTO_CREATION_FLAG = 4
 FIRST_VERSION_WITH_EMPTY_FOR_NONE = 1
 FIRST_VERSION_WITH_IDS = 12
-NO_LEADER = -1
 
 TopicAnswer: TypeAlias = MetadataResponse.MetadataResponseTopic
 PartitionAnswer: TypeAlias = MetadataResponse.MetadataResponsePartition
@@ -65,18 +64,13 @@ def describe(context: RequestContext, topic: Topic) -> TopicAnswer:
 
 def describe_partition(context: RequestContext, topic: Topic, number: int) -> PartitionAnswer:
     node = context.broker.metadata.node_id
-    image = topic.partitions[number]
-    now = context.broker.in_table(image)
-    # Without a slot it is not open yet, for instance because a disk is full.
-    offline = not image.slot_generation or (
-        now is not None and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
-    )
+    leader, epoch = leader_of(context.broker, topic, number)
+    offline = leader == NO_LEADER
     return PartitionAnswer(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
         partition_index=number,
-        leader_id=NO_LEADER if offline else node,
-        # The log process has it from leader-epoch-checkpoint; Fetch and ListOffsets check clients' epochs.
-        leader_epoch=now.leader_epoch if now is not None else 0,
+        leader_id=leader,
+        leader_epoch=epoch,
         replica_nodes=[node],
         isr_nodes=[node],
         offline_replicas=[node] if offline else [],

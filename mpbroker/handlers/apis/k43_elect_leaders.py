@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.partition_leaders import NO_LEADER, leader_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
-from mpbroker.handlers.requests.metadata import Topic
-from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
@@ -44,13 +43,6 @@ def failed(context: RequestContext, code: ErrorCode) -> ElectLeadersResponse:
     return refused(context, code, code.message)
 
 
-def has_leader(context: RequestContext, topic: Topic, number: int) -> bool:
-    """Return True if the partition has a leader: its log directory is not offline."""
-    image = topic.partitions[number]
-    now = context.broker.in_table(image)
-    return now is None or not now.flags & PartitionFlag.PARTITION_OFFLINE
-
-
 def outcome(context: RequestContext, name: str, number: int) -> OfPartition:
     topic = context.broker.metadata.by_name.get(name)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -58,8 +50,8 @@ def outcome(context: RequestContext, name: str, number: int) -> OfPartition:
         return OfPartition(number, unknown, f"No such topic as {name}")
     if number not in topic.partitions:
         return OfPartition(number, unknown, f"No such partition as {name}-{number}")
-    leads = has_leader(context, topic, number)
-    code = ErrorCode.ELECTION_NOT_NEEDED if leads else _NOBODY[context.body.election_type]
+    leader, _ = leader_of(context.broker, topic, number)
+    code = _NOBODY[context.body.election_type] if leader == NO_LEADER else ErrorCode.ELECTION_NOT_NEEDED
     return OfPartition(number, code, code.message)
 
 

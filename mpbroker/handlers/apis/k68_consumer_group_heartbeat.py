@@ -1,25 +1,58 @@
-"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, since only classic groups are served.
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: joins a group, stays its member, or leaves it (KIP-848).
 
-The API is advertised, since librdkafka with group.protocol=consumer waits forever, without an error, for a
-broker that has this API, but stops with an error if the response is UNSUPPORTED_VERSION. A Kafka broker
-without the consumer protocol responds with the same error. (Kafka: KafkaApis.handleConsumerGroupHeartbeat;
-KIP-848.)
+From v1 on the client makes the member id, and may subscribe by a regular expression. A client that may not
+describe each topic that it names is refused. Topics that a regular expression matches are filtered by the
+coordinator. Without the protocol the API is still advertised, since librdkafka waits forever for a broker
+that has it, but stops if the response is UNSUPPORTED_VERSION. (Kafka:
+KafkaApis.handleConsumerGroupHeartbeat, GroupCoordinatorService.consumerGroupHeartbeat.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.features import is_consumer_protocol_enabled
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse
 
 REFUSED = (
-    "Groups of the consumer protocol are not built in this version of the broker: set group.protocol=classic."
+    "The broker has the consumer protocol switched off: add consumer to "
+    "group.coordinator.rebalance.protocols, or set group.protocol=classic in the client."
 )
 
 
-@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat")
-def handle(_context: RequestContext) -> ConsumerGroupHeartbeatResponse:
-    """Refuses requests with UNSUPPORTED_VERSION; advertised because librdkafka hangs otherwise."""
+def refusal(context: RequestContext) -> ConsumerGroupHeartbeatResponse | None:
+    """Return an error response if the consumer protocol is not served, else None."""
+    if is_consumer_protocol_enabled(context.broker.config.group_coordinator_rebalance_protocols):
+        return None
     return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)
+
+
+@api(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    0,
+    1,
+    name="ConsumerGroupHeartbeat",
+    is_forwarded=True,
+    refusal=refusal,
+)
+def handle(context: RequestContext) -> Outcome:
+    """Keeps a member of the consumer protocol in its group; the response may have a new assignment."""
+    if context.broker.authorization.is_on and context.body.subscribed_topic_names:
+        return _forward_allowed(context)
+    context.broker.forwarding.pass_on(context)
+    return None
+
+
+def _forward_allowed(context: RequestContext) -> Generator[None, None, ConsumerGroupHeartbeatResponse | None]:
+    names = dict.fromkeys(context.body.subscribed_topic_names)
+    _, denied = yield from context.split(DESCRIBE_TOPIC, names, str)
+    if denied:
+        return ConsumerGroupHeartbeatResponse(error_code=DESCRIBE_TOPIC.denied)
+    context.broker.forwarding.pass_on(context)
+    return None

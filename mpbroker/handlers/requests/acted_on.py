@@ -121,6 +121,10 @@ def _users(body: Any) -> Named:
         yield (one.name, _MECHANISMS.get(one.mechanism, f"mechanism {one.mechanism}"))
 
 
+def _features(body: Any) -> Named:
+    return ((one.feature, "to", one.max_version_level) for one in body.feature_updates)
+
+
 def _new_token(body: Any) -> Named:
     if body.owner_principal_name:
         yield (f"{body.owner_principal_type}:{body.owner_principal_name}",)
@@ -152,4 +156,6 @@ NAMES: Final[dict[ApiKey, Callable[[Any], Named]]] = {
     ApiKey.OFFSET_DELETE: _offsets,
     ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
+    ApiKey.UPDATE_FEATURES: _features,
+    ApiKey.UNREGISTER_BROKER: lambda body: iter([("broker", body.broker_id)]),
 }

@@ -31,7 +31,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME
 from mpbroker.records.validation import TopicPolicy
 from mpbroker.security.acls import Acl
-from mpbroker.security.authorizer import Authorizer, super_users_in
+from mpbroker.security.authorizer import authorizer_of
 
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE, "producer": None}
 
@@ -85,15 +85,6 @@ def policy_of(config: TopicConfig) -> TopicPolicy:
         max_message_bytes=config.max_message_bytes,
         compression=codec,
         compression_level=None if codec is None else levels.get(codec),
-    )
-
-
-def authorizer_of(config: BrokerConfig) -> Authorizer | None:
-    """Return the configured authorizer, still without entries; None if none is configured."""
-    if not config.authorizer_class_name:
-        return None
-    return Authorizer(
-        super_users_in(config.super_users), allow_if_no_acl=config.allow_everyone_if_no_acl_found
     )
 
 

@@ -189,16 +189,31 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: Rule(request=(ALTER_CLUSTER_CONFIGS,), is_admin=True),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Rule(request=(DESCRIBE_CLUSTER,)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.DESCRIBE_QUORUM: Rule(request=(DESCRIBE_CLUSTER,)),
+    ApiKey.UPDATE_FEATURES: Rule(request=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are for clients with Describe Cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Rule(resource=(READ_TOPIC,)),
+    ApiKey.UNREGISTER_BROKER: Rule(request=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.DESCRIBE_TRANSACTIONS: Rule(
         resource=(DESCRIBE_TRANSACTION, DESCRIBE_TOPIC), remark="topics denied are left out"
     ),
     ApiKey.LIST_TRANSACTIONS: Rule(resource=(DESCRIBE_TRANSACTION,), remark="ids denied are left out"),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(request=(READ_GROUP,)),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(
+        request=(READ_GROUP,),
+        resource=(DESCRIBE_TOPIC,),
+        remark="one denied topic refuses the whole request; regular expressions match, for all members of "
+        "the group, what the member may Describe whose heartbeat looks them up",
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Rule(
+        resource=(DESCRIBE_GROUP, DESCRIBE_TOPIC),
+        remark="a group with a denied topic is refused, without members",
+    ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Rule(),
     ApiKey.PUSH_TELEMETRY: Rule(),
     ApiKey.LIST_CONFIG_RESOURCES: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Rule(
+        resource=(DESCRIBE_TOPIC,), remark="denied topics are left out of a list of all"
+    ),
 }
 
 # The APIs that are served on the listeners of admin.listener.names alone.

@@ -31,6 +31,7 @@ cpdef enum Api:
     API_DESCRIBE_TRANSACTIONS = 65
     API_LIST_TRANSACTIONS = 66
     API_CONSUMER_GROUP_HEARTBEAT = 68
+    API_CONSUMER_GROUP_DESCRIBE = 69
 
 cdef enum:
     FIRST_ADMINISTRATIVE_API = Api.API_CREATE_TOPICS    # APIs before it are asked for all the time

@@ -20,20 +20,18 @@ cdef bint is_administrative(int16_t api_key) noexcept nogil:
         return False
     if is_forwarded(api_key):           # the handler only hands it on to the coordinator
         return False
-    return api_key not in (
-        Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT
-    )
+    return api_key not in (Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER)
 
 cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
     """Return whether the coordinator answers the API: OffsetCommit to ListGroups, DeleteGroups, OffsetDelete,
-    DescribeTransactions, ListTransactions.
+    DescribeTransactions, ListTransactions, ConsumerGroupHeartbeat, ConsumerGroupDescribe.
     """
-    if (
-        Api.API_OFFSET_COMMIT <= api_key <= Api.API_LIST_GROUPS
-        or api_key == Api.API_DELETE_GROUPS or api_key == Api.API_OFFSET_DELETE
-    ):
+    if Api.API_OFFSET_COMMIT <= api_key <= Api.API_LIST_GROUPS:
         return True
-    return api_key == Api.API_DESCRIBE_TRANSACTIONS or api_key == Api.API_LIST_TRANSACTIONS
+    return api_key in (
+        Api.API_DELETE_GROUPS, Api.API_OFFSET_DELETE, Api.API_DESCRIBE_TRANSACTIONS,
+        Api.API_LIST_TRANSACTIONS, Api.API_CONSUMER_GROUP_HEARTBEAT, Api.API_CONSUMER_GROUP_DESCRIBE,
+    )
 
 cdef bint is_repeatable(int16_t api_key) noexcept nogil:
     """Return whether a request may go to another handler after its handler died, because it only reads.

@@ -51,7 +51,9 @@ def test_settings_are_got_set_and_unset(cli: OwnCli) -> None:
     assert {"retention.ms", "segment.bytes", "cleanup.policy"} < everything
 
 
-@pytest.mark.mpbroker({"group.consumer.max.session.timeout.ms": "90000"})
+@pytest.mark.mpbroker(
+    {"group.consumer.max.session.timeout.ms": "90000", "group.consumer.heartbeat.interval.ms": "6000"}
+)
 def test_settings_of_a_group(cli: OwnCli) -> None:
     session, of = "consumer.session.timeout.ms", ("--group", "g")
     has_none = "group g has no settings of its own; --all shows those that it has got\n"

@@ -63,5 +63,5 @@ def test_a_partition_of_groups_is_read_without_a_look_at_those_of_others(
     for partition in (0, 1):
         for name in names[partition]:
             coordinator.offsets.apply(OffsetKey(name, "t", 0), OffsetValue(1, -1, "", 0))
-        coordinator.manager.load(partition, {})
+        coordinator.manager.load(partition, {}, {})
     assert sorted(hashed) == sorted(names[0] + names[1]) == sorted(coordinator.manager.groups)

@@ -104,7 +104,7 @@ def test_older_and_newer_versions_are_read() -> None:
 
 
 def test_other_kinds_of_groups_are_stepped_over() -> None:
-    assert decode(b"\x00\x03\x00\x01g", b"\x00\x00") is None
+    assert decode(b"\x00\x0a\x00\x01g", b"\x00\x00") is None
 
 
 @pytest.mark.parametrize("version", [b"\x00\x05", b"\xff\xff"])

@@ -295,6 +295,20 @@ def test_a_log_that_contradicts_itself(records: list[TopicRecord]) -> None:
         MetadataState().apply_all(list(records))
 
 
+def test_a_version_has_all_topics_that_were_created_before(rig: DeciderRig) -> None:
+    assert not rig.state.has_topics_since(rig.state.next_offset)
+    before = rig.state.next_offset
+    rig.create(CreateTopic("a", 2))
+    assert rig.state.has_topics_since(before)
+    version = rig.state.next_offset
+    assert not rig.state.has_topics_since(version)
+    rig.delete(["a"])
+    assert not rig.state.draft().has_topics_since(version), "a deletion brings no topic"
+    rig.create(CreateTopic("b", 1))
+    assert rig.state.draft().has_topics_since(version)
+    assert rig.state.has_topics_since(rig.state.next_offset + 1), "that is a version of another log"
+
+
 def test_a_setting_is_changed_and_taken_back() -> None:
     state = MetadataState()
     state.apply_all([TopicRecord("a", ID), ConfigRecord(2, "a", "retention.ms", "1")])

@@ -20,7 +20,14 @@ from mpbroker.ipc.topology import COORDINATOR, processor
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import HeartbeatRequest, Message, OffsetCommitRequest, OffsetCommitResponse
+from mpbroker.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    Message,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
 from tests.support.handler_rig import (
     HANDLER,
     ROOM_FOR_ANSWER,
@@ -110,6 +117,31 @@ def test_the_coordinator_sees_the_bytes_that_python_would_send(
     ready.turn()
     first, second = (ready.processor.frame_of(reply) for reply in ready.processor.replies())
     assert first == second
+
+
+@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize("epoch", [0, 5, -1])
+def test_a_heartbeat_of_the_consumer_protocol_goes_and_comes_without_python(
+    ready: Rig, version: int, epoch: int
+) -> None:
+    key = ApiKey.CONSUMER_GROUP_HEARTBEAT
+    request = ConsumerGroupHeartbeatRequest("g", "m", epoch, topic_partitions=None)
+    response = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=epoch, heartbeat_interval_ms=5000)
+    body = encode_bytes(encode_response(key, version, response))
+    messages, frames = [], []
+    for leaves_all in (False, True):
+        ready.handler.turn.leaves_all = leaves_all
+        ready.processor.send(request_frame(key, version, request))
+        ready.turn()
+        ready.processor.replies()
+        assert ready.handler.turn.forwarded_count == (not leaves_all)
+        ((call, message),) = ready.coordinator.take()
+        messages.append(message)
+        ready.reply(call, ForwardedResponse(body, {0: 1}))
+        (reply,) = ready.processor.replies()
+        frames.append(ready.processor.frame_of(reply))
+    assert messages[0] == messages[1]
+    assert frames[0] == frames[1]
 
 
 FEW = (ErrorCode.NONE, ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR)

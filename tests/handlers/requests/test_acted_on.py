@@ -104,6 +104,14 @@ REQUESTS_AND_NAMES: list[tuple[ApiKey, Any, tuple[str, ...]]] = [
         ("bob mechanism 9", "ann SCRAM-SHA-512"),
     ),
     (
+        ApiKey.UPDATE_FEATURES,
+        m.UpdateFeaturesRequest(
+            feature_updates=[m.UpdateFeaturesRequest.FeatureUpdateKey("group.version", 0)], validate_only=True
+        ),
+        ("group.version to 0", "(only checked)"),
+    ),
+    (ApiKey.UNREGISTER_BROKER, m.UnregisterBrokerRequest(7), ("broker 7",)),
+    (
         ApiKey.CREATE_DELEGATION_TOKEN,
         m.CreateDelegationTokenRequest(
             "User", "ann", [m.CreateDelegationTokenRequest.CreatableRenewers("User", "bob")], 1

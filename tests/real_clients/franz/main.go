@@ -11,6 +11,7 @@
 //	franz create  BOOTSTRAP TOPIC PARTITIONS
 //	franz topics  BOOTSTRAP                          topic and number of partitions per line
 //	franz delete  BOOTSTRAP TOPIC
+//	franz admin   BOOTSTRAP TOPIC                    see admin.go
 package main
 
 import (
@@ -181,6 +182,8 @@ func main() {
 		topics(ctx)
 	case len(arguments) == 3 && arguments[0] == "delete":
 		remove(ctx, arguments[2])
+	case len(arguments) == 3 && arguments[0] == "admin":
+		admin(ctx, arguments[2])
 	default:
 		check(fmt.Errorf("unknown arguments %q: see the head of main.go", arguments))
 	}

@@ -87,11 +87,7 @@ class ConsumerGroupDescribe:
         return MEMBER_BYTES * len(described.members) + NAME_BYTES * named
 
     def _member(self, group: ConsumerGroup, member: Member) -> ConsumerGroupDescribeResponse.Member:
-        told, current = member.metadata, member.current
-        # The member is responsible for what it has to give up, until it has done so.
-        has: dict[bytes, Collection[int]] = {**current.assigned}
-        for topic_id, partitions in current.revoking.items():
-            has[topic_id] = [*has.get(topic_id, ()), *partitions]
+        told = member.metadata
         target = group.targets.get(member.member_id, NO_PARTITIONS)
         return ConsumerGroupDescribeResponse.Member(
             member_id=member.member_id,
@@ -102,7 +98,7 @@ class ConsumerGroupDescribe:
             client_host=told.client_host,
             subscribed_topic_names=sorted(told.topics),
             subscribed_topic_regex=told.pattern,
-            assignment=self._assignment(has),
+            assignment=self._assignment(member.current.partitions),
             target_assignment=self._assignment(target),
             member_type=CLASSIC_TYPE if member.is_classic else CONSUMER_TYPE,
         )

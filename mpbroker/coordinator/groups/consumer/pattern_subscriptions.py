@@ -9,27 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.members import PATTERN_JOB
 from mpbroker.coordinator.groups.consumer.records import EpochKey, GroupEpoch, PatternKey, ResolvedPattern
-from mpbroker.coordinator.groups.consumer.regular_expressions import (
-    Resolver,
-    check_pattern,
-    is_refresh_due,
-)
+from mpbroker.coordinator.groups.consumer.regular_expressions import compiled, is_refresh_due, resolve
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.runtime.background import Background
-from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.timers import Clock
-
-if TYPE_CHECKING:
-    from mpbroker.coordinator.groups.consumer.heartbeat import Heartbeat
+from mpbroker.security.acls import Operation, ResourceType
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -41,67 +34,77 @@ class PatternSubscriptions:
     _config: BrokerConfig
     _clock: Clock
     _background: Background
+    _host: Host
     _topics: TopicMetadata
-    _resolver: Resolver
     _writer: Writer
     _find: Callable[[str], ConsumerGroup | None]
-    # The version of the metadata that has the topic created last.
-    _created_version: int = field(default=0, init=False)
 
-    def topics_created(self) -> None:
-        """Note that patterns may match new topics."""
-        self._created_version = self._resolver.version
-
-    def update(self, beat: Heartbeat) -> None:
+    def update(self, request: MemberRequest) -> None:
         """Follow a member's change of pattern, and look up the group's topics again if it is due.
 
         Raises ApiError if the pattern is invalid.
         """
-        group, old, new = beat.group, beat.before.metadata.pattern, beat.member.metadata.pattern
+        group, old, new = request.group, request.before.metadata.pattern, request.member.metadata.pattern
         is_new = False
         if old != new:
-            beat.subscription_changed = True
+            request.subscription_changed = True
             if old and not group.pattern_subscribers[old]:
-                beat.changes.put(PatternKey(group.group_id, old), None)
+                request.changes.put(PatternKey(group.group_id, old), None)
             if new and group.pattern_subscribers[new] == 1:
-                check_pattern(new)
+                compiled(new)
                 is_new = True
             elif new in group.patterns or (old and not new):
-                beat.bumps = True
+                request.bumps = True
         if group.pattern_subscribers:
-            self._refresh_if_due(beat.context, group, is_new=is_new)
+            self._refresh_if_due(request, is_new=is_new)
 
-    def _refresh_if_due(self, context: RequestContext, group: ConsumerGroup, *, is_new: bool) -> None:
+    def _refresh_if_due(self, request: MemberRequest, *, is_new: bool) -> None:
+        group, client = request.group, request.context.client
         if self._background.is_running(PATTERN_JOB, group.group_id):
             return
-        last = next(iter(group.patterns.values()), None)
+        last, metadata = next(iter(group.patterns.values()), None), self._host.metadata
         if not is_refresh_due(
-            last_ms=None if last is None else last.resolved_ms,
-            now_ms=self._clock.wall_ms(),
-            interval_ms=self._config.group_consumer_regex_refresh_interval_ms,
-            has_unresolved=is_new or len(group.pattern_subscribers) != len(group.patterns),
-            has_new_topics=last is not None and last.version < self._created_version,
+            self._clock.wall_ms(),
+            None if last is None else last.resolved_ms,
+            self._config.group_consumer_regex_refresh_interval_ms,
+            subscribed=len(group.pattern_subscribers),
+            resolved=len(group.patterns),
+            is_new=is_new,
+            has_new_topics=last is not None and metadata.has_topics_since(last.version),
         ):
             return
-        job = self._resolver.resolve(list(group.pattern_subscribers), context.principal, context.client_host)
-        then = partial(self._resolved, group.group_id, self._resolver.version)
-        self._background.start(PATTERN_JOB, group.group_id, job, then)
+        version, is_first_slice = metadata.next_offset, True
 
-    def _resolved(self, group_id: str, version: int, found: Mapping[str, frozenset[str]]) -> None:
+        def may_describe(topic: str) -> bool:
+            return self._host.is_allowed(client, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+        def resolved(found: Mapping[str, frozenset[str] | None]) -> None:
+            if is_first_slice:
+                self._put(request.changes, version, found)
+            elif (later := self._find(group.group_id)) is not None:
+                changes = Changes(later)
+                self._put(changes, version, found)
+                self._writer.write(changes, lambda _error: None)
+
+        job = resolve(group.group_id, group.pattern_subscribers, metadata.ids, may_describe)
+        self._background.start(PATTERN_JOB, group.group_id, job, resolved)
+        is_first_slice = False
+
+    def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str] | None]) -> None:
         """Keep what the patterns match. A change of it begins an epoch."""
-        group = self._find(group_id)
-        if group is None:
-            return
-        changes, now_ms, bumps = Changes(group), self._clock.wall_ms(), False
+        group, now_ms, bumps = changes.group, self._clock.wall_ms(), False
         for pattern, topics in found.items():
             if not group.pattern_subscribers[pattern]:
                 continue
             known = group.patterns.get(pattern)
-            bumps |= topics != (frozenset() if known is None else known.topics)
-            changes.put(PatternKey(group_id, pattern), ResolvedPattern(topics, version, now_ms))
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+            before = frozenset[str]() if known is None else known.topics
+            if topics is None:
+                topics = before
+            bumps |= topics != before
+            changes.put(PatternKey(group.group_id, pattern), ResolvedPattern(topics, version, now_ms))
+        metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
-            changes.put(EpochKey(group_id), GroupEpoch(group.epoch + 1, metadata_hash))
-            log.info("group %.255s: epoch %d, since its patterns match other topics", group_id, group.epoch)
-        if changes.entries:
-            self._writer.write(changes, lambda _error: None)
+            changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+            log.info(
+                "group %.255s: epoch %d, for its patterns match other topics", group.group_id, group.epoch
+            )

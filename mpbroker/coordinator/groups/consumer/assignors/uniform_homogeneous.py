@@ -76,7 +76,7 @@ class _Shares:
         if self._extras:
             # A member that has room leaves the extra partition to one that has it already, unless all members
             # from here on are needed to take the extras.
-            if False:
+            if room and self._members_left > self._extras:
                 room -= 1
             else:
                 self._extras -= 1

@@ -1,0 +1,21 @@
+"""The leader of a partition, as clients see it: this broker, unless it cannot use the partition."""
+
+from __future__ import annotations
+
+from mpbroker.handlers.broker import Broker
+from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.ipc.table import PartitionFlag
+
+NO_LEADER = -1
+
+
+def leader_of(broker: Broker, topic: Topic, number: int) -> tuple[int, int]:
+    """Return the partition's leader and leader epoch; the leader is NO_LEADER if its directory is offline."""
+    image = topic.partitions[number]
+    now = broker.in_table(image)
+    # Without a slot it is not open yet, for instance because a disk is full.
+    offline = not image.slot_generation or (
+        now is not None and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
+    )
+    # The log process has the epoch from leader-epoch-checkpoint; Fetch and ListOffsets check clients' epochs.
+    return NO_LEADER if offline else broker.metadata.node_id, 0 if now is None else now.leader_epoch
