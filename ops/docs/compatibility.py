@@ -75,7 +75,7 @@ CLOSING = """
   listeners.
 * Owners of delegation tokens are users; Kafka makes tokens for owners of any type. A token cannot be used
   from the moment when it expires, not only once it is removed.
-* Settings of groups are checked, kept, listed and described, without effect yet.
+* Settings of share groups and of streams groups are checked, kept, listed and described, without effect yet.
 * GetTelemetrySubscriptions and PushTelemetry are served with `client.telemetry.enable=true`; Kafka serves
   them with a receiver's plug-in. A push of more than 16 MiB, decompressed, is answered INVALID_RECORD. Each
   handler measures the intervals between a client's requests for itself.
