@@ -36,7 +36,8 @@ INSTANCE_SERIES_MAX: Final = 2_000
 KEPT_MS: Final = 120_000
 DECOMPRESSED_BYTES_MAX: Final = 16 << 20
 NAME_LENGTH_MAX: Final = 200
-LABELS_LENGTH_MAX: Final = 1_024
+# What is known of a client always fits, whatever its texts contain.
+LABELS_LENGTH_MAX: Final = 2_048
 _TEXT_LENGTH_MAX: Final = 256
 _THEIRS: Final = "org.apache.kafka."
 _NO_NAME = re.compile(r"[^a-z0-9_]")
@@ -82,7 +83,7 @@ class ClientMetrics:
                 self.take(push)
 
     def take(self, push: Push) -> None:
-        """Add the metrics of a push. A malformed one is counted, with what was read of it so far left out."""
+        """Add the metrics of a push. A malformed one is counted and adds nothing."""
         try:
             payload = Payload(decompress(Codec(push.codec), push.metrics, DECOMPRESSED_BYTES_MAX))
             points = payload.points()

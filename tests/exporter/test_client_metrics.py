@@ -104,10 +104,18 @@ def test_what_is_known_of_a_client_is_in_its_info(pushing: Pushing) -> None:
 
 
 def test_an_info_without_room_for_the_labels_of_a_client_has_ours(pushing: Pushing) -> None:
-    pushing.push(payload(gauge("g", point(1)), **{f"label{number}": "v" * 250 for number in range(4)}))
+    pushing.push(payload(gauge("g", point(1)), **{f"label{number}": "v" * 250 for number in range(8)}))
     (info,) = (dict(labels) for name, labels in pushing.samples() if name == "kafka_client_info")
     assert info["principal"] == "User:a"
     assert "label0" not in info
+
+
+def test_what_is_known_of_a_client_fits_whatever_its_texts_contain(pushing: Pushing) -> None:
+    about = dict.fromkeys(("client_id", "principal"), '"' * 1000)
+    pushing.push(payload(gauge("g", point(1))), **about)
+    (info,) = (dict(labels) for name, labels in pushing.samples() if name == "kafka_client_info")
+    assert info["client_id"] == info["principal"] == '"' * 256
+    assert "kafka_client_g" in pushing.clients()
 
 
 def test_labels_of_a_client_neither_replace_ours_nor_break_the_page(pushing: Pushing) -> None:
@@ -158,7 +166,7 @@ def test_a_name_may_have_another_type_when_its_series_have_ended(pushing: Pushin
         lambda: gauge("", point(1)),
         lambda: gauge("n" * 300, point(1)),
         lambda: gauge("info", point(1)),
-        lambda: gauge("ok", point(1, **{f"label{n}": "v" * 250 for n in range(5)})),
+        lambda: gauge("ok", point(1, **{f"label{n}": "v" * 250 for n in range(9)})),
         lambda: gauge("taken.total", point(1)),
     ],
 )

@@ -34,15 +34,16 @@ from mpbroker.records.compression import Codec, decompress
 from mpbroker.records.errors import CompressionError
 
 INSTANCES_MAX: Final = 16384
+# An instance is forgotten when it has not called for so long, or for three intervals.
 KEPT_MS: Final = 60_000
 # Of a push; Kafka leaves this bound to its plug-ins.
 DECOMPRESSED_BYTES_MAX: Final = 16 << 20
 DEFAULT_INTERVAL_MS: Final = int(CLIENT_METRICS_KEYS["interval.ms"].default)  # type: ignore[arg-type]
 NO_ID: Final = bytes(16)
-log = logging.getLogger("mpbroker.handlers")
-
 _LONG_AGO_MS: Final = -(1 << 62)
 _CODECS: Final = frozenset(Codec)
+
+log = logging.getLogger("mpbroker.handlers")
 
 
 class Client(NamedTuple):
@@ -197,7 +198,7 @@ class ClientMetricsManager:
                 return instance_id
 
     def _instance(self, instance_id: bytes, client: Client, now_ms: int) -> Instance:
-        """Return the instance with this id, made anew if its subscriptions may have changed."""
+        """Return the instance with this id, a new one if it is unknown or subscriptions have changed."""
         self._refresh()
         known = self._instances.pop(instance_id, None)
         if known is not None and now_ms - known.called_ms > max(KEPT_MS, 3 * known.interval_ms):
