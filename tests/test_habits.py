@@ -89,7 +89,7 @@ NARROW = {
     ),
     "mpbroker.exporter": (
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),
-        *("mpbroker.http", "mpbroker.observe"),
+        *("mpbroker.http", "mpbroker.observe", "mpbroker.records"),
     ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.cli": (
