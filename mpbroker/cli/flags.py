@@ -78,12 +78,13 @@ def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context
 
 
 def complete_settings(incomplete: str) -> list[str]:
-    """Return the names of settings of topics, groups and brokers that begin with `incomplete`."""
+    """Return the names of settings of all resources that begin with `incomplete`."""
     from mpbroker.config.broker import BROKER_KEYS
-    from mpbroker.config.resource_config import GROUP_KEYS
+    from mpbroker.config.resource_config import CLIENT_METRICS_KEYS, GROUP_KEYS
     from mpbroker.config.topic_config import TOPIC_KEYS
 
-    return sorted(name for name in {*TOPIC_KEYS, *GROUP_KEYS, *BROKER_KEYS} if name.startswith(incomplete))
+    names = {*TOPIC_KEYS, *GROUP_KEYS, *CLIENT_METRICS_KEYS, *BROKER_KEYS}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 COMPLETE_TOPICS = _names(topic_names)

@@ -191,6 +191,23 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     otlp_export_interval_ms: Annotated[
         int, Key(INT, "How often metrics are sent by OTLP.", at_least=1000)
     ] = DEFAULT_INTERVAL_MS
+    client_telemetry_enable: Annotated[
+        bool,
+        Key(
+            BOOLEAN,
+            "Take metrics that clients push (KIP-714) by the subscriptions of client metrics, and serve them "
+            "with the broker's own, by http.listener or OTLP.",
+        ),
+    ] = False
+    telemetry_max_bytes: Annotated[
+        int,
+        Key(
+            INT,
+            "Largest push of a client's metrics, as sent: mostly compressed.",
+            at_least=1,
+            at_most=2 << 20,
+        ),
+    ] = 1 << 20
     admin_listener_names: Annotated[
         tuple[str, ...], Key(LIST, "Listeners on which the broker can be administered; empty: all of them.")
     ] = ()

@@ -1,8 +1,7 @@
 """The settings of groups and of subscriptions to client metrics: names, types, bounds, and descriptions.
 
-Settings of share groups, of streams groups and of client metrics are stored and shown without effect: these
-groups and the push of metrics are not implemented. (Kafka: GroupConfig, ClientMetricsConfigs, as of 4.3;
-KIP-848, KIP-932, KIP-1071, KIP-714.)
+Settings of share groups and of streams groups are stored and shown without effect: these groups are not
+implemented. (Kafka: GroupConfig, ClientMetricsConfigs, as of 4.3; KIP-848, KIP-932, KIP-1071, KIP-714.)
 """
 
 from __future__ import annotations
@@ -69,17 +68,27 @@ GROUP_KEYS: Final[Mapping[str, Key]] = {
         _share_key(ConfigType.BOOLEAN, "share.renew.acknowledge.enable", default=True),
     )
 }
-_NO_PUSH: Final = "No effect here: clients cannot push their metrics to this broker."
 CLIENT_METRICS_KEYS: Final[Mapping[str, Key]] = {
-    "interval.ms": Key(ConfigType.INT, _NO_PUSH, "interval.ms", 300_000),
-    "match": Key(ConfigType.LIST, _NO_PUSH, "match", ()),
-    "metrics": Key(ConfigType.LIST, _NO_PUSH, "metrics", ()),
+    "interval.ms": Key(ConfigType.INT, "Metrics push interval in milliseconds.", "interval.ms", 300_000),
+    "match": Key(
+        ConfigType.LIST,
+        "Which clients push: NAME=REGEX, of which all must match the whole value; empty: every client does.",
+        "match",
+        (),
+    ),
+    "metrics": Key(
+        ConfigType.LIST,
+        "Prefixes of the names of the metrics that are pushed; *: all metrics.",
+        "metrics",
+        (),
+    ),
 }
+ALL_METRICS: Final = "*"
 KEYS: Final[Mapping[int, Mapping[str, Key]]] = {CLIENT_METRICS: CLIENT_METRICS_KEYS, GROUP: GROUP_KEYS}
 
 _RESET = re.compile(r"latest|earliest|by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
 _INTERVAL_MS: Final = (100, 3_600_000)
-_MATCHED: Final = frozenset(
+MATCHED: Final = frozenset(
     f"client_{name}"
     for name in ("id", "instance_id", "software_name", "software_version", "source_address", "source_port")
 )
@@ -154,14 +163,21 @@ def _check_client_metrics(configs: Mapping[str, str]) -> None:
         raise RequestError(
             f"Invalid value {interval_ms} for interval.ms, interval must be between {low} and {high} (1 hour)"
         )
-    for pattern in filter(None, configs.get("match", "").split(",")):
+    client_patterns(configs.get("match", ""))
+
+
+def client_patterns(match: str) -> dict[str, re.Pattern[str]]:
+    """Return the patterns of the setting `match`, by the name of what they match. Raises ValueError."""
+    found = {}
+    for pattern in filter(None, match.split(",")):
         name, equals, wanted = pattern.partition("=")
         try:
-            re.compile(wanted.strip())
+            found[name.strip()] = re.compile(wanted.strip())
         except re.error:
             equals = ""
-        if not equals or not wanted or "=" in wanted or name.strip() not in _MATCHED:
+        if not equals or not wanted or "=" in wanted or name.strip() not in MATCHED:
             raise ValueError(f"Illegal client matching pattern: {pattern.strip()}")
+    return found
 
 
 class GroupSettings(NamedTuple):

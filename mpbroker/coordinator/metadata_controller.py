@@ -482,6 +482,10 @@ class MetadataController:
                 self.permissions.update(decision.acls, state.acls)
                 self.announcer.acls_changed(decision.acls)
                 self.announcer.then(partial(self._waiting.settle, {token}))
+            if decision.subscriptions:
+                missing.add(token := (Awaited.SUBSCRIPTIONS, by_call))
+                self.announcer.subscriptions_changed(decision.subscriptions)
+                self.announcer.then(partial(self._waiting.settle, {token}))
             if decision.credentials or decision.tokens:
                 missing.add(token := (Awaited.CREDENTIALS, by_call))
                 logins: list[CredentialKey] = [*decision.credentials, *decision.tokens]

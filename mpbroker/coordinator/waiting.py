@@ -24,8 +24,9 @@ class Awaited(StrEnum):
 
     USABLE = "usable"  # handlers have the slots of a topic's partitions; named by its id
     REMOVED = "removed"  # the partitions of a topic are removed; named by its id
-    QUOTAS = "quotas"  # handlers have them; named by the call, as are the next three
+    QUOTAS = "quotas"  # handlers have them; named by the call, as are the next four
     ACLS = "acls"  # handlers have them
+    SUBSCRIPTIONS = "subscriptions"  # handlers have those to client metrics
     CREDENTIALS = "credentials"  # processors have them
     RATES = "rates"  # acceptors have the rates of addresses
     SETTINGS = "settings"  # the supervisor has applied the settings of brokers; named by their version

@@ -40,7 +40,7 @@ class Page(Collector):
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
-        self._rendered: list[tuple[Family, list[tuple[str, int]]]] = []
+        self._rendered: list[tuple[Family, list[tuple[str, float]]]] = []
 
     def add(self, family: Family, value: float, labels: Mapping[str, str] = NO_LABELS) -> None:
         """Add one sample to a counter or gauge."""
@@ -80,12 +80,12 @@ class Page(Collector):
         metric.add_sample(f"{family.name}_count", dict(labels), seen.count)
         metric.add_sample(f"{family.name}_sum", dict(labels), seen.total / unit)
 
-    def lines(self, family: Family, samples: Iterable[tuple[str, int]]) -> None:
+    def lines(self, family: Family, samples: Iterable[tuple[str, float]]) -> None:
         """Add all samples of a counter or gauge, as pairs (labels rendered by `labels_text`, value)."""
         if found := list(samples):
             self._rendered.append((family, found))
 
-    def rendered(self) -> Iterable[tuple[Family, list[tuple[str, int]]]]:
+    def rendered(self) -> Iterable[tuple[Family, list[tuple[str, float]]]]:
         """Return the families that were added by `lines`, with their samples."""
         return self._rendered
 

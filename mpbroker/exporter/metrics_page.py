@@ -1,4 +1,4 @@
-"""Makes the page of metrics for Prometheus from shared counters, /proc and committed offsets.
+"""Makes the page of metrics for Prometheus: shared counters, /proc, committed offsets, clients' metrics.
 
 Requests that arrive while a page is being made, or shortly after, get the same page, so that many requests
 take no CPU time from Kafka clients. A large page takes a second, so a thread makes it and the event loop
@@ -14,6 +14,7 @@ import time
 from typing import Final
 
 from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
+from mpbroker.exporter.client_metrics import ClientMetrics
 from mpbroker.exporter.exposition import Page
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.process import ProcessContext
@@ -65,8 +66,9 @@ class PageText:
 class MetricsPage:
     """Makes pages of one broker's metrics, and keeps the last page while it is fresh."""
 
-    def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
+    def __init__(self, context: ProcessContext, offsets: OffsetFollower, clients: ClientMetrics) -> None:
         self._context = context
+        self._clients = clients
         self._memory = context.memory
         self._offsets = offsets
         self._looker = ProcessLooker()
@@ -89,7 +91,8 @@ class MetricsPage:
 
     async def samples(self) -> Page | None:
         """Make a new page, after any page under way, and return its samples; None if it cannot be made."""
-        while self._making is not None:
+        # Waiting for a task that has ended lets nothing else run, such as what notes its end.
+        while self._making is not None and not self._making.done():
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())
         return None if made is None else made[0]
@@ -99,8 +102,9 @@ class MetricsPage:
         self._making.add_done_callback(self._made)
         return self._making
 
-    def _made(self, _: object) -> None:
-        self._making = None
+    def _made(self, ended: object) -> None:
+        if self._making is ended:
+            self._making = None
 
     async def _make(self) -> tuple[Page, PageText] | None:
         began = time.monotonic()
@@ -149,6 +153,7 @@ class MetricsPage:
         partition_metrics.write_topics(now.logs, config.node_id, page)
         left_out = partition_metrics.write_groups(committed.groups, now.logs, page)
         mpbroker_metrics.write_offsets(committed, left_out, page)
+        self._clients.write(page)
         return page, page.text()
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:

@@ -171,6 +171,16 @@ OFFSETS_LEFT_OUT = _gauge(
     "group_offsets_left_out",
     f"Committed offsets beyond the {GROUP_OFFSETS_MAX:,} of a page; each group gets a fair share of them.",
 )
+CLIENT_INSTANCES = _gauge("client_metrics_instances", "Client instances whose pushed metrics are served.")
+CLIENT_SERIES = _gauge("client_metrics_series", "Series of these instances.")
+CLIENT_PUSHES = _counter(
+    "client_metrics_pushes",
+    "Pushes of clients that were taken, malformed, or dropped because the exporter could not keep up.",
+)
+CLIENT_LEFT_OUT = _counter(
+    "client_metrics_left_out",
+    "Data points of these pushes beyond the bounds of series, names and labels, or with an impossible value.",
+)
 SCRAPE = _gauge("scrape_duration_seconds", "Time that the page before this one took to make.")
 
 _OF_PROCESS = (
@@ -293,6 +303,14 @@ def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: P
         one = left.get(number)
         page.add(RECOVERY_PARTITIONS, one.partitions_left if one else 0, labels)
         page.add(RECOVERY_BYTES, one.bytes_left if one else 0, labels)
+
+
+def write_clients(instances: int, series: int, pushes: Mapping[str, int], left_out: int, page: Page) -> None:
+    page.add(CLIENT_INSTANCES, instances)
+    page.add(CLIENT_SERIES, series)
+    page.add(CLIENT_LEFT_OUT, left_out)
+    for result, count in pushes.items():
+        page.add(CLIENT_PUSHES, count, {"result": result})
 
 
 def write_offsets(committed: CommittedOffsets, left_out: int, page: Page) -> None:

@@ -1,9 +1,10 @@
 """The exporter process: an event loop that serves HTTP and follows the supervisor's orders.
 
 It serves the metrics, and passes other paths to the web console. If configured, a thread sends metrics by
-OTLP. The process only reads: shared counters, /proc, and the files of `__consumer_offsets`. The supervisor
-holds the listening socket, so connections wait while the process is being replaced. The process has a lower
-scheduling priority than the processes that serve Kafka clients.
+OTLP. The process reads shared counters, /proc, and the files of `__consumer_offsets`, and takes the metrics
+that clients have pushed from the handlers' queues. The supervisor holds the listening socket, so connections
+wait while the process is being replaced. The process has a lower scheduling priority than the processes that
+serve Kafka clients.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import gc
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,13 +24,16 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import parse_http_listener
 from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
+from mpbroker.exporter.client_metrics import ClientMetrics
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.otlp_sender import Origin, Sender
 from mpbroker.http.guard import plain
 from mpbroker.http.server import HttpServer, Receive, Scope, Send
 from mpbroker.ipc import health
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
+from mpbroker.ipc.topology import HANDLERS
 from mpbroker.observe.offset_follower import OffsetFollower
+from shm.clock import monotonic_ms
 
 NICENESS = 5
 # Added to the score by which the kernel chooses whom it kills when memory runs out: an exporter is replaced,
@@ -89,7 +94,12 @@ class ExporterProcess:
         self.context = context
         memory = context.memory
         self.offsets = OffsetFollower(memory.table(), context.config.log_dirs)
-        self.metrics = MetricsPage(context, self.offsets)
+        takes_pushes = context.config.client_telemetry_enable
+        self.clients = ClientMetrics(
+            [memory.client_metrics(handler) for handler in HANDLERS if takes_pushes], monotonic_ms
+        )
+        self._taking: asyncio.Task[None] | None = None
+        self.metrics = MetricsPage(context, self.offsets, self.clients)
         self._make_console = make_console
         self._console: Console | None = None
         app = App(
@@ -127,6 +137,8 @@ class ExporterProcess:
             context.counters.beat()
             context.obey_settings()
             context.bell.arm()
+            if self._taking is None and self.clients:
+                self._taking = asyncio.create_task(self._take_pushes(rung))
             if not (context.must_stop() or context.pending_order()):
                 await _wait(rung, IDLE_SLEEP_MS / 1000)
             context.bell.disarm()
@@ -140,6 +152,18 @@ class ExporterProcess:
         if self.server is not None:
             await self.server.stop(STOP_GRACE_S)
         self.offsets.close()
+
+    async def _take_pushes(self, rung: asyncio.Event) -> None:
+        """Take some pushes beside the event loop, then have the loop look for others."""
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self.clients.take_some)
+        except Exception:
+            log.exception("a push of a client's metrics is lost")
+        # Clients that push all the time get half of a processor at most.
+        await asyncio.sleep(time.monotonic() - began)
+        self._taking = None
+        rung.set()
 
 
 def own_names(config: BrokerConfig) -> set[str]:

@@ -19,6 +19,7 @@ from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
 from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.authorization import Authorization
+from mpbroker.handlers.requests.client_metrics import ClientMetricsManager
 from mpbroker.handlers.requests.metadata import Metadata, Topic
 from mpbroker.handlers.requests.parked_memory import ParkedMemory
 from mpbroker.handlers.requests.request import Api, ReceivedRequest
@@ -64,6 +65,7 @@ class Broker(Services):
     authorization: Authorization
     audit: Audit
     log_levels: LogLevels
+    client_metrics: ClientMetricsManager
     wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.apis import all_apis, apis_of
 from mpbroker.handlers.broker import Broker
 from mpbroker.handlers.calls.forwarding import Forwarding
 from mpbroker.handlers.calls.patient_client import SUCCESSOR_MS, PatientClient
@@ -22,12 +22,14 @@ from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.admission import Admission
 from mpbroker.handlers.requests.authorization import Authorization
+from mpbroker.handlers.requests.client_metrics import ClientMetricsManager
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.handlers.requests.parked_memory import ParkedMemory
 from mpbroker.handlers.requests.response_backpressure import ResponseBackpressure
 from mpbroker.handlers.requests.responses import Responses
 from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.append_job import AppendJobs
+from mpbroker.ipc.client_metrics import Push
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.process import ProcessContext
@@ -35,7 +37,7 @@ from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Request
-from mpbroker.ipc.topology import COORDINATOR, log_worker
+from mpbroker.ipc.topology import COORDINATOR, EXPORTER, log_worker
 from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, ApiKey
 from mpbroker.protocol.features import is_consumer_protocol_enabled
 from mpbroker.security.audit_log import audit_of
@@ -65,8 +67,7 @@ def make_broker(
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
-    lender = Lender(arena, context.index)
-    appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
+    appends = AppendJobs(Lender(arena, context.index), turn.push_job, len(workers), context.call_numbers())
     parked_memory = ParkedMemory(lambda: context.config)
     audit = audit_of(config)
     authorization = Authorization(metadata.authorizer, turn.topics, audit)
@@ -91,7 +92,7 @@ def make_broker(
         log_calls=[_log_client(context, arena, worker, turn) for worker in workers],
         failed_dirs=memory.failed_dirs,
         waiting=waiting,
-        apis=all_apis(),
+        apis=apis_of(config),
         fetches=Fetches(
             table, marks, number, context.counters, config.fetch_purgatory_purge_interval_requests
         ),
@@ -112,7 +113,18 @@ def make_broker(
         authorization=authorization,
         audit=audit,
         log_levels=LogLevels(memory),
+        client_metrics=_client_metrics(context, metadata),
     )
+
+
+def _client_metrics(context: ProcessContext, metadata: Metadata) -> ClientMetricsManager:
+    queue = context.memory.client_metrics(context.index)
+
+    def put(push: Push) -> None:
+        queue.put(push)
+        context.ring(EXPORTER)
+
+    return ClientMetricsManager(metadata, context.config.telemetry_max_bytes, put, monotonic_ms)
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:

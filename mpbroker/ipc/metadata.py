@@ -1,4 +1,7 @@
-"""The bulletin of metadata from the coordinator to all handlers: topics, quotas, access control entries."""
+"""The bulletin of metadata from the coordinator to all handlers.
+
+It has topics, quotas, access control entries, and subscriptions to client metrics.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,13 @@ class QuotaImage(Struct, array_like=True):
     values: dict[str, float]
 
 
+class SubscriptionImage(Struct, array_like=True):
+    """All settings of a subscription to client metrics. Empty `configs` mean that it was removed."""
+
+    name: str
+    configs: dict[str, str]
+
+
 class MetadataBase(Struct, tag="base"):
     """All metadata as of offset `version` of `__cluster_metadata` (exclusive)."""
 
@@ -87,6 +97,7 @@ class MetadataBase(Struct, tag="base"):
     topics: list[TopicImage]
     quotas: list[QuotaImage] = []
     acls: list[AclImage] = []
+    subscriptions: list[SubscriptionImage] = []
 
 
 class MetadataDelta(Struct, tag="delta"):
@@ -98,6 +109,7 @@ class MetadataDelta(Struct, tag="delta"):
     quotas: list[QuotaImage] = []
     acls: list[AclImage] = []
     removed_acls: list[AclImage] = []
+    subscriptions: list[SubscriptionImage] = []
 
 
 MetadataNews = MetadataBase | MetadataDelta

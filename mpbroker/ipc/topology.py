@@ -15,8 +15,9 @@ from pathlib import Path
 
 from mpbroker.config import workers
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import faults, log_sizes, meters, progress, session, settings
+from mpbroker.ipc import client_metrics, faults, log_sizes, meters, progress, session, settings
 from mpbroker.ipc import table as partition_table
+from mpbroker.ipc.client_metrics import PushQueue
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import COUNTS_BYTES, LISTENERS_BYTES, ListenerCounts, ListenerTable
@@ -82,6 +83,8 @@ LOG_LEVELS = 19
 # Clients that each handler can measure at once. Idle ones make room.
 QUOTA_ROWS = 8192
 QUOTA_SECRET_BYTES = 16
+
+PUSH_QUEUE_BYTES = client_metrics.BYTES + (-client_metrics.BYTES) % 4096
 
 # Bytes of the words of `dirty` that one log worker writes.
 DIRTY_BYTES = 8 * len(HANDLERS) + (-8 * len(HANDLERS)) % 64
@@ -312,6 +315,8 @@ class SharedMemory:
             Block("listeners", LISTENERS_BYTES, 4096),
             # Handlers: what clients have used of their quotas (shm.rates).
             Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
+            # Each handler: metrics that clients have pushed; the exporter: how far it has taken them.
+            Block("client_metrics", len(HANDLERS) * PUSH_QUEUE_BYTES, 4096),
         ]
 
     def _role_blocks(self) -> list[Block]:
@@ -396,6 +401,11 @@ class SharedMemory:
             self.sizes.quota_window_ms,
             index - FIRST_HANDLER,
         )
+
+    def client_metrics(self, index: int) -> PushQueue:
+        """Return the queue of pushed client metrics from the handler with this index to the exporter."""
+        at = (index - FIRST_HANDLER) * PUSH_QUEUE_BYTES
+        return PushQueue(self.private.block("client_metrics")[at : at + client_metrics.BYTES])
 
     def counters(self, index: int) -> CounterPage:
         return counter_page(self.public, index)

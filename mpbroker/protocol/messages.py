@@ -1904,6 +1904,43 @@ class ConsumerGroupDescribeResponse(Message):
         authorized_operations: int = -2147483648
 
 
+class GetTelemetrySubscriptionsRequest(Message):
+    """Request 71, v0, flexible from v0."""
+
+    client_instance_id: bytes = ZERO_UUID
+
+
+class GetTelemetrySubscriptionsResponse(Message):
+    """Response 71, v0, flexible from v0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    client_instance_id: bytes = ZERO_UUID
+    subscription_id: int = 0
+    accepted_compression_types: list[int] = field(default_factory=list)
+    push_interval_ms: int = 0
+    telemetry_max_bytes: int = 0
+    delta_temporality: bool = False
+    requested_metrics: list[str] = field(default_factory=list)
+
+
+class PushTelemetryRequest(Message):
+    """Request 72, v0, flexible from v0."""
+
+    client_instance_id: bytes = ZERO_UUID
+    subscription_id: int = 0
+    terminating: bool = False
+    compression_type: int = 0
+    metrics: bytes = b""
+
+
+class PushTelemetryResponse(Message):
+    """Response 72, v0, flexible from v0."""
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+
+
 class ListConfigResourcesRequest(Message):
     """Request 74, v0-1, flexible from v0."""
 
@@ -2383,6 +2420,8 @@ REQUESTS: dict[int, type[Message]] = {
     66: ListTransactionsRequest,
     68: ConsumerGroupHeartbeatRequest,
     69: ConsumerGroupDescribeRequest,
+    71: GetTelemetrySubscriptionsRequest,
+    72: PushTelemetryRequest,
     74: ListConfigResourcesRequest,
     75: DescribeTopicPartitionsRequest,
 }
@@ -2446,6 +2485,8 @@ RESPONSES: dict[int, type[Message]] = {
     66: ListTransactionsResponse,
     68: ConsumerGroupHeartbeatResponse,
     69: ConsumerGroupDescribeResponse,
+    71: GetTelemetrySubscriptionsResponse,
+    72: PushTelemetryResponse,
     74: ListConfigResourcesResponse,
     75: DescribeTopicPartitionsResponse,
 }

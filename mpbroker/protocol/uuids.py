@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 import base64
+from typing import Final
+
+RESERVED_IDS: Final = 100
+"""Ids below this number have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
+
+
+def is_reserved(value: bytes) -> bool:
+    return int.from_bytes(value) < RESERVED_IDS
+
+
+def may_be_given_out(value: bytes) -> bool:
+    """Return whether a new id may have this value. As in Kafka, the text of an id has no leading dash."""
+    return not (is_reserved(value) or uuid_text(value).startswith("-"))
 
 
 def uuid_text(value: bytes) -> str:

@@ -55,6 +55,12 @@ class Claim:
         except (ValueError, SecurityError) as error:
             raise FatalError(str(error), EXIT_MISCONFIGURED) from error
         self.otlp = otlp_destination(config, os.environ)
+        if config.client_telemetry_enable and not (config.http_listener or self.otlp):
+            raise FatalError(
+                "client.telemetry.enable=true: nothing would serve what clients push: set http.listener or "
+                "otlp.endpoint",
+                EXIT_MISCONFIGURED,
+            )
         runtime_dir.check(config)
         # Check before a lock file is made in another program's directory.
         refuse_foreign_metadata(config.log_dirs)

@@ -105,7 +105,7 @@ class Commands:
         "scrub": Row(_scrub),
         "resize": Row(lambda self, one: self._changing.resize(one.handlers, one.processors), changes=True),
         "reload": Row(lambda self, _: self._changing.reload(), changes=True),
-        "faults": Row(lambda self, one: self._faulting.ask(one.faults), changes=True),
+        "faults": Row(lambda self, one: self._faulting.ask(one.faults, self._tree.config), changes=True),
         "listener-add": Row(_add, changes=True),
         "listener-remove": Row(_remove, changes=True),
         "pause": Row(_pause, changes=True),

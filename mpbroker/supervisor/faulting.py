@@ -32,7 +32,7 @@ class Faulting:
         self.is_allowed = False
         self._asked: list[tuple[list[Fault], Later]] = []
 
-    def ask(self, wanted: list[Fault] | None) -> Later:
+    def ask(self, wanted: list[Fault] | None, config: BrokerConfig) -> Later:
         """Request that the broker has the faults `wanted` and no others.
 
         The returned answer is given when all processes have them. Raises FatalError, ValueError.
@@ -41,7 +41,7 @@ class Faulting:
             raise FatalError("faults are for brokers that mpbroker.testing has started; this one serves")
         wanted = wanted or []
         for fault in wanted:
-            _check(fault)
+            _check(fault, config)
         faults.encode(wanted)
         answer = Later()
         self._asked.append((wanted, answer))
@@ -56,11 +56,11 @@ class Faulting:
             answer.give({"faults": len(wanted)})
 
 
-def _check(fault: Fault) -> None:
+def _check(fault: Fault, config: BrokerConfig) -> None:
     if fault.api_key in BEFORE_LOGIN:
         name = ApiKey(fault.api_key).name
         raise ValueError(f"{name} is answered before the login, where no fault can be: take another API")
-    if fault.api_key not in {one.api_key for one in served()}:
+    if fault.api_key not in {one.api_key for one in served(config)}:
         raise ValueError(f"this broker serves no API with key {fault.api_key}")
     if fault.error_code and fault.closes:
         raise ValueError("a request can fail or lose its connection, not both: ask for one of them")

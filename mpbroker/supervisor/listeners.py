@@ -120,7 +120,9 @@ class Listeners:
         def main(context: ProcessContext) -> int:
             from mpbroker.network.processor import processor
 
-            return processor.run(context, socket.socket(fileno=fd), self.security, roles.served())
+            return processor.run(
+                context, socket.socket(fileno=fd), self.security, roles.served(context.config)
+            )
 
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import Destination
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.protocol import codec
@@ -45,13 +46,13 @@ def prepare(*, has_exporter: bool) -> None:
     for key in HOT_APIS:
         codec.prepare(key)
     # Compiles the encoders of all versions, for every processor.
-    processor.api_versions_bodies(served())
+    processor.api_versions_bodies(served(BrokerConfig()))
 
 
-def served() -> tuple[Served, ...]:
+def served(config: BrokerConfig) -> tuple[Served, ...]:
     from mpbroker.handlers import apis
 
-    return apis.served()
+    return apis.served(config)
 
 
 def coordinator(context: ProcessContext, cluster_id: str) -> int:

@@ -75,8 +75,10 @@ CLOSING = """
   listeners.
 * Owners of delegation tokens are users; Kafka makes tokens for owners of any type. A token cannot be used
   from the moment when it expires, not only once it is removed.
-* Settings of groups and of subscriptions to client metrics are checked, kept, listed and described, without
-  effect yet.
+* Settings of share groups and of streams groups are checked, kept, listed and described, without effect yet.
+* GetTelemetrySubscriptions and PushTelemetry are served with `client.telemetry.enable=true`; Kafka serves
+  them with a receiver's plug-in. A push of more than 16 MiB, decompressed, is answered INVALID_RECORD. Each
+  handler measures the intervals between a client's requests for itself.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`.
   acks=all waits for a sync that `flush.messages` made due, acks=1 does not; `flush.ms` is checked twice a
   second, whatever the value of `log.flush.scheduler.interval.ms`.

@@ -47,14 +47,6 @@ NOT_SERVED = (
         "nothing to change",
     ),
     NotServed(
-        (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
-        "clients that push their metrics to the broker (KIP-714); without a receiver plug-in Kafka does not "
-        "advertise them either",
-        "`kafka-client-metrics.sh` lists none; `--alter` ends with INVALID_REQUEST. Clients see that nobody "
-        "wants their metrics",
-        "the clients' own metrics; the broker's view of them: `mpbroker ctl metrics`",
-    ),
-    NotServed(
         (
             *(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.SHARE_FETCH),
             *(ApiKey.SHARE_ACKNOWLEDGE, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS),

@@ -21,6 +21,7 @@ OUR_OWN = {
     "audit.log.file",
     "audit.log.format",
     "audit.log.level",
+    "client.telemetry.enable",
     "group.max.members.bytes",
     "connection.failed.authentication.delay.max.ms",
     "connections.max.login.ms",

@@ -195,7 +195,7 @@ def test_a_death_between_commit_and_marker(party: CoordinatorParty, victim: str,
 
 
 class Subscriber:
-    """A client of the consumer protocol that takes and gives up partitions at once, and tells all each time."""
+    """A client of the consumer protocol that takes and gives up partitions at once, and always says all."""
 
     def __init__(self, party: CoordinatorParty, member_id: str) -> None:
         self.party = party

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.exporter import metrics_page
+from mpbroker.exporter.client_metrics import ClientMetrics
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
@@ -28,7 +32,7 @@ from tests.support.polling import PATIENCE_S
 def metrics(memory: SharedMemory, tmp_path: Path) -> Iterator[MetricsPage]:
     context = ProcessContext(EXPORTER, memory, BrokerConfig(log_dirs=(str(tmp_path),)))
     offsets = OffsetFollower(memory.table(), context.config.log_dirs)
-    yield MetricsPage(context, offsets)
+    yield MetricsPage(context, offsets, ClientMetrics((), lambda: 0))
     offsets.close()
 
 
@@ -117,3 +121,23 @@ async def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
         start, _ = await asked(metrics.fresh, "GET", 1)
         assert start["status"] == 503
     assert len(caplog.records) == 1
+
+
+async def test_samples_are_made_right_after_a_page_whose_end_is_not_noted_yet(
+    metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = itertools.count(1)
+
+    def shield(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        assert next(waits) < 100, "it waits for what has ended, and lets nothing else run"
+        return real_shield(task)
+
+    real_shield = asyncio.shield
+    monkeypatch.setattr(asyncio, "shield", shield)
+    monkeypatch.setattr(metrics, "_make", AsyncMock(return_value=None))
+    # Both run in one round of the event loop; what follows the end of the first comes in the next round.
+    first, samples = metrics._begin(), asyncio.create_task(metrics.samples())
+    assert await samples is None
+    assert first.done()
+    await asyncio.sleep(0)
+    assert metrics._making is None

@@ -94,6 +94,41 @@ def test_settings_of_a_group(broker: Broker) -> None:
     eventually(lambda: nothing in tool(broker, *group, "--describe"), "it has no settings any more")
 
 
+def test_subscriptions_to_client_metrics(broker: Broker) -> None:
+    name = ("--name", "told")
+    nothing = "The client metric resource told doesn't exist and doesn't have dynamic config.\n"
+    assert tool(broker, CLIENT_METRICS, "--describe", *name) == nothing
+    some = ("--metrics", "org.apache.kafka.producer.,a.", "--match", "client_id=b.*,client_source_port=1")
+    said = tool(broker, CLIENT_METRICS, "--alter", *name, "--interval", "5000", *some)
+    assert said == "Altered client metrics config for told.\n"
+
+    def described(*of: str) -> set[str]:
+        head, *lines = tool(broker, CLIENT_METRICS, "--describe", *of).splitlines()
+        assert head == "Client metrics configs for told are:"
+        return set(lines)
+
+    metrics, match = "org.apache.kafka.producer.,a.", "client_id=b.*,client_source_port=1"
+    wanted = {"  interval.ms=5000", f"  metrics={metrics}", f"  match={match}"}
+    eventually(lambda: tool(broker, CLIENT_METRICS, "--list") == "told\n", "it is listed")
+    eventually(lambda: described(*name) == wanted, "it is described")
+    assert described() == wanted
+    tool(broker, CLIENT_METRICS, "--alter", *name, "--interval", "", "--match", "")
+    wanted = {"  interval.ms=300000", f"  metrics={metrics}", "  match="}
+    eventually(lambda: described(*name) == wanted, "what is empty has its default again")
+    with pytest.raises(ToolError, match="Illegal client matching pattern: client_name=x"):
+        tool(broker, CLIENT_METRICS, "--alter", *name, "--match", "client_name=x")
+    with pytest.raises(ToolError, match=r"interval must be between 100 and 3600000 \(1 hour\)"):
+        tool(broker, CLIENT_METRICS, "--alter", *name, "--interval", "99")
+    said = tool(broker, CLIENT_METRICS, "--delete", *name)
+    assert said == "Deleted client metrics config for told.\n"
+    eventually(lambda: tool(broker, CLIENT_METRICS, "--describe", *name) == nothing, "it is deleted")
+    said = tool(broker, CLIENT_METRICS, "--alter", "--generate-name", "--metrics", "*")
+    made = re.fullmatch(r"Altered client metrics config for (\S{22})\.\n", said)
+    assert made is not None, said
+    tool(broker, CLIENT_METRICS, "--delete", f"--name={made[1]}")
+    eventually(lambda: tool(broker, CLIENT_METRICS, "--list") == "\n", "none is left")
+
+
 @pytest.mark.parametrize("kind", ["groups", "client-metrics"])
 def test_nothing_has_settings_of_its_own(broker: Broker, kind: str) -> None:
     said = tool(broker, CONFIGS, "--entity-type", kind, "--describe")

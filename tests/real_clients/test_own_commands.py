@@ -98,8 +98,10 @@ def test_settings_are_those_that_kafkas_tool_shows(broker: Broker) -> None:
     said(broker, "config", "set", "--topic", "set", "retention.ms=7000", "cleanup.policy=compact,delete")
     said(broker, "config", "unset", "--topic", "set", "segment.bytes")
     said(broker, "config", "set", "--group", "set", "consumer.assignment.interval.ms=0")
+    said(broker, "config", "set", "--client-metrics", "set", "metrics=a,b", "interval.ms=5000")
     for kind, name, flags in (
         ("topics", "set", ["--topic", "set"]),
+        ("client-metrics", "set", ["--client-metrics", "set"]),
         ("groups", "set", ["--group", "set"]),
         ("brokers", "1", ["--broker", "1"]),
     ):

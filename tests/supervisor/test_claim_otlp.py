@@ -11,7 +11,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.extras import pip_install
 from mpbroker.config.load import load
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor.claim import otlp_destination
+from mpbroker.supervisor.claim import EXIT_MISCONFIGURED, Claim, otlp_destination
 
 URL = "http://127.0.0.1:4318"
 VARIABLE = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
@@ -54,3 +54,9 @@ def test_variables_that_are_meant_for_others_are_no_reason_not_to_start(
     first, second = caplog.messages
     assert first == f"metrics are not sent by OTLP: OTEL_EXPORTER_OTLP_ENDPOINT {ADVICE}"
     assert "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" in second
+
+
+def test_what_clients_push_needs_somebody_who_serves_it() -> None:
+    with pytest.raises(FatalError, match=r"^client\.telemetry\.enable=true: nothing would serve") as raised:
+        Claim(BrokerConfig(client_telemetry_enable=True))
+    assert raised.value.status == EXIT_MISCONFIGURED

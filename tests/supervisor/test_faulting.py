@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.api_keys import ApiKey
@@ -18,9 +19,9 @@ PRODUCE = ApiKey.PRODUCE
 
 def test_a_broker_that_nobody_owns_refuses_all() -> None:
     with pytest.raises(FatalError, match=r"faults are for brokers that mpbroker\.testing has started"):
-        Faulting().ask([Fault(HITS, PRODUCE, closes=True)])
+        Faulting().ask([Fault(HITS, PRODUCE, closes=True)], BrokerConfig())
     with pytest.raises(FatalError):
-        Faulting().ask([])
+        Faulting().ask([], BrokerConfig())
 
 
 @pytest.mark.parametrize(
@@ -40,4 +41,4 @@ def test_what_cannot_be(fault: Fault, told: str) -> None:
     faulting = Faulting()
     faulting.is_allowed = True
     with pytest.raises(ValueError, match=re.escape(told)):
-        faulting.ask([Fault(HITS, PRODUCE, error_code=ErrorCode.NOT_COORDINATOR), fault])
+        faulting.ask([Fault(HITS, PRODUCE, error_code=ErrorCode.NOT_COORDINATOR), fault], BrokerConfig())

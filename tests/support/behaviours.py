@@ -38,10 +38,11 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("handlers/admin_apis", "handlers/alter_apis", "handlers/fetch", "handlers/forwarded_bytes"),
         *("handlers/group_apis", "handlers/log_apis", "handlers/long_lists", "handlers/scram_apis"),
         "handlers/token_apis",
-        *("handlers/transaction_apis", "quotas/apis"),
+        *("handlers/apis/client_telemetry", "handlers/transaction_apis", "quotas/apis"),
     ),
     "a rule that several modules keep together": (
-        *("coordinator/histories", "coordinator/request_paths", "handlers/busy_slots"),
+        *("coordinator/groups/consumer/migration", "coordinator/histories", "coordinator/request_paths"),
+        "handlers/busy_slots",
         "handlers/request_paths",
         *("handlers/deleted_files", "log/histories"),
         *(

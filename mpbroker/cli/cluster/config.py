@@ -24,7 +24,7 @@ from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.keys import ConfigType
-from mpbroker.config.resource_config import GROUP_KEYS
+from mpbroker.config.resource_config import CLIENT_METRICS_KEYS, GROUP_KEYS
 from mpbroker.config.sample import sample
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
@@ -36,6 +36,7 @@ config_app = App(no_args_is_help=True)
 _OWN_SOURCES = {
     ConfigResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
     ConfigResourceType.GROUP: ConfigSource.DYNAMIC_GROUP_CONFIG,
+    ConfigResourceType.CLIENT_METRICS: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
 }
 # In place of a value that brokers never return.
 HIDDEN = "(hidden)"
@@ -47,6 +48,12 @@ class ConfigTarget(NamedTuple):
     topic: Annotated[str | None, option("--topic", "NAME", "Of this topic.")] = None
     group: Annotated[
         str | None, option("--group", "NAME", "Of this consumer group; it need not exist yet.")
+    ] = None
+    client_metrics: Annotated[
+        str | None,
+        option(
+            "--client-metrics", "NAME", "Of this subscription to clients' metrics; it need not exist yet."
+        ),
     ] = None
     broker: Annotated[
         int | None,
@@ -191,12 +198,20 @@ def _resource(client: Admin, target: ConfigTarget) -> Resource:
         for kind, word, name, keys in (
             (ConfigResourceType.TOPIC, "topic", target.topic, TOPIC_KEYS),
             (ConfigResourceType.GROUP, "group", target.group, GROUP_KEYS),
+            (
+                ConfigResourceType.CLIENT_METRICS,
+                "client metrics",
+                target.client_metrics,
+                CLIENT_METRICS_KEYS,
+            ),
         )
         if name is not None
     ]
     if len(named) + target.defaults + (target.broker is not None or target.loggers) > 1:
         raise CliError(
-            "--topic, --group, --broker, --broker-defaults, --loggers: these exclude each other", USAGE_ERROR
+            "--topic, --group, --client-metrics, --broker, --broker-defaults, --loggers: "
+            "these exclude each other",
+            USAGE_ERROR,
         )
     if named:
         return named[0]

@@ -1,7 +1,7 @@
-"""Announces topics, quotas and access control entries to the handlers, in a bulletin.
+"""Announces topics, quotas, ACLs and subscriptions to client metrics to the handlers, in a bulletin.
 
-The bulletin has the usable topics with their slots in the partition table, all quotas and all access control
-entries. A word in shared memory shows the processors whether any quota on request time exists.
+The bulletin has the usable topics with their slots in the partition table, all quotas, access control entries
+and subscriptions. A word in shared memory shows the processors whether any quota on request time exists.
 
 A change is announced when it is durable and the log workers have opened the topic. `then` queues an action to
 run after the announcement.
@@ -15,7 +15,15 @@ from mpbroker.coordinator.bulletins.bulletin_writer import BulletinWriter, Writt
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionSlots, QuotaImage, TopicImage
+from mpbroker.ipc.metadata import (
+    MetadataBase,
+    MetadataDelta,
+    PartitionSlots,
+    QuotaImage,
+    SubscriptionImage,
+    TopicImage,
+)
+from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
 from mpbroker.security.acls import Acl
@@ -43,6 +51,7 @@ class Announcer(BulletinWriter):
         self._removed: list[bytes] = []
         self._quotas: dict[Entity, None] = {}
         self._acls: dict[Acl, None] = {}
+        self._subscriptions: dict[str, None] = {}
 
     def opened(self, topic: Topic, partitions: PartitionSlots) -> bool:
         """Note the slots of an opened topic. Return whether the topic or its slots have changed."""
@@ -73,6 +82,10 @@ class Announcer(BulletinWriter):
         self._acls.update(dict.fromkeys(acls))
         self.has_news = True
 
+    def subscriptions_changed(self, names: list[str]) -> None:
+        self._subscriptions.update(dict.fromkeys(names))
+        self.has_news = True
+
     def publish(self, state: MetadataState) -> bool:
         """Announce the noted changes. Return False if nothing was written."""
         if not self.has_news:
@@ -90,6 +103,7 @@ class Announcer(BulletinWriter):
         self._removed.clear()
         self._quotas.clear()
         self._acls.clear()
+        self._subscriptions.clear()
         return True
 
     def _delta(self, state: MetadataState) -> MetadataDelta:
@@ -97,13 +111,24 @@ class Announcer(BulletinWriter):
         quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
         there = [AclImage(*acl) for acl in self._acls if acl in state.acls]
         deleted = [AclImage(*acl) for acl in self._acls if acl not in state.acls]
-        return MetadataDelta(state.next_offset, changed, self._removed, quotas, there, deleted)
+        subscriptions = [
+            SubscriptionImage(name, state.settings.get((ConfigResourceType.CLIENT_METRICS, name), {}))
+            for name in self._subscriptions
+        ]
+        return MetadataDelta(state.next_offset, changed, self._removed, quotas, there, deleted, subscriptions)
 
     def _base(self, state: MetadataState) -> MetadataBase:
         topics = [self._image(topic) for topic in self.topics.values()]
         quotas = [QuotaImage(list(entity), values) for entity, values in state.quotas]
         acls = [AclImage(*acl) for acl in state.acls]
-        return MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas, acls)
+        subscriptions = [
+            SubscriptionImage(name, configs)
+            for (kind, name), configs in state.settings.items()
+            if kind == ConfigResourceType.CLIENT_METRICS
+        ]
+        return MetadataBase(
+            state.next_offset, self._cluster_id, self._node_id, topics, quotas, acls, subscriptions
+        )
 
     def _image(self, topic: Topic) -> TopicImage:
         return TopicImage(

@@ -47,7 +47,7 @@ from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, TRANSACTION_TOPIC, collision_key
-from mpbroker.protocol.uuids import uuid_text
+from mpbroker.protocol.uuids import may_be_given_out, uuid_text
 from mpbroker.quotas.entities import Entity, QuotaTable
 from mpbroker.quotas.mutations import Mutation, Mutations
 from mpbroker.security.acls import Acl
@@ -61,8 +61,6 @@ SUPER_USERS_SHARE: Final = 64
 ZERO_ID: Final = bytes(16)
 MIGRATING_DIRECTORY: Final = bytes(16)
 """Kafka's DirectoryId.MIGRATING: a log directory was selected, and only the log process knows which."""
-RESERVED_IDS: Final = 100
-"""Ids below this number have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
 IMAGE_BYTES_MAX: Final = 64 << 20
 PRODUCER_ID_MAX: Final = (1 << 63) - 1
 EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -89,7 +87,7 @@ class MetadataState:
 
     `image_bytes`: an upper bound of the state's size in the handlers' bulletin. `brokers`: altered settings
     by node id ("" for all brokers); `brokers_version` grows with each record of these settings. `settings`:
-    altered settings of groups and of subscriptions to client metrics, which are in no bulletin.
+    altered settings of groups and of subscriptions to client metrics; `image_bytes` does not count them.
     """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
@@ -264,9 +262,10 @@ class Decision:
     """The outcome of a call.
 
     The caller gets `answer` once all this has happened: `records` are durable; topics in `awaits` (ids) are
-    usable; topics in `removes` are removed; handlers have read `changes`, `quotas` and `acls`; processors
-    have read `credentials` and `tokens` (ids); the supervisor has applied the brokers' settings of
-    `brokers_version`. If the decision is dropped, `mutation` is refunded.
+    usable; topics in `removes` are removed; handlers have read `changes`, `quotas`, `acls` and
+    `subscriptions` (to client metrics, by name); processors have read `credentials` and `tokens` (ids); the
+    supervisor has applied the brokers' settings of `brokers_version`. If the decision is dropped, `mutation`
+    is refunded.
     """
 
     answer: calls.Message
@@ -280,6 +279,7 @@ class Decision:
     brokers_version: int = 0
     acls: list[Acl] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
+    subscriptions: list[str] = field(default_factory=list)
 
 
 def _check_partitions(state: MetadataState, more: int, most: int) -> None:
@@ -477,11 +477,10 @@ class Decider:
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
-        """Return a new random topic id that is not reserved. As in Kafka, its text has no leading dash."""
+        """Return a new random topic id."""
         while True:
             topic_id = self._new_id()
-            reserved = int.from_bytes(topic_id) < RESERVED_IDS
-            if not (reserved or uuid_text(topic_id).startswith("-") or topic_id in state.topics):
+            if may_be_given_out(topic_id) and topic_id not in state.topics:
                 return topic_id
 
     def _alter(self, draft: MetadataState, call: calls.AlterSettings) -> Decision:
@@ -494,7 +493,10 @@ class Decider:
                 elif alteration.kind in resource_rules.KINDS:
                     changes = resource_rules.altered(draft.settings, alteration, self._config)
                     draft.apply_all([*changes])
-                    decision.records += [] if call.validate_only else changes
+                    if changes and not call.validate_only:
+                        decision.records += changes
+                        if alteration.kind == ConfigResourceType.CLIENT_METRICS:
+                            decision.subscriptions.append(alteration.name)
                 else:
                     records = self._alter_topic(draft, alteration)
                     self._note_change(draft, alteration.name, records, decision, call.validate_only)

@@ -13,6 +13,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import PARTITIONS_MAX
 from mpbroker.handlers.requests.request import Api, Outcome, not_refused
@@ -27,6 +28,8 @@ Failed: TypeAlias = Callable[[RequestContext, ErrorCode], Message | None]
 
 
 _registered: dict[int, Api] = {}
+# Kafka serves these only with a receiver of client metrics. A client that sees them uses them.
+_OF_TELEMETRY = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
 
 
 def api(
@@ -80,7 +83,12 @@ def _import_all() -> None:
         import_module(f"{__name__}.{module.name}")
 
 
-@cache
-def served() -> tuple[Served, ...]:
-    """Return the APIs that ApiVersions lists. The result is cached, because every connection asks for it."""
-    return tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())
+def apis_of(config: BrokerConfig) -> dict[int, Api]:
+    """Return the APIs that a broker with this configuration serves, by key."""
+    left_out = () if config.client_telemetry_enable else _OF_TELEMETRY
+    return {key: api for key, api in all_apis().items() if key not in left_out}
+
+
+def served(config: BrokerConfig) -> tuple[Served, ...]:
+    """Return the APIs that ApiVersions lists."""
+    return tuple(Served(a.key, a.advertised_from, a.latest) for a in apis_of(config).values())

@@ -17,4 +17,4 @@ from mpbroker.protocol.messages import ApiVersionsResponse
 @api(ApiKey.API_VERSIONS, OLDEST, LATEST, name="ApiVersions")
 def handle(context: RequestContext) -> ApiVersionsResponse:
     """Returns the APIs that the broker serves, and their versions."""
-    return answer(context.body, context.version, served())
+    return answer(context.body, context.version, served(context.broker.config))

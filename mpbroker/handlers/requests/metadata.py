@@ -1,4 +1,4 @@
-"""Topics, quotas and access control entries, as this handler knows them from the coordinator's bulletin.
+"""Topics, quotas, ACLs and subscriptions to client metrics, as this handler knows them from the bulletin.
 
 The bulletin is a base and deltas. Topics are found by name and id.
 
@@ -22,6 +22,7 @@ from mpbroker.ipc.metadata import (
     MetadataNews,
     PartitionSlots,
     QuotaImage,
+    SubscriptionImage,
     TopicImage,
 )
 from mpbroker.protocol.topic_names import METADATA_TOPIC, collision_key
@@ -106,6 +107,9 @@ class Metadata:
         self.authorizer = authorizer_of(config)
         # Grows when entries are added or removed.
         self.acls_version = 0
+        # Settings of subscriptions to client metrics, by name; the version grows when they change.
+        self.subscriptions: dict[str, dict[str, str]] = {}
+        self.subscriptions_version = 0
         self._config = config
         self._table = table
         self._resolved: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, TopicPolicy]] = {}
@@ -135,6 +139,8 @@ class Metadata:
         if self.authorizer is not None:
             self.authorizer.clear()
         self._put_acls(base.acls, [])
+        self.subscriptions = {}
+        self._put_subscriptions(base.subscriptions)
 
     def _apply_delta(self, delta: MetadataDelta) -> None:
         for topic_id in delta.removed:
@@ -145,6 +151,8 @@ class Metadata:
             self._put_quotas(delta.quotas)
         if delta.acls or delta.removed_acls:
             self._put_acls(delta.acls, delta.removed_acls)
+        if delta.subscriptions:
+            self._put_subscriptions(delta.subscriptions)
 
     def _put_quotas(self, images: list[QuotaImage]) -> None:
         for image in images:
@@ -159,6 +167,11 @@ class Metadata:
         for image in there:
             self.authorizer.put(Acl(*image))
         self.acls_version += 1
+
+    def _put_subscriptions(self, images: list[SubscriptionImage]) -> None:
+        self.subscriptions |= {image.name: image.configs for image in images}
+        self.subscriptions = {name: configs for name, configs in self.subscriptions.items() if configs}
+        self.subscriptions_version += 1
 
     def _remove(self, topic_id: bytes) -> None:
         topic = self.by_id.pop(topic_id, None)

@@ -208,6 +208,8 @@ RULES: Final[dict[ApiKey, Rule]] = {
         resource=(DESCRIBE_GROUP, DESCRIBE_TOPIC),
         remark="a group with a denied topic is refused, without members",
     ),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Rule(),
+    ApiKey.PUSH_TELEMETRY: Rule(),
     ApiKey.LIST_CONFIG_RESOURCES: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Rule(
         resource=(DESCRIBE_TOPIC,), remark="denied topics are left out of a list of all"

@@ -65,6 +65,20 @@ def test_settings_of_a_group(cli: OwnCli) -> None:
     assert cli("config", "get", *of, session).out == "45000\n"
 
 
+def test_settings_of_client_metrics(cli: OwnCli) -> None:
+    of = ("--client-metrics", "s")
+    has_none = "client metrics s has no settings of its own; --all shows those that it has got\n"
+    assert cli("config", "get", *of).out == has_none
+    cli("config", "set", *of, "metrics=*", "match=client_id=a.*,client_software_name=java")
+    assert cli("config", "get", *of).table[1:] == [
+        ["match", "client_id=a.*,client_software_name=java", "DYNAMIC_CLIENT_METRICS_CONFIG"],
+        ["metrics", "*", "DYNAMIC_CLIENT_METRICS_CONFIG"],
+    ]
+    assert cli("config", "get", *of, "interval.ms").out == "300000\n"
+    assert cli("config", "unset", *of, "match", "metrics").out.endswith("client metrics s: metrics unset\n")
+    assert cli("config", "get", *of).out == has_none
+
+
 def test_settings_of_one_broker_and_of_all(cli: OwnCli) -> None:
     assert cli("config", "set", "message.max.bytes=50000").out == "broker 1: message.max.bytes set to 50000\n"
     cli("config", "set", "--broker-defaults", "message.max.bytes=60000", "log.segment.bytes=2000000")
@@ -136,6 +150,9 @@ def test_secrets_are_hidden(cli: OwnCli) -> None:
         ),
         (["set", "--group", "g", "consumer.session.timeout.ms=1"], 2, "(INVALID_CONFIG)"),
         (["set", "--group", "", "consumer.session.timeout.ms=1"], 2, "(INVALID_REQUEST)"),
+        (["set", "--client-metrics", "s", "interval.ms=99"], 2, "(INVALID_REQUEST)"),
+        (["set", "--client-metrics", "s", "match=a"], 2, "(INVALID_CONFIG)"),
+        (["get", "--client-metrics", "s", "--group", "g"], 2, "these exclude each other"),
         (["set", "listeners=x"], 2, "(INVALID_REQUEST)"),
     ],
 )

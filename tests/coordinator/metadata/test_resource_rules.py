@@ -62,6 +62,15 @@ def test_what_is_refused_or_only_validated_changes_nothing(rig: DeciderRig) -> N
     assert kept(rig) == {}
 
 
+def test_handlers_are_told_of_changed_subscriptions_and_of_nothing_else(rig: DeciderRig) -> None:
+    changed, group = setting(METRICS, "s", "metrics", "a"), setting(GROUP, "g", SESSION, "50000")
+    assert rig.decide(AlterSettings([changed, group], True)).subscriptions == []
+    assert rig.decide(AlterSettings([changed, group], False)).subscriptions == ["s"]
+    assert rig.decide(AlterSettings([changed, group], False)).subscriptions == []
+    removed = setting(METRICS, "s", "metrics", None)
+    assert rig.decide(AlterSettings([removed], False)).subscriptions == ["s"]
+
+
 def test_a_setting_is_judged_by_those_that_the_group_has_already(rig: DeciderRig) -> None:
     assert errors(rig, setting(GROUP, "g", SESSION, "45000")) == [0]
     longer = setting(GROUP, "g", "consumer.heartbeat.interval.ms", "15000")

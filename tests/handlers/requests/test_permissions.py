@@ -59,7 +59,9 @@ NEED_A_NAME = {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN}
 @pytest.fixture(name="guarded")
 def _guarded() -> Iterator[Rig]:
     config = BrokerConfig(
-        authorizer_class_name=STANDARD_AUTHORIZER, delegation_token_secret_key=Secret("secret")
+        authorizer_class_name=STANDARD_AUTHORIZER,
+        delegation_token_secret_key=Secret("secret"),
+        client_telemetry_enable=True,
     )
     with make_rig(config) as made:
         yield made
@@ -167,7 +169,8 @@ CHANGES = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_
 
 @pytest.fixture(name="confined")
 def _confined() -> Iterator[Rig]:
-    with make_rig(BrokerConfig(listeners=LISTENERS, admin_listener_names=("INSIDE",))) as made:
+    config = BrokerConfig(listeners=LISTENERS, admin_listener_names=("INSIDE",), client_telemetry_enable=True)
+    with make_rig(config) as made:
         made.publish(ORDERS)
         yield made
 
