@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,3 +45,23 @@ def test_timers_end_once_in_order_and_are_counted_by_kind(steps: list[tuple[str,
         for kind in ("cleanup", "join", "member"):
             count = sum(one == kind or (isinstance(one, tuple) and one[0] == kind) for one in plain)
             assert timers.count(kind) == count
+
+
+def test_timers_that_expire_together_run_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call ends when its time is over. Timers that an action sets wait for the next call."""
+    timers = Timers()
+    ran: list[int] = []
+
+    def again(number: int) -> None:
+        ran.append(number)
+        timers.set(("member", str(number)), 0, lambda: ran.append(number))
+
+    for number in range(3):
+        timers.set(("member", str(number)), 0, partial(again, number))
+    timers.run(0, "group", lambda _: None)
+    assert ran == [0, 1, 2]
+    monkeypatch.setattr("mpbroker.coordinator.runtime.timers.RUN_S", 0)
+    for count in (4, 5, 6, 6):
+        timers.run(0, "group", lambda _: None)
+        assert len(ran) == count
+    assert ran == [0, 1, 2, 0, 1, 2]

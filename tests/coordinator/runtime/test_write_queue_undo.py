@@ -163,3 +163,12 @@ def test_a_change_that_is_too_large_takes_back_later_ones_only() -> None:
     assert owner.ended == [(1, NONE), (2, ErrorCode.MESSAGE_TOO_LARGE), (3, ErrorCode.MESSAGE_TOO_LARGE)]
     assert owner.values == {("a", "X"): 1}
     assert owner.queue.is_idle
+
+
+def test_several_appends_have_one_batch_if_it_is_not_too_large() -> None:
+    owner = Owner()
+    for _ in range(5):
+        owner.write("a", ["x"], undoable=False, size=100, in_transaction=False, then_again=False)
+    batches = owner.queue.next_round()
+    assert [batch.record_count for batch in batches] == [2, 2, 1]
+    assert max(len(batch.batch) for batch in batches) <= MOST_BYTES

@@ -30,6 +30,7 @@ from mpbroker.coordinator.groups.consumer.group import (
     size_of,
 )
 from mpbroker.coordinator.groups.consumer.records import EpochKey
+from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.records import decode
 from mpbroker.protocol.errors import ErrorCode
@@ -308,10 +309,18 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             assert group.targets.keys() <= group.members.keys()
             assert group.patterns.keys() <= group.pattern_subscribers.keys()
             assert group.target.epoch <= group.epoch
+            if not group.must_check_metadata:
+                assert group.metadata_hash == self.hash_of(group)
             used_bytes += sum(
                 len(group.group_id) + len(one.member_id) + size_of(one.metadata) for one in members
             )
         assert self.rig.coordinator.manager.memory.used_bytes == used_bytes
+
+    def hash_of(self, group: ConsumerGroup) -> int:
+        group.must_check_metadata = True
+        found = TopicMetadata(self.rig).hash_of(group)  # type: ignore[arg-type]
+        group.must_check_metadata = False
+        return found
 
     @invariant()
     def groups_are_what_the_log_says(self) -> None:
