@@ -8,8 +8,10 @@ handleRegularExpressionsResult.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
@@ -20,10 +22,17 @@ from mpbroker.coordinator.groups.consumer.records import EpochKey, GroupEpoch, P
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled, is_refresh_due, resolve
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_counts import GroupCounts
-from mpbroker.coordinator.runtime.background import Background
+from mpbroker.coordinator.runtime.background import Background, Job
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.security.acls import Operation, ResourceType
+
+# What is written in one slice and one batch, and an estimate of what a record takes beside the names.
+PIECE_BYTES: Final = 1 << 16
+RECORD_BYTES: Final = 100
+
+Matches: TypeAlias = Mapping[str, frozenset[str] | None]
+"""Topics by pattern; None where a pattern keeps those that it had."""
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -80,19 +89,31 @@ class PatternSubscriptions:
         def may_describe(topic: str) -> bool:
             return self._host.is_allowed(client, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
-        def resolved(found: Mapping[str, frozenset[str] | None]) -> None:
-            if is_first_slice:
-                self._put(request.changes, version, found)
-            elif (later := self._find(group.group_id)) is not None:
-                changes = Changes(later)
-                self._put(changes, version, found)
-                self._writer.write(changes, lambda _error: None)
+        def resolved(found: Matches) -> None:
+            pieces = _pieces(found)
+            first = next(pieces, {})
+            if is_first_slice and len(first) == len(found):
+                self._put(request.changes, version, first)
+            else:
+                writes = self._write(group.group_id, version, chain((first,), pieces))
+                self._background.put_off(PATTERN_JOB, group.group_id, writes, lambda _: None)
 
         job = resolve(group.group_id, group.pattern_subscribers, metadata.ids, may_describe)
         self._background.start(PATTERN_JOB, group.group_id, job, resolved)
         is_first_slice = False
 
-    def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str] | None]) -> None:
+    def _write(self, group_id: str, version: int, pieces: Iterable[Matches]) -> Job[None]:
+        """Write what the patterns match in pieces, each durable by itself."""
+        for piece in pieces:
+            group = self._find(group_id)
+            if group is None:
+                return
+            changes = Changes(group)
+            self._put(changes, version, piece)
+            self._writer.write(changes, lambda _error: None)
+            yield
+
+    def _put(self, changes: Changes, version: int, found: Matches) -> None:
         """Keep what the patterns match. A change of it begins an epoch."""
         group, now_ms, bumps = changes.group, self._clock.wall_ms(), False
         for pattern, topics in found.items():
@@ -111,3 +132,17 @@ class PatternSubscriptions:
             log.info(
                 "group %.255s: epoch %d, for its patterns match other topics", group.group_id, group.epoch
             )
+
+
+def _pieces(found: Matches) -> Iterator[Matches]:
+    """Yield what patterns match in pieces of about PIECE_BYTES, each of which has a batch of its own."""
+    piece: dict[str, frozenset[str] | None] = {}
+    size = 0
+    for pattern, topics in found.items():
+        piece[pattern] = topics
+        size += RECORD_BYTES + len(pattern) + sum(map(len, topics or ())) + len(topics or ())
+        if size >= PIECE_BYTES:
+            yield piece
+            piece, size = {}, 0
+    if piece:
+        yield piece

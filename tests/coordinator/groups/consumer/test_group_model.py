@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mpbroker.coordinator.groups.consumer import target_assignments
+from mpbroker.coordinator.groups.consumer import pattern_subscriptions, target_assignments
 from mpbroker.coordinator.groups.consumer.group import (
     STATIC_LEAVE_EPOCH,
     ConsumerGroup,
@@ -46,6 +46,7 @@ TOPICS = ("t", "u", "v")
 REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
 SESSION_MS = 45_000
 AT_ONCE = target_assignments.MEMBERS_AT_ONCE, target_assignments.PIECE_BYTES
+PATTERN_BYTES = pattern_subscriptions.PIECE_BYTES
 # What does not follow from the records.
 TRANSIENT = {"_memory", "must_check_metadata", "is_assigning", "unwritten"}
 
@@ -107,10 +108,12 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         self.is_sliced = is_sliced
         if is_sliced:
             target_assignments.MEMBERS_AT_ONCE = target_assignments.PIECE_BYTES = 1  # type: ignore[misc]
+            pattern_subscriptions.PIECE_BYTES = 1  # type: ignore[misc]
         self.slow_down()
 
     def teardown(self) -> None:
         target_assignments.MEMBERS_AT_ONCE, target_assignments.PIECE_BYTES = AT_ONCE  # type: ignore[misc]
+        pattern_subscriptions.PIECE_BYTES = PATTERN_BYTES  # type: ignore[misc]
 
     def slow_down(self) -> None:
         if self.is_sliced:

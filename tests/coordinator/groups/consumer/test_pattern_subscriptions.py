@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.groups.consumer import regular_expressions
+from mpbroker.coordinator.groups.consumer import pattern_subscriptions, regular_expressions
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.consumer_group_rig import Consumer, error_of, settle
+from mpbroker.records.iterate import iterate_batches
+from tests.support.consumer_group_rig import Consumer, described, error_of, settle
 from tests.support.group_rig import GroupRig
 
 
@@ -70,3 +71,29 @@ def test_a_pattern_that_cannot_be_resolved_is_not_tried_with_each_heartbeat(
         rig.later(11_000)
         settle(rig, a, b)
     assert len(caplog.messages) == tried
+
+
+def test_what_many_patterns_match_is_written_in_pieces(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record with all of it could be too large. Each piece that changes topics begins an epoch."""
+    monkeypatch.setattr(pattern_subscriptions, "PIECE_BYTES", 1)
+    a = Consumer(rig, "a", topics=(), pattern="t")
+    settle(rig, a)
+    b = Consumer(rig, "b", topics=(), pattern="u.*")
+    rig.later(11_000)
+    batches = len(list(iterate_batches(rig.log[3])))
+    rig.ask(b.request(), 1)
+    rig.append_round()
+    rig.coordinator.background.slice_s = 0
+    for _ in range(2):
+        rig.coordinator.tick()
+        rig.append_round()
+    written = list(iterate_batches(rig.log[3]))[batches:]
+    keys = [[(record.key or b"")[1] for record in batch.records()] for batch in written]
+    assert keys[1:] == [[16], [16, 3]]
+    settle(rig, a, b)
+    assert (a.partitions, b.partitions) == ([0, 1, 2, 3], [0])
+    before = described(rig)
+    rig.reload()
+    assert described(rig) == before
