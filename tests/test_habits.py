@@ -65,6 +65,8 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "storage")),
         # The topics of a broker at rest.
         *("mpbroker.coordinator.metadata.replay", "mpbroker.coordinator.metadata.state"),
+        # The records of groups, to show them.
+        *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.log_records"),
         # `recover` starts and stops the log as its process does.
         *("mpbroker.log.directories.log_directory", "mpbroker.log.io.io_thread"),
         *("mpbroker.log.partition.partition_log", "mpbroker.log.recovery.log_loader"),
@@ -79,8 +81,11 @@ NARROW = {
         *("shm", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records", "mpbroker.metrics"),
         *("mpbroker.inspection", "mpbroker.reading"),
         "mpbroker.storage",
-        # The records of committed offsets.
+        # The records of groups and committed offsets, what follows from them, and how it is described.
         *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.log_records"),
+        *("mpbroker.coordinator.groups.consumer.group", "mpbroker.coordinator.groups.consumer.records"),
+        "mpbroker.coordinator.groups.consumer.group_description",
+        *("mpbroker.coordinator.groups.member_memory", "mpbroker.client.group_descriptions"),
     ),
     "mpbroker.exporter": (
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import TopicPartition
 
 
@@ -60,6 +61,14 @@ def commit_errors(response: m.OffsetCommitResponse, what: str = "") -> list[ApiF
         for one in topic.partitions
         if one.error_code
     ]
+
+
+def has_members(error: ApiFailed) -> bool:
+    """Return whether a commit without a member id failed because the group has members."""
+    return error.code in (
+        *(ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION),
+        ErrorCode.STALE_MEMBER_EPOCH,
+    )
 
 
 def _by_topic(values: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:

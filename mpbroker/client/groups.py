@@ -23,48 +23,30 @@ from mpbroker.client.committed_offsets import (
     of_group,
 )
 from mpbroker.client.consumer import PATIENCE_MS
-from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from mpbroker.client.errors import ApiFailed, UnsupportedByBroker, not_done
+from mpbroker.client.group_descriptions import CLASSIC, CONSUMER, Group, classic_group, consumer_group
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import TopicPartition
 
-# The types of groups.
-CONSUMER = "consumer"
-CLASSIC = "classic"
 DEAD = "Dead"
 # A group in one of these states has no members, so that anybody may commit its offsets.
 INACTIVE = ("Empty", DEAD)
+# A classic group may have an empty id.
+_NOT_A_CONSUMER_GROUP = (
+    *(ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID),
+    ErrorCode.UNSUPPORTED_VERSION,
+)
 
 
-class Member(msgspec.Struct, frozen=True):
-    """A member of a group, with the partitions that are assigned to it."""
-
-    id: str
-    instance: str | None
-    client: str
-    host: str
-    partitions: list[TopicPartition]
-
-
-class Group(msgspec.Struct, frozen=True):
-    """A group as its coordinator describes it. `type` is classic or consumer, `assignor` e.g. range."""
+class GroupOffsets(msgspec.Struct, frozen=True):
+    """A group with its committed offsets. `group` is None if its coordinator does not describe the group."""
 
     name: str
     type: str
     state: str
-    protocol_type: str
-    assignor: str
-    members: list[Member]
-
-
-class GroupOffsets(msgspec.Struct, frozen=True):
-    """A group with its committed offsets. `members` is None if DescribeGroups does not describe the group."""
-
-    name: str
-    state: str
-    members: list[Member] | None
+    group: Group | None
     committed: dict[TopicPartition, int]
 
 
@@ -76,29 +58,58 @@ def list_groups(admin: Admin) -> list[m.ListGroupsResponse.ListedGroup]:
     return sorted(listed, key=lambda group: group.group_id)
 
 
-def describe(admin: Admin, name: str, patience_ms: int = PATIENCE_MS) -> Group:
-    """Describe a group of either protocol. Raises ApiFailed (GROUP_ID_NOT_FOUND if it does not exist)."""
+def describe(admin: Admin, name: str, patience_ms: int = PATIENCE_MS, kind: str = "") -> Group:
+    """Describe a group. `kind`: its type, if it is known, so that the API of that type is asked first.
+
+    Raises ApiFailed (GROUP_ID_NOT_FOUND if the group does not exist).
+    """
     with _guessing(admin, name):
-        return admin.patiently(partial(_describe, admin, name), patience_ms)
+        return admin.patiently(partial(_describe, admin, name, kind), patience_ms)
 
 
 def describe_all(admin: Admin) -> list[GroupOffsets]:
-    """Return all groups of a cluster of one broker, with three requests. Raises ApiFailed."""
+    """Return all groups of a cluster of one broker, with at most four requests. Raises ApiFailed."""
     listed: m.ListGroupsResponse = admin.cluster.ask_any(m.ListGroupsRequest())
     if listed.error_code:
         raise ApiFailed("groups", listed.error_code)
     names = [one.group_id for one in listed.groups]
     if not names:
         return []
-    described: m.DescribeGroupsResponse = admin.cluster.ask_any(m.DescribeGroupsRequest(names))
-    members = {one.group_id: _members(one) for one in described.groups if not one.error_code}
     wanted = [m.OffsetFetchRequest.OffsetFetchRequestGroup(name, topics=None) for name in names]
     response: m.OffsetFetchResponse = admin.cluster.ask_any(m.OffsetFetchRequest(groups=wanted))
     offsets = {group.group_id: fetched_offsets(group) for group in response.groups}
+    described = _described(admin, listed.groups)
     return [
-        GroupOffsets(name, one.group_state, members.get(name), offsets.get(name, {}))
-        for name, one in zip(names, listed.groups, strict=True)
+        GroupOffsets(
+            one.group_id,
+            type_of(one),
+            one.group_state,
+            described.get(one.group_id),
+            offsets.get(one.group_id, {}),
+        )
+        for one in listed.groups
     ]
+
+
+def type_of(listed: m.ListGroupsResponse.ListedGroup) -> str:
+    """Return a group's type: classic, consumer …; "" if the broker is too old to tell."""
+    return listed.group_type.lower()
+
+
+def _described(admin: Admin, listed: Iterable[m.ListGroupsResponse.ListedGroup]) -> dict[str, Group]:
+    """Return the groups that are described without an error, by name."""
+    names: dict[bool, list[str]] = {False: [], True: []}
+    for one in listed:
+        names[type_of(one) == CONSUMER].append(one.group_id)
+    found: list[Group] = []
+    if names[False]:
+        classic: m.DescribeGroupsResponse = admin.cluster.ask_any(m.DescribeGroupsRequest(names[False]))
+        found += [classic_group(one) for one in classic.groups if not one.error_code]
+    if names[True]:
+        request = m.ConsumerGroupDescribeRequest(names[True])
+        consumer: m.ConsumerGroupDescribeResponse = admin.cluster.ask_any(request)
+        found += [consumer_group(one) for one in consumer.groups if not one.error_code]
+    return {one.name: one for one in found}
 
 
 def committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
@@ -122,7 +133,8 @@ def delete(admin: Admin, name: str) -> None:
     response: m.DeleteGroupsResponse = admin.patiently(partial(ask, admin, name, request))
     with _guessing(admin, name):
         for result in response.results:
-            check(name, result.error_code)
+            not_empty = result.error_code == ErrorCode.NON_EMPTY_GROUP
+            check(name, result.error_code, "has members: stop its consumers first" if not_empty else None)
 
 
 @contextmanager
@@ -155,56 +167,39 @@ def _list(admin: Admin, node: int) -> list[m.ListGroupsResponse.ListedGroup]:
     return response.groups
 
 
-def _describe(admin: Admin, name: str) -> Group:
+def _describe(admin: Admin, name: str, kind: str) -> Group:
+    """Ask as Kafka's Admin does, unless the group is known to be classic. Raises ApiFailed."""
+    order = (_describe_consumer_group, _describe_classic_group)
+    for ask_for in order if kind != CLASSIC else reversed(order):
+        if (found := ask_for(admin, name)) is not None:
+            return found
+    raise not_done(f"group {name}", ErrorCode.GROUP_ID_NOT_FOUND, None)
+
+
+def _describe_classic_group(admin: Admin, name: str) -> Group | None:
+    """Describe a classic group; return None if it does not exist. Raises ApiFailed."""
     response: m.DescribeGroupsResponse = ask(admin, name, m.DescribeGroupsRequest([name]))
     group = only(response.groups, f"group {name}")
-    is_unknown = group.group_state == DEAD or group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    if is_unknown and (found := _described_by_consumer_protocol(admin, name)) is not None:
-        return found
-    check(name, ErrorCode.GROUP_ID_NOT_FOUND if is_unknown else group.error_code)
-    return Group(name, CLASSIC, group.group_state, group.protocol_type, group.protocol_data, _members(group))
+    if group.group_state == DEAD or group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    check(name, group.error_code)
+    return classic_group(group)
 
 
-def _members(group: m.DescribeGroupsResponse.DescribedGroup) -> list[Member]:
-    # Members that are no consumers (Connect's workers) have assignments in formats of their own.
-    is_readable = group.protocol_type == PROTOCOL_TYPE
-    return [
-        Member(
-            one.member_id,
-            one.group_instance_id,
-            one.client_id,
-            one.client_host.removeprefix("/"),
-            sorted(decode_assignment(one.member_assignment)) if is_readable else [],
-        )
-        for one in group.members
-    ]
+def _describe_consumer_group(admin: Admin, name: str) -> Group | None:
+    """Describe a group of the consumer protocol; return None if there is none, or no such API.
 
-
-def _described_by_consumer_protocol(admin: Admin, name: str) -> Group | None:
-    """Describe a group of the consumer protocol; None if it does not exist, or the broker lacks the API."""
+    Raises ApiFailed.
+    """
     try:
         response: m.ConsumerGroupDescribeResponse = ask(admin, name, m.ConsumerGroupDescribeRequest([name]))
     except UnsupportedByBroker:
         return None
     group = only(response.groups, f"group {name}")
-    if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+    if group.error_code in _NOT_A_CONSUMER_GROUP:
         return None
     check(name, group.error_code, group.error_message)
-    members = [
-        Member(
-            one.member_id,
-            one.instance_id,
-            one.client_id,
-            one.client_host.removeprefix("/"),
-            sorted(
-                (topic.topic_name, number)
-                for topic in one.assignment.topic_partitions
-                for number in topic.partitions
-            ),
-        )
-        for one in group.members
-    ]
-    return Group(name, CONSUMER, group.group_state, PROTOCOL_TYPE, group.assignor_name, members)
+    return consumer_group(group)
 
 
 def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:

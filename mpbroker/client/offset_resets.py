@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
+from mpbroker.client.committed_offsets import has_members
 from mpbroker.client.errors import ApiFailed, BadText, ClientError, FailedPrecondition
 from mpbroker.client.positions import Ends
 from mpbroker.client.times import check_time, parse_duration, parse_time
@@ -171,11 +172,7 @@ def _check_inactive(admin: Admin, name: str) -> None:
 
 def explained(name: str, error: ApiFailed) -> ClientError:
     """Return the error of a failed commit: FailedPrecondition if members have joined the group meanwhile."""
-    if error.code in (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.STALE_MEMBER_EPOCH,
-    ):
+    if has_members(error):
         return FailedPrecondition(
             f"group {name} has got members meanwhile, nothing was set: stop its consumers first"
         )

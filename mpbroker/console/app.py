@@ -238,7 +238,8 @@ class Console:
     async def _group(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
         name = query.needed("group")
-        group = await self._ask(lambda client: groups.describe(client, name))
+        kind = self._watch.type_of(name)
+        group = await self._ask(lambda client: groups.describe(client, name, kind=kind))
         assigned = [place for member in group.members for place in member.partitions]
         history, offsets = self._watch.lag_of(name, assigned)
         may_reset = group.state in groups.INACTIVE

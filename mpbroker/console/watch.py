@@ -218,11 +218,13 @@ class Watch:
         ends = self._ends()
         rows = []
         for name, group in self._offsets.committed.groups.items():
-            assigned = (place for one in group.assignments for place in decode_assignment(one))
+            assigned = {place for one in group.assignments for place in decode_assignment(one)}
+            assigned |= {place for one in group.subscribed_topics if (place := (one, 0)) in ends.of}
             places = ends.places({*assigned, *group.offsets})
             rows.append(
                 {
                     "group": name,
+                    "type": group.type,
                     "members": group.members or 0,
                     "partitions": len(places),
                     "uncommitted": len(places) - len(group.offsets),
@@ -232,6 +234,11 @@ class Watch:
                 }
             )
         return rows
+
+    def type_of(self, name: str) -> str:
+        """Return the type of a group, "" if its records are not read yet."""
+        group = self._offsets.committed.groups.get(name)
+        return "" if group is None else group.type
 
     def _ends(self) -> Ends:
         sample = self.model.sample

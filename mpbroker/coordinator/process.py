@@ -79,10 +79,13 @@ class Coordinator:
         self._services.step(self.metadata.is_serving)
         self.metadata.link.flush()
         self._flush_to_handlers()
-        counters, timers = self._context.counters, self._services.groups.shard.timers
+        groups, counters = self._services.groups.shard, self._context.counters
         counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
-        counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
-        counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
+        counters.set(
+            Counter.COUNT_REBALANCES_DELAYED, groups.timers.count("join") + groups.timers.count("sync")
+        )
+        counters.set(Counter.COUNT_HEARTBEATS_DELAYED, groups.timers.count("member"))
+        groups.counts.publish(counters)
 
     def _flush_to_handlers(self) -> None:
         for rings in self._handlers.values():

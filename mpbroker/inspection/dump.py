@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
+from mpbroker.coordinator.groups.records import KINDS
+from mpbroker.coordinator.runtime.log_records import UnreadableRecord, decode_record
 from mpbroker.inspection.segment import batches, mapped
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import (
     CONTROL_BIT,
@@ -146,6 +152,7 @@ def _extent(number: int, extent: Extent) -> Entry:
 
 
 def _log(path: Path, base: int, with_records: bool) -> Iterator[Entry]:
+    is_of_groups = path.absolute().parent.name.rpartition("-")[0] == GROUP_TOPIC
     with mapped(path) as view:
         for found in batches(view, base):
             if isinstance(found, CorruptBatch):
@@ -153,7 +160,7 @@ def _log(path: Path, base: int, with_records: bool) -> Iterator[Entry]:
                 continue
             yield _batch(found) | _marker(view, found)
             if with_records:
-                yield from _records(Batch(view, found))
+                yield from _records(Batch(view, found), _group_record if is_of_groups else _record)
 
 
 def _batch(frame: BatchFrame) -> Entry:
@@ -189,13 +196,13 @@ def _marker(view: memoryview, frame: BatchFrame) -> Entry:
     return {"marker": "abort" if marker[0] == ABORT else "commit", "coordinator_epoch": marker[1]}
 
 
-def _records(batch: Batch) -> Iterator[Entry]:
+def _records(batch: Batch, shown: Callable[[Record], Entry]) -> Iterator[Entry]:
     try:
         records = batch.records()
     except CorruptBatch as error:
         yield {"damaged_at": error.position, "reason": error.reason}
         return
-    yield from map(_record, records)
+    yield from map(shown, records)
 
 
 def _record(record: Record) -> Entry:
@@ -206,6 +213,29 @@ def _record(record: Record) -> Entry:
         "value": _text(record.value),
         "headers": {name: _text(value) for name, value in record.headers},
     }
+
+
+def _group_record(record: Record) -> Entry:
+    """Return a record of `__consumer_offsets` with the fields of its key and value, if they are known."""
+    entry = _record(record)
+    with suppress(UnreadableRecord):
+        decoded = decode_record(record.key, record.value, KINDS)
+        if decoded is not None:
+            key, value = (to_builtins(one, builtin_types=(bytes,)) for one in decoded)
+            entry["key"] = {"type": type(decoded[0]).__name__.removesuffix("Key"), **_readable_bytes(key)}
+            entry["value"] = _readable_bytes(value)
+    return entry
+
+
+def _readable_bytes(value: Any, name: str = "") -> Any:
+    """Return a tree of lists and mappings, with text in place of bytes."""
+    if isinstance(value, bytes):
+        return uuid_text(value) if name == "topic_id" else _text(value)
+    if isinstance(value, list):
+        return [_readable_bytes(one, name) for one in value]
+    if isinstance(value, dict):
+        return {key: _readable_bytes(one, key) for key, one in value.items()}
+    return value
 
 
 def _text(data: bytes | None) -> str | None:

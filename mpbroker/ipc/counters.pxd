@@ -73,6 +73,12 @@ cpdef enum Counter:
     COUNT_UNCLEANABLE_PARTITIONS = 67        # log: partitions that cannot be cleaned
     COUNT_UNCLEANABLE_BYTES = 68
     COUNT_SEGMENTS_CLEANED = 69      # log: swapped for new ones
+    COUNT_CLASSIC_GROUPS = 70        # coordinator, now and then: groups of the classic protocol
+    COUNT_GROUPS_EMPTY = 71          # the same: groups of the consumer protocol, by state
+    COUNT_GROUPS_ASSIGNING = 72
+    COUNT_GROUPS_RECONCILING = 73
+    COUNT_GROUPS_STABLE = 74
+    COUNT_GROUP_REBALANCES = 75      # coordinator: epochs begun in them, but for members that were removed
     COUNT_SCRUB_BYTES = 80   # scrubber: bytes read since the broker began
     COUNT_SCRUB_BATCHES = 81   # whole batches among them
     COUNT_SCRUB_PASSES = 82   # passes that have ended

@@ -134,6 +134,57 @@ def expirations(view: View) -> Iterator[Bean]:
     yield view.meter(produce, Counter.COUNT_PRODUCES_EXPIRED, LOG_WORKERS)
 
 
+GROUPS = "kafka.server:type=group-coordinator-metrics"
+# Groups of the consumer protocol by state. A group that is deleted is not there any more.
+GROUP_STATES = {
+    "Empty": Counter.COUNT_GROUPS_EMPTY,
+    "Assigning": Counter.COUNT_GROUPS_ASSIGNING,
+    "Reconciling": Counter.COUNT_GROUPS_RECONCILING,
+    "Stable": Counter.COUNT_GROUPS_STABLE,
+}
+
+
+@family(
+    GROUPS + ",protocol=<classic|consumer>",
+    "gauge",
+    "Groups by protocol, counted every five seconds. A group that has only committed offsets is classic.",
+    ("group-count",),
+)
+def groups_by_protocol(view: View) -> Iterator[Bean]:
+    found = {
+        "classic": view.now.get(COORDINATOR, Counter.COUNT_CLASSIC_GROUPS),
+        "consumer": sum(view.now.get(COORDINATOR, counter) for counter in GROUP_STATES.values()),
+    }
+    for protocol, count in found.items():
+        yield Bean(f"{GROUPS},protocol={protocol}", {"group-count": count})
+
+
+@family(
+    GROUPS + f",state=<{'|'.join(GROUP_STATES)}>",
+    "gauge",
+    "Groups of the consumer protocol by state.",
+    ("consumer-group-count",),
+)
+def groups_by_state(view: View) -> Iterator[Bean]:
+    for state, counter in GROUP_STATES.items():
+        count = view.now.get(COORDINATOR, counter)
+        yield Bean(f"{GROUPS},state={state}", {"consumer-group-count": count})
+
+
+@family(
+    GROUPS,
+    "meter",
+    "Rebalances of groups of the consumer protocol: epochs that began because a member's subscription, or "
+    "the topics subscribed to, changed. As in Kafka, a member that leaves or is removed does not count.",
+    ("consumer-group-rebalance-count", "consumer-group-rebalance-rate"),
+)
+def group_rebalances(view: View) -> Iterator[Bean]:
+    rates = view.meter(GROUPS, Counter.COUNT_GROUP_REBALANCES, (COORDINATOR,)).attributes
+    rate = rates.get("IntervalRate", rates["MeanRate"])
+    found = {"consumer-group-rebalance-count": rates["Count"], "consumer-group-rebalance-rate": rate}
+    yield Bean(GROUPS, found)
+
+
 FETCH_SESSIONS = {
     "NumIncrementalFetchSessions": Counter.COUNT_FETCH_SESSIONS,
     "NumIncrementalFetchPartitionsCached": Counter.COUNT_FETCH_SESSION_PARTITIONS,

@@ -6,16 +6,18 @@ Reads only the end of each partition, and all records of `__consumer_offsets`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from mpbroker.client.group_descriptions import consumer_group
+from mpbroker.coordinator.groups.consumer.group_description import description
 from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.inspection.directory import InspectedDirectory, open_directory
 from mpbroker.inspection.partition import Partition, segment_paths
 from mpbroker.inspection.segment import batches, mapped
-from mpbroker.observe.committed_groups import CommittedGroups
+from mpbroker.observe.committed_groups import CommittedGroup, CommittedGroups
 from mpbroker.observe.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, Sample
 from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC
 from mpbroker.reading.errors import CorruptLog, OptionError, SourceUnavailable
@@ -23,9 +25,13 @@ from mpbroker.reading.local_catalog import offsets_in_files
 from mpbroker.reading.log_dirs import Identity, with_siblings
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
 
 GROUP_BYTES_MAX: Final = 64 << 20
 """Groups are shown only if their topic has no more bytes than this: it is read as a whole."""
+
+
+STOPPED: Final = "stopped"
 
 
 class NotAtRest(Exception):
@@ -45,7 +51,7 @@ def sample(log_dirs: Sequence[str]) -> tuple[Sample, Groups]:
     seen, unreadable = _partitions(partitions)
     now_ns = time.monotonic_ns()
     broker = _broker(identities, directories, unreadable)
-    groups = _groups(now_ns, [one.path for one in partitions if one.topic == GROUP_TOPIC])
+    groups = _groups(now_ns, partitions)
     return Sample(now_ns, broker, partitions=tuple(seen)), groups
 
 
@@ -96,7 +102,8 @@ def _partition(one: Partition) -> PartitionSeen:
 # ---- groups
 
 
-def _groups(now_ns: int, directories: Sequence[Path]) -> Groups:
+def _groups(now_ns: int, partitions: Sequence[Partition]) -> Groups:
+    directories = [one.path for one in partitions if one.topic == GROUP_TOPIC]
     paths = [path for directory in directories for path in segment_paths(directory)]
     size = sum(path.stat().st_size for path in paths)
     if size > GROUP_BYTES_MAX:
@@ -106,8 +113,26 @@ def _groups(now_ns: int, directories: Sequence[Path]) -> Groups:
         for batch in _batches(directory):
             with suppress(CorruptBatch, UnreadableRecord):
                 committed.take(number, batch)
-    groups = [GroupSeen(name, "stopped", None, one.offsets) for name, one in sorted(committed.groups.items())]
-    return Groups(now_ns, tuple(groups))
+    names = _topic_names(partitions) if any(one.consumer for one in committed.groups.values()) else {}
+    return Groups(now_ns, tuple(_group(name, one, names) for name, one in sorted(committed.groups.items())))
+
+
+def _group(name: str, found: CommittedGroup, names: Mapping[bytes, str]) -> GroupSeen:
+    """Return a group. What a classic group assigned ended with the broker, and is not looked at."""
+    if found.consumer is None:
+        return GroupSeen(name, STOPPED, None, found.offsets, type=found.type)
+    group = consumer_group(description(found.consumer, "", names.get))
+    assigned = frozenset(place for member in group.members for place in member.partitions)
+    return GroupSeen(name, STOPPED, found.members, found.offsets, assigned, found.type, group)
+
+
+def _topic_names(partitions: Sequence[Partition]) -> dict[bytes, str]:
+    """Return the names of topics by id, from one partition of each."""
+    names = {}
+    for topic, path in {one.topic: one.path for one in partitions}.items():
+        with suppress(CheckpointCorrupt, OSError):
+            names[read_topic_id(path) or b""] = topic
+    return names
 
 
 def _batches(directory: Path) -> Iterator[Batch]:

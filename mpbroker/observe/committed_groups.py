@@ -7,8 +7,13 @@ transaction's commit marker is read. (Kafka: GroupCoordinatorRecordSerde)
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.records import ConsumerKey
+from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
 from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import COMMIT, marker_of
@@ -21,12 +26,25 @@ _CONSUMERS = "consumer"
 class CommittedGroup:
     """A group: offsets by (topic, partition), and its members as of its last generation.
 
-    `assignments` are in the format of consumers (ConsumerProtocolAssignment).
+    `assignments` are in the format of consumers (ConsumerProtocolAssignment). `consumer`: the group, if its
+    members use the consumer protocol, whose records have their assignments.
     """
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     members: int | None = None  # None: it never had any, or was deleted
     assignments: tuple[bytes, ...] = ()
+    consumer: ConsumerGroup | None = None
+
+    @property
+    def type(self) -> str:
+        return "classic" if self.consumer is None else "consumer"
+
+    @property
+    def subscribed_topics(self) -> Iterable[str]:
+        """Return the topics whose partitions the members of a group of the consumer protocol share."""
+        if self.consumer is None:
+            return ()
+        return self.consumer.subscribers.keys() | self.consumer.pattern_topics.keys()
 
 
 class CommittedGroups:
@@ -62,9 +80,11 @@ class CommittedGroups:
                 group = self.groups.setdefault(key.group, CommittedGroup())
                 group.members = None if value is None else len(value.members)
                 group.assignments = _assignments(value)
+                group.consumer = None
                 self._drop_if_empty(key.group)
                 continue
             if not isinstance(key, OffsetKey):
+                self._replay(key, value)
                 continue
             assert value is None or isinstance(value, OffsetValue)
             if value is None:
@@ -73,6 +93,21 @@ class CommittedGroups:
                 self._pending.setdefault(transaction, []).append((key, value.offset))
             else:
                 self._commit(key, value.offset)
+
+    def _replay(self, key: ConsumerKey, value: Any) -> None:
+        """Apply a record of a group of the consumer protocol."""
+        found = self.groups.get(key.group)
+        if value is None and (found is None or found.consumer is None):
+            # The group is a classic one again, or the cleaner has dropped its other records.
+            return
+        group = found or self.groups.setdefault(key.group, CommittedGroup())
+        group.consumer = group.consumer or ConsumerGroup(key.group, MemberMemory())
+        group.consumer.replay(key, value)
+        if group.consumer.has_records:
+            group.members, group.assignments = len(group.consumer.members), ()
+        else:
+            group.consumer = group.members = None
+            self._drop_if_empty(key.group)
 
     def _commit(self, key: OffsetKey, offset: int) -> None:
         # One text for all partitions of a topic: there may be many.

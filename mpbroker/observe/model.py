@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from mpbroker.client.group_descriptions import Member
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import ApiHistogram, TopicMeter
@@ -281,6 +282,10 @@ class Model:
             yield {
                 "group": one.group,
                 "state": one.state,
+                "type": one.type or None,
+                "protocol": None if one.described is None else one.described.assignor or None,
+                "epoch": None if one.described is None else one.described.epoch,
+                "target_epoch": None if one.described is None else one.described.target_epoch,
                 "members": one.members,
                 "partitions": len(places := self._ends.places(one.places)),
                 "uncommitted": len(places) - len(one.committed),
@@ -301,6 +306,12 @@ class Model:
             for place in ends.places(group.places)
             if place in ends.of
         ]
+
+    def members_of(self, name: str) -> list[Member]:
+        """Return the members of a group, as far as they are known."""
+        groups = self.groups.groups if self.groups is not None else ()
+        found = (one.described for one in groups if one.group == name)
+        return [member for group in found if group is not None for member in group.members]
 
     def _committed_rate(self, group: GroupSeen) -> float | None:
         if self.groups is None or self._groups_before is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mpbroker.client.group_descriptions import Group
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.protocol.topic_names import TopicPartition
 
@@ -71,13 +72,18 @@ class PartitionSeen:
 
 @dataclass(frozen=True)
 class GroupSeen:
-    """A group, its committed offsets, and the partitions of its members; `members` is None if unknown."""
+    """A group, its committed offsets, and the partitions of its members; `members` is None if unknown.
+
+    `described`: its members and epochs, as far as known.
+    """
 
     group: str
     state: str
     members: int | None
     committed: Mapping[TopicPartition, int]
     assigned: frozenset[TopicPartition] = frozenset()
+    type: str = ""
+    described: Group | None = None
 
     @property
     def places(self) -> list[TopicPartition]:

@@ -129,6 +129,8 @@ class _EncoderWriter(FunctionWriter):
             return f"{x} is None or {x}" if self.is_nullable(f) else x
         if f.struct is None:
             return f"{x} != {f.default!r}"
+        if self.is_nullable(f):
+            return f"{x} is None or {x} != {self.class_of(f.struct)}()"
         plain, tagged = f.struct.at(self.version)
         parts = [p for p in plain + tagged if p.fixed_format is not None and not p.is_array]
         if len(parts) < len(plain + tagged):
@@ -186,6 +188,10 @@ class _EncoderWriter(FunctionWriter):
             return b"\0"
         return b"\xff\xff\xff\xff" if wide else b"\xff\xff"
 
+    def null_struct(self, f: Field) -> bytes:
+        """Return what precedes no struct: a byte, but a varint where the field has a tag."""
+        return b"\0" if self.version in f.tagged else b"\xff"
+
     def value(self, f: Field, value: str, nullable: bool) -> None:
         if f.fixed_format is not None:
             self.fixed(f.fixed_format, value)
@@ -198,9 +204,7 @@ class _EncoderWriter(FunctionWriter):
         if not nullable:
             write(f, x, nullable)
             return
-        # Where a struct is no tagged field, Kafka writes a signed byte before it.
-        null_struct = b"\0" if self.version in f.tagged else b"\xff"
-        null = null_struct if f.struct else self.null_length(f.type != "string")
+        null = self.null_struct(f) if f.struct else self.null_length(f.type != "string")
         with self.block(f"if {x} is not None:"):
             write(f, x, nullable)
         self.put(f"else: w += {null!r}")

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 
 from mpbroker.client.cluster import Cluster, CoordinatorType
-from mpbroker.client.committed_offsets import commit_errors, commit_request
+from mpbroker.client.committed_offsets import commit_errors, commit_request, has_members
 from mpbroker.client.config import ClientConfig
-from mpbroker.client.errors import ClientError
+from mpbroker.client.errors import ClientError, FailedPrecondition
 from mpbroker.reading.errors import SERVERS_ADVICE
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.remote_catalog import client_config, servers_of
@@ -59,4 +59,9 @@ class GroupProgress:
             self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group, TIMEOUT_MS)
         request = commit_request(self._group, offsets)
         for error in commit_errors(self._cluster.ask(self._coordinator, request, TIMEOUT_MS)):
+            if has_members(error):
+                raise FailedPrecondition(
+                    "the group has members, which commit its offsets themselves: name a group of the "
+                    "query's own in the option commitGroupId"
+                )
             raise error

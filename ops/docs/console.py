@@ -117,7 +117,7 @@ def filled(broker: Broker) -> Iterator[None]:
     _commit(consumer, ("payments", 0, 40), ("mixed", 0, 1))
     consumer.close()
     own = {"group.id": "reporting", "client.id": "reporting-app", "enable.auto.commit": False}
-    reporting = Consumer({**common, **own})
+    reporting = Consumer({**common, **own, "group.protocol": "consumer"})
     reporting.subscribe(["payments", "mixed"])
     while not reporting.assignment():
         reporting.poll(0.1)

@@ -1,12 +1,18 @@
-"""Members of a group that read and commit while processes die, and somebody who watches what is committed."""
+"""Members of a group that read and commit while processes die, and somebody who watches what is committed.
+
+In the consumer protocol (KIP-848) the last member comes and goes, since the death of a coordinator alone
+moves no partition.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.chaos.killer import started
 
@@ -19,6 +25,17 @@ REQUEST_S = 5.0
 STOP_S = 60.0
 # A member whose answer died with the coordinator joins anew; the group waits so long for what it was before.
 SESSION_MS = 2000
+HEARTBEAT_MS = 300
+# What the settings of clients are in the classic protocol; a lost answer must not cost a member its place.
+CONSUMER_PROTOCOL = {
+    "group.consumer.session.timeout.ms": "10000",
+    "group.consumer.min.session.timeout.ms": "10000",
+    "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "group.consumer.min.heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "group.consumer.assignment.interval.ms": "0",
+}
+CLASSIC = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
+VISIT_COMMITS = 3
 
 
 @dataclass
@@ -26,6 +43,7 @@ class Members:
     """By partition, `read`: the offsets that were read; `committed`: what a commit's answer promised."""
 
     bootstrap: str
+    protocol: str = "classic"
     count: int = 2
     read: dict[int, set[int]] = field(default_factory=lambda: {p: set() for p in range(PARTITIONS)})
     committed: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
@@ -37,7 +55,8 @@ class Members:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        works = [self._write, self._watch, *([self._consume] * self.count)]
+        comes_and_goes = self._visit if self.protocol == "consumer" else self._stay
+        works = [self._write, self._watch, *([self._stay] * (self.count - 1)), comes_and_goes]
         self._threads = [started(self.complaints.append, work) for work in works]
 
     def stop(self) -> None:
@@ -51,6 +70,11 @@ class Members:
     def progress(self) -> tuple[int, int]:
         """Records that were read, and records that were committed."""
         return sum(map(len, self.read.values())), sum(self.committed.values())
+
+    def is_stable(self) -> bool:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        described = admin.describe_consumer_groups([GROUP])[GROUP].result(REQUEST_S)
+        return bool(described.state is ConsumerGroupState.STABLE)
 
     def _write(self) -> None:
         producer = Producer(
@@ -78,19 +102,26 @@ class Members:
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 300,
+                "group.protocol": self.protocol,
+                **(CLASSIC if self.protocol == "classic" else {}),
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
                 **settings,
             }
         )
 
-    def _consume(self) -> None:
+    def _stay(self) -> None:
+        self._consume(lambda _: False)
+
+    def _visit(self) -> None:
+        while not self._stopping.is_set():
+            self._consume(lambda commits: commits >= VISIT_COMMITS)
+
+    def _consume(self, leaves: Callable[[int], bool]) -> None:
         consumer = self._consumer()
         consumer.subscribe([TOPIC])
-        since_commit = 0
-        while not self._stopping.is_set():
+        since_commit = commits = 0
+        while not self._stopping.is_set() and not leaves(commits):
             message = consumer.poll(0.1)
             if message is None or message.error() is not None:
                 continue
@@ -99,9 +130,14 @@ class Members:
             assert offset is not None
             with self._lock:
                 self.read[partition].add(offset)
+                if offset < self.committed[partition]:
+                    committed = self.committed[partition]
+                    self.complaints.append(
+                        f"partition {partition}: read {offset} again, {committed} was committed"
+                    )
             since_commit += 1
             if since_commit >= COMMIT_EVERY and self._commit(consumer):
-                since_commit = 0
+                since_commit, commits = 0, commits + 1
         consumer.close()
 
     def _commit(self, consumer: Consumer) -> bool:

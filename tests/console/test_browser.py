@@ -541,6 +541,20 @@ def test_an_active_group_offers_no_reset_and_tells_what_is_not_committed(
     page.sees("Reset offsets of active", "dialog")
 
 
+def test_members_of_the_consumer_protocol_have_a_state_and_a_target(
+    page: Browser, api: Api, broker: Broker, filled: str
+) -> None:
+    visit(page, api, "#/groups/modern")
+    with member(broker.bootstrap_servers, "modern", f"^{filled}$", group_protocol="consumer"):
+        visit(page, api, "#/groups/modern")
+        page.sees("consumer, uniform", ".facts")
+        page.sees("Epoch", ".facts")
+        page.sees(f"pattern (^{filled}$)", "main")
+        page.sees("stable", "main")
+        visit(page, api, "#/groups")
+        page.sees("consumer", "table tr.opens")
+
+
 def test_bars_and_shares_say_what_they_are(page: Browser, api: Api) -> None:
     visit(page, api, "#/health")
     for part in ("Its file system has", "segments", "commit journal and reserve", "everything else", "free"):

@@ -389,19 +389,25 @@ def test_durations_are_taken_as_people_write_them(broker: Broker, api: Api) -> N
     assert (values["retention.ms"], values["segment.ms"]) == ("604800000", "3600000")
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_partitions_of_members_without_a_commit_are_told_and_no_part_of_the_lag(
-    broker: Broker, api: Api
+    broker: Broker, api: Api, protocol: str
 ) -> None:
     topic = broker.create_topic(partitions=2)
     group = f"young-{topic}"
     produce(broker, topic, *({"value": "v"} for _ in range(10)))
-    with member(broker.bootstrap_servers, group, topic) as consumer:
+    with member(broker.bootstrap_servers, group, topic, group_protocol=protocol) as consumer:
         found = api.found("group", group=group)
         assert not found["may_reset"]
+        assert found["group"]["type"] == protocol
+        (one,) = found["group"]["members"]
+        places = [[topic, 0], [topic, 1]]
+        assert (one["partitions"], one["target"]) == (places, places if protocol == "consumer" else None)
         assert [(one["committed"], one["lag"]) for one in found["offsets"]] == [(None, None)] * 2
         until(lambda: api.found("groups", q=group)["rows"], "the group is listed")
         (row,) = api.found("groups", q=group)["rows"]
-        assert (row["members"], row["partitions"], row["uncommitted"], row["lag"]) == (1, 2, 2, None)
+        assert (row["type"], row["members"], row["partitions"]) == (protocol, 1, 2)
+        assert (row["uncommitted"], row["lag"]) == (2, None)
         consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
         until(lambda: api.found("groups", q=group)["rows"][0]["lag"] == 6, "what is committed counts")
         (row,) = api.found("groups", q=group)["rows"]

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from mpbroker.coordinator.groups.consumer.records import (
+    CurrentAssignment,
+    CurrentKey,
+    EpochKey,
+    GroupEpoch,
+    MemberKey,
+    MemberMetadata,
+    PatternKey,
+    ResolvedPattern,
+    TargetEpoch,
+    TargetKey,
+    TargetMemberKey,
+)
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -20,6 +33,7 @@ from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.record import NewRecord
 
 MEMBER = MemberValue("m", None, "client", "/host", 1, 1, b"", b"")
+TOPIC_ID = b"t" * 16
 COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
 
 
@@ -66,6 +80,42 @@ def test_assignments_are_those_of_consumers() -> None:
     assert seen.groups == {"g": CommittedGroup({}, 2, (b"partitions",)), "workers": CommittedGroup({}, 2)}
     seen.take(0, batch(members("g", 0)))
     assert seen.groups["g"].assignments == ()
+
+
+def test_a_group_of_the_consumer_protocol_is_what_its_records_say() -> None:
+    seen = CommittedGroups()
+    joined: list[Entry] = [
+        (MemberKey("g", "a"), MemberMetadata(topics=frozenset({"t"}))),
+        (MemberKey("g", "b"), MemberMetadata(pattern="u.*")),
+        (PatternKey("g", "u.*"), ResolvedPattern(frozenset({"u", "uu"}), 1, 1)),
+        (EpochKey("g"), GroupEpoch(2, 7)),
+        (TargetKey("g"), TargetEpoch(2, 1)),
+        (TargetMemberKey("g", "a"), {TOPIC_ID: frozenset({0})}),
+        (CurrentKey("g", "a"), CurrentAssignment(2, 1, assigned={TOPIC_ID: {0: 2}})),
+    ]
+    seen.take(0, batch(members("g", 3), offset("g", 5)))
+    assert (seen.groups["g"].type, seen.groups["g"].members) == ("classic", 3)
+    seen.take(0, batch(members("g", None), *joined))
+    group = seen.groups["g"]
+    assert (group.type, group.members, group.offsets) == ("consumer", 2, {("t", 0): 5})
+    assert set(group.subscribed_topics) == {"t", "u", "uu"}
+    assert group.consumer is not None
+    assert group.consumer.epoch == 2
+    assert group.consumer.targets == {"a": {TOPIC_ID: frozenset({0})}}
+    # It is a classic one again: its records are deleted before, or after.
+    gone: list[Entry] = [(key, None) for key, _ in reversed(joined)]
+    seen.take(0, batch(*gone[:4], members("g", 1), *gone[4:]))
+    assert (group.type, group.members, group.consumer, set(group.subscribed_topics)) == (
+        "classic",
+        1,
+        None,
+        set(),
+    )
+    seen.take(0, batch(offset("g", None), members("g", None), *joined))
+    seen.take(0, batch(*gone))
+    assert seen.groups == {}
+    seen.take(0, batch(*gone))
+    assert seen.groups == {}, "of a group that is not known, tombstones say nothing"
 
 
 def test_offsets_of_a_transaction_wait_for_the_marker_of_their_partition() -> None:

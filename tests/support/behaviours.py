@@ -41,7 +41,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("handlers/transaction_apis", "quotas/apis"),
     ),
     "a rule that several modules keep together": (
-        *("coordinator/histories", "coordinator/request_paths", "handlers/busy_slots"),
+        *("coordinator/groups/consumer/migration", "coordinator/histories", "coordinator/request_paths"),
+        "handlers/busy_slots",
         "handlers/request_paths",
         *("handlers/deleted_files", "log/histories"),
         *(

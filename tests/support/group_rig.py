@@ -72,6 +72,8 @@ class GroupRig:
         self.coordinator = GroupCoordinator(
             self.config, self, self, self, lambda: f"id{next(self.ids)}", self
         )
+        # Whether a computation ends within its first slice does not depend on the machine.
+        self.coordinator.background.slice_s = 60
         self.queue = self.coordinator.queue
         self.coordinator.partitions.open(PARTITIONS)
         for partition in self.log:

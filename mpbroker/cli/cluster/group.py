@@ -18,7 +18,13 @@ from mpbroker.cli.text.output import counted, print_json, print_rows, print_tabl
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
-from mpbroker.client.groups import Group, Member
+from mpbroker.client.group_descriptions import (
+    CONSUMER,
+    Group,
+    Member,
+    places_text,
+    subscription_text,
+)
 from mpbroker.client.topics import Topic
 from mpbroker.observe.lag import Ends, lag_behind
 from mpbroker.protocol.numbers import LATEST
@@ -38,6 +44,11 @@ PARTITIONS = {
     "CLIENT-ID": "client",
 }
 MEMBERS = ("CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
+# Of groups of the consumer protocol.
+CONSUMER_MEMBERS = (
+    *(*MEMBERS[:-1], "CURRENT-EPOCH", "STATE", "CURRENT-ASSIGNMENT", "TARGET-ASSIGNMENT"),
+    *("UPGRADED", "SUBSCRIPTION"),
+)
 
 
 @group_app.command("list")
@@ -58,7 +69,7 @@ def group_list(
     rows = [
         {
             "group": one.group_id,
-            "type": one.group_type.lower() or None,
+            "type": groups.type_of(one) or None,
             "state": one.group_state,
             "protocol_type": one.protocol_type,
         }
@@ -71,7 +82,7 @@ def group_list(
 @group_app.command("describe")
 def group_describe(
     names: Annotated[list[str] | None, typer.Argument(metavar="GROUP...", hidden=True)] = None,
-    members: Annotated[bool, flag("--members", "Their names, and the partitions of each.")] = False,
+    members: Annotated[bool, flag("--members", "Who they are, what each has, and shall have.")] = False,
     *,
     where: ClusterAddress,
     json: Json = False,
@@ -80,9 +91,11 @@ def group_describe(
     failed: list[ClientError] = []
     documents = []
     with open_admin(where) as client:
-        for name in names or [one.group_id for one in groups.list_groups(client)]:
+        types = dict.fromkeys(names or (), "")
+        types = types or {one.group_id: groups.type_of(one) for one in groups.list_groups(client)}
+        for name, kind in types.items():
             try:
-                documents.append(_document(client, groups.describe(client, name)))
+                documents.append(_document(client, groups.describe(client, name, kind=kind)))
             except ApiFailed as error:
                 failed.append(error)
     if json:
@@ -120,10 +133,17 @@ def _is_among(name: str, wanted: Collection[str]) -> bool:
 
 
 def _print(document: dict[str, Any], *, with_members: bool) -> None:
-    about = [document["state"], document["protocol"], f"{len(document['members'])} member(s)"]
+    about = [document["state"], document["type"], document["protocol"]]
+    is_consumer_group = document["type"] == CONSUMER
+    if is_consumer_group:
+        about += [f"epoch {document['epoch']}", f"target epoch {document['target_epoch']}"]
+    about += [f"{len(document['members'])} member(s)"]
     title = f"{document['group']}  {', '.join(filter(None, about))}"
     if with_members:
-        print_table(MEMBERS, map(_row_of_member, document["members"]), title=title)
+        columns, row_of = (
+            (CONSUMER_MEMBERS, _row_of_consumer) if is_consumer_group else (MEMBERS, _row_of_member)
+        )
+        print_table(columns, map(row_of, document["members"]), title=title)
         return
     rows = [[row[name] for name in PARTITIONS.values()] for row in document["partitions"]]
     print_table(list(PARTITIONS), rows, title=title)
@@ -142,12 +162,15 @@ def lag_text(lag: int | None, committed: int, uncommitted: int) -> str:
 
 def _row_of_member(member: dict[str, Any]) -> list[Any]:
     """Return a row about a member, with its assignment as topic(0,1), topic(2)."""
-    places: dict[str, list[str]] = {}
-    for topic, number in member["partitions"]:
-        places.setdefault(topic, []).append(str(number))
-    assignment = ", ".join(f"{topic}({','.join(numbers)})" for topic, numbers in places.items())
     who = [member[name] for name in ("member", "instance", "host", "client")]
-    return [*who, len(member["partitions"]), assignment or None]
+    return [*who, len(member["partitions"]), places_text(member["partitions"])]
+
+
+def _row_of_consumer(member: dict[str, Any]) -> list[Any]:
+    """Return a row about a member of a group of the consumer protocol."""
+    *who, assignment = _row_of_member(member)
+    row = [*who, member["epoch"], member["state"], assignment, places_text(member["target"])]
+    return [*row, member["upgraded"], subscription_text(member["topics"], member["pattern"])]
 
 
 def _document(client: Admin, group: Group) -> dict[str, Any]:
@@ -164,22 +187,31 @@ def _document(client: Admin, group: Group) -> dict[str, Any]:
         "state": group.state,
         "protocol_type": group.protocol_type,
         "protocol": group.assignor,
-        "members": [
-            {
-                "member": one.id,
-                "instance": one.instance,
-                "client": one.client,
-                "host": one.host,
-                "partitions": one.partitions,
-            }
-            for one in group.members
-        ],
+        "epoch": group.epoch,
+        "target_epoch": group.target_epoch,
+        "members": [_member(one) for one in group.members],
         "lag": Ends(ends).lag(committed),
         "committed_partitions": len(committed),
         "uncommitted": len(there - committed.keys()),
         "partitions": [
             _row(place, committed.get(place), ends.get(place), owners.get(place)) for place in places
         ],
+    }
+
+
+def _member(one: Member) -> dict[str, Any]:
+    return {
+        "member": one.id,
+        "instance": one.instance,
+        "client": one.client,
+        "host": one.host,
+        "partitions": one.partitions,
+        "epoch": one.epoch,
+        "state": one.state,
+        "target": one.target,
+        "topics": one.topics,
+        "pattern": one.pattern,
+        "upgraded": one.is_upgraded,
     }
 
 

@@ -22,6 +22,7 @@ from mpbroker.client import groups
 from mpbroker.client.admin import Admin
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE
 from mpbroker.client.errors import ApiFailed, ClientError, FailedPrecondition, InvalidArgument, raise_all
+from mpbroker.client.group_descriptions import CLASSIC, CONSUMER
 from mpbroker.client.offset_resets import (
     Reset,
     ResetPlan,
@@ -238,8 +239,7 @@ def _of_consumers(client: Admin) -> list[str]:
     return [
         one.group_id
         for one in groups.list_groups(client)
-        if one.protocol_type in ("", PROTOCOL_TYPE)
-        and one.group_type.lower() in ("", groups.CLASSIC, groups.CONSUMER)
+        if one.protocol_type in ("", PROTOCOL_TYPE) and groups.type_of(one) in ("", CLASSIC, CONSUMER)
     ]
 
 

@@ -31,7 +31,7 @@ from mpbroker.cli.text.output import print_json
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed
-from mpbroker.client.groups import Group
+from mpbroker.client.group_descriptions import Group
 from mpbroker.client.log_dirs import described
 from mpbroker.client.topics import Topic
 from mpbroker.config import known

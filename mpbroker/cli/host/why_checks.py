@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.client.groups import Group
+from mpbroker.client.group_descriptions import CONSUMER, Group
 from mpbroker.client.times import format_time
 from mpbroker.config.broker import ROOM_BYTES
 from mpbroker.observe.lag import Ends, lag_behind
@@ -209,7 +209,17 @@ def no_members(facts: Facts) -> Iterator[Finding]:
 
 
 def rebalances(facts: Facts) -> Iterator[Finding]:
-    if facts.group is not None and facts.group.state in _REBALANCES:
+    if facts.group is None or facts.group.state not in _REBALANCES:
+        return
+    if facts.group.type == CONSUMER:
+        missing = sum(one.state != "stable" for one in facts.group.members)
+        yield Finding(
+            f"The group rebalances ({facts.group.state}): {missing} of {len(facts.group.members)} members do "
+            "not have the partitions that they shall have.",
+            "Find the members that hold up the others: mpbroker group describe --members shows them as "
+            "revoking. They are removed after their max.poll.interval.ms.",
+        )
+    else:
         yield Finding(
             f"The group rebalances ({facts.group.state}): its members wait for each other.",
             "Find a member that does not poll, or comes and goes: mpbroker group describe --members. A "

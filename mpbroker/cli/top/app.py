@@ -20,7 +20,7 @@ from textual.widgets import DataTable, Input, Static
 from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, PROCESSES, VIEWS, View, arranged
 from mpbroker.cli.top.panels import Cards, headline, tabs
 from mpbroker.cli.top.table import ROWS_MAX, Table
-from mpbroker.cli.top.text import text_of
+from mpbroker.cli.top.text import member_text, text_of
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 from mpbroker.client.errors import ClientConfigError
 from mpbroker.observe.lag import lag_behind
@@ -348,6 +348,8 @@ class TopApp(App[None]):
             text.append(f"{value}\n")
         if self.view is GROUPS:
             text.append(f"\n{self._lags(row['group'])}")
+            for member in self.model.members_of(row["group"]):
+                text.append(f"\n\n{member_text(member)}")
         return text
 
     def _lags(self, group: str) -> str:

@@ -122,6 +122,7 @@ GROUPS: Final = View(
     Model.group_rows,
     (
         Column("group", "GROUP", Kind.TEXT, is_wide=True),
+        Column("type", "TYPE", Kind.TEXT, 80),
         Column("state", "STATE", Kind.STATE),
         Column("members", "MEMBERS", Kind.NUMBER),
         Column("partitions", "PARTS", Kind.NUMBER),

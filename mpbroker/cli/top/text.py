@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from mpbroker.cli.text.sizes import decimal_size, scaled
 from mpbroker.cli.top.columns import Kind
+from mpbroker.client.group_descriptions import Member, places_text, subscription_text
 from mpbroker.protocol.printable import printable
 
 NOTHING: Final = "-"
@@ -33,6 +34,20 @@ def text_of(value: Any, kind: Kind) -> str:
     if kind in (Kind.TEXT, Kind.STATE):
         return printable(str(value))
     return _of_number(value, kind)
+
+
+def member_text(member: Member) -> str:
+    """Return what is known of a member of a group, as lines for people."""
+    who = filter(None, (member.instance, member.client, member.host))
+    about = [f"member {member.id} ({', '.join(who)})"]
+    if member.epoch is not None:
+        protocol = {True: "consumer", False: "classic", None: NOTHING}[member.is_upgraded]
+        about += [f"epoch {member.epoch}, {member.state}; protocol {protocol}"]
+        about += [f"subscribes to {subscription_text(member.topics, member.pattern) or NOTHING}"]
+    about += [f"has {places_text(member.partitions) or NOTHING}"]
+    if member.target is not None:
+        about += [f"target {places_text(member.target) or NOTHING}"]
+    return "\n  ".join(map(printable, about))
 
 
 def _of_number(value: float, kind: Kind) -> str:

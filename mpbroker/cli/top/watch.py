@@ -141,6 +141,7 @@ class GroupWatch:
 
 
 def _group_seen(one: groups.GroupOffsets) -> GroupSeen:
-    count = None if one.members is None else len(one.members)
-    assigned = frozenset(place for member in one.members or () for place in member.partitions)
-    return GroupSeen(one.name, one.state, count, one.committed, assigned)
+    members = None if one.group is None else one.group.members
+    count = None if members is None else len(members)
+    assigned = frozenset(place for member in members or () for place in member.partitions)
+    return GroupSeen(one.name, one.state, count, one.committed, assigned, one.type, one.group)

@@ -35,6 +35,7 @@ export class Groups {
       open: (row) => { location.hash = link(row.group); },
       columns: [
         { key: "group", title: "Group", cell: (row) => h("a", { href: link(row.group) }, row.group), sort: (row) => row.group, wide: true },
+        { key: "type", title: "Type", cell: (row) => row.type, sort: (row) => row.type, from: "m" },
         { key: "members", title: "Members", align: "end", cell: (row) => count(row.members), sort: (row) => row.members },
         { key: "topics", title: "Topics", cell: (row) => row.topics.join(", "), from: "m", name: "clip" },
         { key: "partitions", title: "Partitions", align: "end", cell: (row) => count(row.partitions), sort: (row) => row.partitions, from: "m" },
@@ -90,7 +91,12 @@ export class Group {
         { key: "client", title: "Client", cell: (row) => h("span", { title: row.id }, row.client || row.id), sort: (row) => row.client },
         { key: "host", title: "Host", cell: (row) => row.host, sort: (row) => row.host },
         { key: "instance", title: "Instance", cell: (row) => row.instance, from: "m" },
+        { key: "protocol", title: "Protocol", cell: (row) => (row.is_upgraded === null ? NOTHING : row.is_upgraded ? "consumer" : "classic"), from: "m", name: "of-consumer" },
+        { key: "epoch", title: "Epoch", align: "end", cell: (row) => count(row.epoch), from: "m", name: "of-consumer" },
+        { key: "state", title: "State", cell: (row) => h("span", { title: STATES[row.state] }, row.state || NOTHING), name: "of-consumer" },
+        { key: "subscription", title: "Subscribes to", cell: (row) => [...row.topics, row.pattern && `pattern ${row.pattern}`].filter(Boolean).join(", "), from: "m", name: "clip of-consumer" },
         { key: "partitions", title: "Partitions", cell: (row) => partitionsText(row.partitions), wide: true, name: "clip" },
+        { key: "target", title: "Target", cell: (row) => (row.target ? partitionsText(row.target) : NOTHING), from: "m", name: "clip of-consumer" },
       ],
     });
     this.offsets = new Table({
@@ -137,8 +143,10 @@ export class Group {
       const uncommitted = found.offsets.filter((row) => row.committed === null).length;
       this.offerReset(found);
       const facts = [["State", found.group.state, found.group.state === "Stable" ? "good" : null], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim" }, ` in ${counted(found.offsets.length - uncommitted, "partition")}; ${noCommit(uncommitted)}`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
+      if (found.group.epoch !== null) facts.push(["Epoch", [count(found.group.epoch), found.group.target_epoch < found.group.epoch && h("small", { class: "dim" }, `; the target is of ${count(found.group.target_epoch)}`)]]);
       replace(this.facts, facts.map(fact));
       this.plot.update(found.history);
+      this.members.element.classList.toggle("of-classic", found.group.type !== "consumer");
       this.members.update(found.group.members);
       this.offsets.update(found.offsets);
       setText(this.said, uncommitted ? "A partition without a commit has no lag: where its consumer begins is up to its auto.offset.reset." : "");
@@ -186,6 +194,10 @@ export class Group {
   }
 }
 
+const STATES = {
+  stable: "It has the partitions that it shall have", behind: "It has not learnt of the newest target", revoking: "It has partitions to give up",
+  waiting: "Others have still to give up partitions of its target", away: "A static member that has left, and may return",
+};
 const noCommit = (number) => `${counted(number, "partition")} ${number === 1 ? "has" : "have"} no commit`;
 const NO_COMMIT = "Nothing is committed: where a consumer begins is up to its auto.offset.reset";
 const valueFor = (to, text) => (NEEDS_NONE.has(to) ? "" : to === "to-datetime" ? timeFor(text) : text);

@@ -32,6 +32,7 @@ from mpbroker.coordinator.groups.consumer.upgrade import Upgrade
 from mpbroker.coordinator.groups.delete_groups import DeleteGroups
 from mpbroker.coordinator.groups.describe import DescribeGroups
 from mpbroker.coordinator.groups.group_config_manager import GroupConfigManager
+from mpbroker.coordinator.groups.group_counts import GroupCounts
 from mpbroker.coordinator.groups.group_manager import GroupContents, GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets
@@ -136,13 +137,17 @@ class GroupCoordinator:
         clock, host, manager, rebalances = self._clock, self._host, self.manager, self.rebalances
         members, writer, downgrade = self._consumer_members, self._writer, self._downgrade
         self.background = background = Background(self.timers, clock)
+        self.counts = counts = GroupCounts(self.timers, clock, background, manager)
         lookup = GroupLookup(config, manager, Upgrade(config, manager, rebalances, members, topics))
         steps = MemberSteps(
             lookup.check_memory,
             members,
-            PatternSubscriptions(config, clock, background, host, topics, writer, manager.find_consumer),
+            PatternSubscriptions(
+                config, clock, background, host, topics, writer, counts, manager.find_consumer
+            ),
             TargetAssignments(config, settings, clock, background, topics, writer),
             topics,
+            counts,
         )
         heartbeat = ConsumerGroupHeartbeat(config, settings, lookup, members, steps, writer, new_id)
         classic = ClassicProtocol(

@@ -33,7 +33,7 @@ GROUP_KEY: Final = 2
 OFFSET_VERSION: Final = 4
 EXPIRING_OFFSET_VERSION: Final = 1
 GROUP_VERSION: Final = 3
-_KINDS: Final = {
+KINDS: Final = {
     0: OFFSET_KEY,
     OFFSET_KEY: OFFSET_KEY,
     GROUP_KEY: GROUP_KEY,
@@ -117,7 +117,7 @@ def encode(entry: Entry) -> tuple[bytes, bytes | None]:
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
     """Return the decoded record, None if its kind is not known. Raises UnreadableRecord."""
-    found = decode_record(key, value, _KINDS)
+    found = decode_record(key, value, KINDS)
     if found is None:
         return None
     name, fields = found

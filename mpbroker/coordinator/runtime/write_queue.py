@@ -5,7 +5,8 @@ order in which they were queued. Records of a producer's transaction, and its ma
 own. A refused batch does not affect other batches, except for appends with an `undo`. These describe changes
 that were made in memory already, and each builds on the ones before it. If one is refused, all such appends
 that wait for the same partition are refused with it, and the changes are undone, the newest first. Appends
-without an `undo` that wait are refused if they have the same name: they were decided on the changes. (Kafka:
+without an `undo` that wait are refused if they have the same name: they were decided on the changes. All of
+these end before others that were queued earlier. (Kafka:
 CoordinatorRuntime, with one pending batch per partition, and snapshots to which a failed write returns.)
 """
 
@@ -177,7 +178,7 @@ class WriteQueue(Generic[EntryT]):
                     break  # It is refused when those before it have ended.
                 self._refuse(partition, queue.popleft())
                 continue
-            taken = self._take(queue, BATCH_BYTES - size)
+            taken = self._take(queue, min(BATCH_BYTES - size, self._most_bytes()))
             if all(append.is_place for append in taken):
                 self._end(taken, ErrorCode.NONE)
                 continue

@@ -11,6 +11,7 @@ from mpbroker.testing import Broker
 from mpbroker.testing.names import unique_name
 from tests.support.group_members import commit, member
 from tests.support.own_cli import OwnCli
+from tests.support.polling import until
 
 
 @pytest.fixture(name="topic", scope="module")
@@ -46,6 +47,50 @@ def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str, group: str
         table = cli("group", "describe").out
         assert idle in table
         assert busy in table
+
+
+def test_a_group_of_the_consumer_protocol_shows_epochs_and_targets(
+    cli: OwnCli, topic: str, group: str
+) -> None:
+    commit(cli.bootstrap, group, topic, {0: 3})
+    with member(
+        cli.bootstrap, group, f"^{topic}$", group_protocol="consumer", client_id="reader"
+    ) as consumer:
+        assert [group, "consumer", "Stable", "consumer"] in cli("group", "list", "--type", "consumer").table
+        (document,) = cli("group", "describe", group, "--json").json
+        epoch = document["epoch"]
+        assert (document["type"], document["protocol"]) == ("consumer", "uniform")
+        assert document["target_epoch"] == epoch
+        (one,) = document["members"]
+        places = [[topic, 0], [topic, 1]]
+        assert (one["partitions"], one["target"], one["epoch"], one["state"]) == (
+            places,
+            places,
+            epoch,
+            "stable",
+        )
+        assert (one["topics"], one["upgraded"]) == ([], True)
+        assert f"^{topic}$" in one["pattern"]
+        assert (document["lag"], document["uncommitted"]) == (7, 1)
+        said = cli("group", "describe", group, "--members").out
+        assert (
+            f"{group}  Stable, consumer, uniform, epoch {epoch}, target epoch {epoch}, 1 member(s)\n" in said
+        )
+        assert f"{topic}(0,1)" in said
+        assert f"pattern {one['pattern']}" in said
+        consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+        refused = cli("group", "reset-offsets", group, "--topic", topic, "--to-latest", "--execute", code=1)
+        assert f"group {group} is active (Stable, 1 member(s)): stop its consumers first" in refused.err
+        refused = cli("group", "delete-offsets", group, "--topic", topic, code=1)
+        assert "(GROUP_SUBSCRIBED_TO_TOPIC): stop its consumers first" in refused.err
+        refused = cli("group", "delete", group, code=1)
+        assert f"group {group}: has members: stop its consumers first (NON_EMPTY_GROUP)" in refused.err
+    until(
+        lambda: cli("group", "describe", group, "--json").json[0]["state"] == "Empty", "its member has left"
+    )
+    cli("group", "reset-offsets", group, "--topic", topic, "--to-latest", "--execute")
+    assert cli.committed(group) == {0: 10, 1: 4}
+    cli("group", "delete", group)
 
 
 def test_a_group_that_is_not_there_hides_no_other(cli: OwnCli, topic: str, group: str) -> None:

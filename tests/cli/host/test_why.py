@@ -21,7 +21,7 @@ from mpbroker.cli.host.why_checks import (
     findings,
 )
 from mpbroker.client.errors import ApiFailed
-from mpbroker.client.groups import Group, Member
+from mpbroker.client.group_descriptions import Group, Member
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
@@ -43,6 +43,10 @@ def quota(key: str, client: str | None = None) -> Quota:
     return Quota(f"client-id {client or '(default)'}", client, key, 1000)
 
 
+RECONCILING = Group(
+    *("g", "consumer", "Reconciling", "consumer", "range"),
+    [Member(state, None, "app", "host", [], 2, state) for state in ("stable", "revoking")],
+)
 READER = group(("app", [PLACE, OTHER]))
 HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransaction(8, 60, 0)])
 
@@ -69,6 +73,7 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
         ),
         (checks.no_members, Facts({PLACE: WELL}, group=group(state="Empty")), "The group has no members"),
         (checks.rebalances, Facts({}, group=group(state="PreparingRebalance")), "(PreparingRebalance)"),
+        (checks.rebalances, Facts({}, group=RECONCILING), "(Reconciling): 1 of 2 members do not have"),
         (checks.without_owner, Facts({PLACE: WELL}, group=group(("app", [OTHER]))), "No member has orders-0"),
         (
             checks.not_committing,

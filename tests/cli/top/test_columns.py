@@ -36,9 +36,9 @@ def test_every_row_has_every_column() -> None:
 
 
 ROWS: list[Row] = [
-    {"group": "b", "state": "Empty", "lag": 5, "topics": "orders"},
-    {"group": "a", "state": "Stable", "lag": None, "topics": "clicks"},
-    {"group": "c", "state": "Stable", "lag": 70, "topics": None},
+    {"group": "b", "type": "classic", "state": "Empty", "lag": 5, "topics": "orders"},
+    {"group": "a", "type": "classic", "state": "Stable", "lag": None, "topics": "clicks"},
+    {"group": "c", "type": "classic", "state": "Stable", "lag": 70, "topics": None},
 ]
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.top.text import member_text
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 from mpbroker.observe import at_rest
+from mpbroker.observe.model import Model
 from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.testing import Broker
 from shm import procfs
@@ -64,13 +66,16 @@ def test_memory_is_looked_up_seldom(filled_broker: Broker, monkeypatch: pytest.M
     assert sorted(looked) == pids
 
 
-def test_partitions_of_members_are_seen_before_anything_is_committed(filled_broker: Broker) -> None:
-    with member(filled_broker.bootstrap_servers, "young", "orders"):
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_partitions_of_members_are_seen_before_anything_is_committed(
+    filled_broker: Broker, protocol: str
+) -> None:
+    with member(filled_broker.bootstrap_servers, "young", "orders", group_protocol=protocol):
         broker = Watch(wanted(filled_broker)).first().broker
         groups = GroupWatch(wanted(filled_broker))
         (young,) = [one for one in groups.groups(broker).groups if one.group == "young"]
         groups.close()
-    assert (young.members, young.committed) == (1, {})
+    assert (young.type, young.members, young.committed) == (protocol, 1, {})
     assert young.assigned == {(one, number) for one, number in young.places} >= {("orders", 0), ("orders", 1)}
 
 
@@ -98,6 +103,30 @@ def test_a_stopped_broker_shows_what_its_directories_have(filled_broker: Broker)
     assert groups is not None
     assert [(one.group, one.members, one.committed) for one in groups.groups] == [
         ("billing", None, {("orders", 1): COMMITTED})
+    ]
+
+
+def test_a_stopped_broker_shows_what_members_of_the_consumer_protocol_have(filled_broker: Broker) -> None:
+    static = {"group_protocol": "consumer", "group_instance_id": "one", "client_id": "reader"}
+    with member(filled_broker.bootstrap_servers, "young", "orders", **static):
+        pass
+    filled_broker.stop(keep=True)
+    watch, model = Watch(wanted(filled_broker)), Model()
+    model.add(watch.first())
+    groups = watch.groups_at_rest()
+    assert groups is not None
+    model.add_groups(groups)
+    _, row = model.group_rows()
+    assert (row["group"], row["type"], row["state"], row["members"]) == ("young", "consumer", "stopped", 1)
+    assert (row["partitions"], row["uncommitted"], row["epoch"]) == (2, 2, row["target_epoch"])
+    (one,) = model.members_of("young")
+    lines = member_text(one).splitlines()
+    assert lines[0].endswith(" (one, reader, 127.0.0.1)")
+    assert [line.strip() for line in lines[1:]] == [
+        "epoch -2, away; protocol consumer",
+        "subscribes to orders",
+        "has orders(0,1)",
+        "target orders(0,1)",
     ]
 
 

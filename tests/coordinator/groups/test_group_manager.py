@@ -41,7 +41,7 @@ def test_waiting_members_are_told_when_the_coordinator_lets_go(rig: GroupRig) ->
     rig.coordinator.unload()
     assert error_of(rig, waiter) is ErrorCode.NOT_COORDINATOR
     assert rig.coordinator.rebalances.waiting == 0
-    assert len(rig.coordinator.timers) == 1  # the clean-up
+    assert len(rig.coordinator.timers) == 2  # the clean-up, and the counts
 
 
 def test_a_partition_of_groups_is_read_without_a_look_at_those_of_others(

@@ -96,10 +96,12 @@ class JoinGroup:
             self._turn_away(group, join)
         elif not group.supports(request.protocol_type, [p.name for p in request.protocols]):
             self._refuse(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        elif request.member_id == NO_MEMBER:
-            self._join_without_id(group, join)
-        else:
+        elif request.member_id != NO_MEMBER:
             self._join_with_id(group, join)
+        elif request.group_instance_id in group.static_members:
+            self._replace(group, join, group.members[group.static_members[request.group_instance_id]])
+        else:
+            self._join_without_id(group, join)
         never_used = group.generation == 0 and not group.members and not group.pending_joins
         if never_used and group.state is GroupState.EMPTY and not self._offsets.has_any(group.group_id):
             self._manager.remove(group)
@@ -163,14 +165,9 @@ class JoinGroup:
     # --- without a member id
 
     def _join_without_id(self, group: Group, join: Join) -> None:
-        instance_id = join.request.group_instance_id
         member_id = join.new_member_id(self._new_id())
-        if instance_id is not None:
-            old_id = group.static_members.get(instance_id)
-            if old_id is None:
-                self._add(group, join, member_id)
-            else:
-                self._replace(group, join, group.members[old_id], member_id)
+        if join.request.group_instance_id is not None:
+            self._add(group, join, member_id)
         elif join.context.version < FIRST_VERSION_WITH_REQUIRED_ID:
             self._add(group, join, member_id, knows_its_id=False)
         else:
@@ -200,9 +197,9 @@ class JoinGroup:
 
     # --- static members that come back
 
-    def _replace(self, group: Group, join: Join, member: Member, new_id: str) -> None:
+    def _replace(self, group: Group, join: Join, member: Member) -> None:
         """Let a restarted static member replace its old member id, which is fenced."""
-        old_id, old_leader = member.member_id, group.leader
+        old_id, new_id, old_leader = member.member_id, join.new_member_id(self._new_id()), group.leader
         log.info(
             "group %.255s: instance %s: member %s is replaced by %s",
             group.group_id,

@@ -156,11 +156,10 @@ class Rebalances:
         group.charge_members()
         for member in group.members.values():
             self.keep_alive(group, member)
+        is_empty = state is GroupState.EMPTY
+        group.enter(GroupState.EMPTY if is_empty else GroupState.STABLE, self._clock.wall_ms())
         if state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
-            group.enter(GroupState.COMPLETING_REBALANCE, self._clock.wall_ms())
             self.prepare(group, "its conversion was not written")
-        else:
-            group.enter(state, self._clock.wall_ms())
 
     # --- sessions
 

@@ -91,7 +91,8 @@ class ConsumerGroup:
     `pattern_topics`: resolved patterns by topic. `assignor_votes`: members by assignor that they ask for.
     `classic_protocols`: classic members by protocol that they support.
 
-    Not from records: `must_check_metadata`: the hash of the subscribed topics may have changed.
+    Not from records: `must_check_metadata`: the hash of the subscribed topics may have changed, since members
+    subscribe to others or these are not what they were.
     `is_assigning`: a target is being computed. `unwritten`: how many appends are not durable yet.
     """
 
@@ -246,9 +247,15 @@ class ConsumerGroup:
 
     def _replay_pattern(self, pattern: str, value: ResolvedPattern | None) -> ResolvedPattern | None:
         before: ResolvedPattern | None = _put(self.patterns, pattern, value)
-        _count(self.pattern_topics, () if before is None else before.topics, -1)
-        _count(self.pattern_topics, () if value is None else value.topics, 1)
+        self._count_topics(self.pattern_topics, () if before is None else before.topics, -1)
+        self._count_topics(self.pattern_topics, () if value is None else value.topics, 1)
         return before
+
+    def _count_topics(self, counter: Counter[str], names: Iterable[str], sign: int) -> None:
+        size = len(counter)
+        _count(counter, names, sign)
+        if len(counter) != size:
+            self.must_check_metadata = True
 
     def _replay_metadata(self, member_id: str, value: MemberMetadata | None) -> MemberMetadata | None:
         member = self.members.get(member_id) or Member(member_id)
@@ -263,7 +270,7 @@ class ConsumerGroup:
         """Add what a member has said about itself to the counters, or remove it if `sign` is negative."""
         if metadata is NO_METADATA:
             return
-        _count(self.subscribers, metadata.topics, sign)
+        self._count_topics(self.subscribers, metadata.topics, sign)
         if metadata.pattern:
             _count(self.pattern_subscribers, (metadata.pattern,), sign)
         if metadata.assignor:
@@ -299,16 +306,16 @@ class ConsumerGroup:
             if not owners:
                 self.owners.pop(topic_id, None)
 
+    def charge_to(self, memory: MemberMemory) -> None:
+        """Charge another estimate of memory from now on, and what the members take already."""
+        memory.charge(self._memory.used_bytes)
+        self._memory = memory
+
     def _set(self, member: Member) -> None:
         if member.metadata is NO_METADATA and member.current is NOTHING_ASSIGNED:
             self.members.pop(member.member_id, None)
         else:
             self.members[member.member_id] = member
-
-    def forget_members(self) -> None:
-        """End the charge of the members' memory: the group is dropped."""
-        for member in self.members.values():
-            self._account(member.member_id, member.metadata, -1)
 
 
 def size_of(metadata: MemberMetadata) -> int:

@@ -31,6 +31,8 @@ from mpbroker.protocol.messages import (
 
 FIRST_VERSION_WITH_CLIENT_MEMBER_ID: Final = 1
 UNCHANGED: Final = -1
+# The characters that Java's String.trim removes.
+BLANK: Final = "".join(map(chr, range(ord(" ") + 1)))
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -134,14 +136,14 @@ def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignor
     """Raise ApiError if a field of the request is invalid. (Kafka: GroupCoordinatorService.)"""
     epoch = request.member_epoch
     named_by_client = version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID or epoch > JOIN_EPOCH or epoch == -1
-    if named_by_client and not request.member_id.strip():
+    if named_by_client and not request.member_id.strip(BLANK):
         raise _invalid("MemberId can't be empty.")
     for name, text in (
         ("GroupId", request.group_id),
         ("InstanceId", request.instance_id),
         ("RackId", request.rack_id),
     ):
-        if text is not None and not text.strip():
+        if text is not None and not text.strip(BLANK):
             raise _invalid(f"{name} can't be empty.")
     if epoch == JOIN_EPOCH:
         if request.rebalance_timeout_ms == UNCHANGED:

@@ -27,6 +27,7 @@ from mpbroker.coordinator.groups.consumer.records import (
 )
 from mpbroker.coordinator.groups.consumer.target_assignments import TargetAssignments
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.groups.group_counts import GroupCounts
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -40,6 +41,7 @@ class MemberSteps:
     _patterns: PatternSubscriptions
     _targets: TargetAssignments
     _topics: TopicMetadata
+    _counts: GroupCounts
 
     def subscribe(self, request: MemberRequest, metadata: MemberMetadata) -> None:
         """Keep what the member says about itself. Begin an epoch if its subscription has changed.
@@ -75,6 +77,7 @@ class MemberSteps:
         metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+            self._counts.rebalances += 1
             log.info("group %.255s: epoch %d", group.group_id, group.epoch)
         changes.put(PartitionMetadataKey(group.group_id), None)
         group.must_check_metadata = False

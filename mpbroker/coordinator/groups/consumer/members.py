@@ -235,11 +235,10 @@ class ConsumerGroupMembers:
             self._begin(group, member)
 
     def drop(self, group: ConsumerGroup) -> None:
-        """Cancel the timers of a group that is dropped, and end the charge of its memory."""
+        """Cancel the timers of a group that is dropped."""
         self.stop_jobs(group)
         for member_id in group.members:
             self.cancel_timers(group.group_id, member_id)
-        group.forget_members()
 
     def stop_jobs(self, group: ConsumerGroup) -> None:
         """Stop the computations of a group that is dropped or deleted."""

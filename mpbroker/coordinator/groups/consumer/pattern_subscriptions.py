@@ -19,6 +19,7 @@ from mpbroker.coordinator.groups.consumer.members import PATTERN_JOB
 from mpbroker.coordinator.groups.consumer.records import EpochKey, GroupEpoch, PatternKey, ResolvedPattern
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled, is_refresh_due, resolve
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.groups.group_counts import GroupCounts
 from mpbroker.coordinator.runtime.background import Background
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.timers import Clock
@@ -37,6 +38,7 @@ class PatternSubscriptions:
     _host: Host
     _topics: TopicMetadata
     _writer: Writer
+    _counts: GroupCounts
     _find: Callable[[str], ConsumerGroup | None]
 
     def update(self, request: MemberRequest) -> None:
@@ -105,6 +107,7 @@ class PatternSubscriptions:
         metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+            self._counts.rebalances += 1
             log.info(
                 "group %.255s: epoch %d, for its patterns match other topics", group.group_id, group.epoch
             )

@@ -54,6 +54,8 @@ class TopicMetadata:
         Kafka takes XXH3, and the racks, too. After a move between Kafka and mpbroker each group thus has
         another hash, and one rebalance in which no partition moves. (Kafka: Utils.computeGroupHash.)
         """
+        if not group.must_check_metadata:
+            return group.metadata_hash
         hasher = blake2b(digest_size=HASH_BYTES)
         found = self.subscribed(group)
         for name in sorted(found):

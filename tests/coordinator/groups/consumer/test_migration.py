@@ -51,6 +51,67 @@ def test_clients_are_rolled_to_the_other_protocol_and_back(is_cooperative: bool,
     assert kinds == [ConsumerGroup] * 5 + [Group]
 
 
+class Died(Exception):
+    """The coordinator has died."""
+
+
+class FaultyRig(GroupRig):
+    """Its batch with number `fault_at` is refused, or the coordinator dies when that batch is durable."""
+
+    def __init__(self, log: dict[int, bytes] | None, fault_at: int, *, dies: bool) -> None:
+        super().__init__(log, **SETTINGS)
+        self.fault_at, self.dies, self.batches = fault_at, dies, 0
+
+    def append_round(self, *_args: Any) -> bool:
+        self.batches += self.queue.has_work
+        if self.batches != self.fault_at or not self.queue.has_work:
+            return super().append_round()
+        if not self.dies:
+            return super().append_round(REFUSED)
+        for batch in self.queue.next_round():
+            self.log[batch.partition] += batch.batch
+        raise Died
+
+
+def rolled(rig: FaultyRig, is_cooperative: bool) -> FaultyRig:
+    """Roll two clients to the other protocol and back. Return the last coordinator."""
+    clients: list[OldClient | NewClient] = [OldClient(rig, f"o{n}", is_cooperative) for n in range(2)]
+    successors: list[OldClient | NewClient] = [NewClient(rig, f"n{n}") for n in range(2)]
+    successors += [OldClient(rig, f"b{n}", is_cooperative) for n in range(2)]
+
+    def until_settled() -> None:
+        nonlocal rig
+        while True:
+            try:
+                run(rig, clients)
+                break
+            except Died:
+                before, rig = rig, FaultyRig(rig.log, -1, dies=False)
+                rig.now_ms, rig.numbers, rig.ids = before.now_ms, before.numbers, before.ids
+                for client in (*clients, *successors):
+                    client.rig = rig
+                    client.lose()
+        found = GroupRig(dict(rig.log), **SETTINGS).coordinator.manager.find("g")
+        assert state_of(found) == state_of(rig.coordinator.manager.find("g"))
+
+    until_settled()
+    for n, successor in enumerate(successors):
+        left, clients[n % 2] = clients[n % 2], successor
+        rig.ask(left.farewell(), left.leave_version)
+        until_settled()
+    return rig
+
+
+@pytest.mark.parametrize("is_cooperative", [False, True])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_roll_survives_a_fault_at_each_write(is_cooperative: bool, dies: bool) -> None:
+    writes = rolled(FaultyRig(None, -1, dies=dies), is_cooperative).batches
+    assert writes > 15
+    for fault_at in range(1, writes + 1):
+        rig = rolled(FaultyRig(None, fault_at, dies=dies), is_cooperative)
+        assert isinstance(rig.coordinator.manager.find("g"), Group), fault_at
+
+
 def state_of(group: ConsumerGroup | Group | None) -> Any:
     """What a group's records say of it; of a classic group that is rebalancing, only that it is one."""
     if isinstance(group, ConsumerGroup):
@@ -97,6 +158,15 @@ class Migrations(RuleBasedStateMachine):
     def goes_on(self, client: OldClient | NewClient) -> None:
         client.step()
 
+    @rule(times=st.integers(1, 12))
+    def all_go_on(self, times: int) -> None:
+        for _ in range(times):
+            for client in self.all:
+                client.step()
+                self.rig.settle()
+                self.no_partition_has_two_owners()
+            self.rig.later(300)
+
     @rule(client=clients)
     def loses_the_answer(self, client: OldClient | NewClient) -> None:
         if client.waiter is not None:
@@ -115,7 +185,7 @@ class Migrations(RuleBasedStateMachine):
             self.rig.coordinator.abandon(client.waiter)
         self.all.remove(client)
         if politely and client.member_id:
-            client.rig.ask(client.farewell(), 1 if isinstance(client, NewClient) else 5)
+            client.rig.ask(client.farewell(), client.leave_version)
 
     # --- what happens around them
 
@@ -149,9 +219,7 @@ class Migrations(RuleBasedStateMachine):
 
     @invariant()
     def no_partition_has_two_owners(self) -> None:
-        group = self.rig.coordinator.manager.find("g")
-        members = {} if group is None else group.members
-        check_single_owners([client for client in self.all if client.member_id in members])
+        check_single_owners(self.rig, self.all)
 
     @invariant()
     def memory_is_what_the_log_says(self) -> None:

@@ -121,6 +121,12 @@ def test_records_are_as_kafka_writes_them(what: str) -> None:
             (PartitionMetadataKey("g"), PartitionMetadata()),
             id="metadata of before 4.1",
         ),
+        pytest.param(
+            "000500016700016d",
+            "0000000001010101ffffffff0000",
+            (MemberKey("g", "m"), MemberMetadata(classic=ClassicMember(0, ()))),
+            id="a classic member that is not there is not null",
+        ),
     ],
 )
 def test_records_of_other_versions_are_read(key: str, value: str, found: Any) -> None:
