@@ -261,7 +261,7 @@ def lines_of(name: str, found: Mapping[str, Sequence[Figures]]) -> Iterator[str]
         medians = {title: median(one[figure] for one in rounds) for title, rounds in found.items()}
         cells = [f"{title} {UNITS[figure].text.format(value)}" for title, value in medians.items()]
         for place, (title, value) in enumerate(medians.items()):
-            if title != last and medians[last]:
+            if title != last and last.startswith(run.YARDSTICK) and medians[last]:
                 cells[place] += f" ({value / medians[last]:.2f})"
         yield f"  {figure}: {', '.join(cells)}"
 
