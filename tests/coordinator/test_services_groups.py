@@ -15,6 +15,8 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import COORDINATOR
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     EndTxnRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
@@ -25,6 +27,7 @@ from mpbroker.protocol.messages import (
 )
 from tests.support.coordinator_party import RETRIED, CoordinatorParty
 from tests.support.coordinator_tree import CoordinatorTree
+from tests.support.forms import each
 
 
 @pytest.fixture
@@ -189,3 +192,73 @@ def test_a_death_between_commit_and_marker(party: CoordinatorParty, victim: str,
     else:
         ask_in_transaction(party, InitProducerIdRequest("id", 60_000))
         assert party.committed() == [3, -1]
+
+
+class Subscriber:
+    """A client of the consumer protocol that takes and gives up partitions at once, and always says all."""
+
+    def __init__(self, party: CoordinatorParty, member_id: str) -> None:
+        self.party = party
+        self.member_id = member_id
+        self.epoch = 0
+        self.owned: set[int] = set()
+        self.topic_id = bytes(16)
+
+    def request(self) -> ConsumerGroupHeartbeatRequest:
+        part = ConsumerGroupHeartbeatRequest.TopicPartitions
+        return ConsumerGroupHeartbeatRequest(
+            "g",
+            self.member_id,
+            self.epoch,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[part(self.topic_id, sorted(self.owned))] if self.owned else [],
+        )
+
+    def take(self, answer: Any) -> None:
+        if not isinstance(answer, ConsumerGroupHeartbeatResponse) or answer.error_code in RETRIED:
+            return
+        if answer.error_code:
+            # A join whose answer was an error may have been lost with the log.
+            assert answer.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND), answer
+            assert self.epoch == 0, "an answered join is lost"
+            return
+        assert answer.member_epoch >= self.epoch
+        self.epoch = answer.member_epoch
+        assert answer.assignment is not None
+        self.owned = {p for one in answer.assignment.topic_partitions for p in one.partitions}
+        for one in answer.assignment.topic_partitions:
+            self.topic_id = one.topic_id
+
+    def beat(self) -> None:
+        self.take(self.party.ask(self.request()))
+
+
+@each("seed", short=[5], long=range(1, 11))
+def test_a_consumer_group_survives_kills_in_rebalances(
+    make_tree: Callable[..., CoordinatorTree], seed: int
+) -> None:
+    """No partition has two owners at any time, no answered epoch is lost, and in the end all are assigned."""
+    party = CoordinatorParty(
+        make_tree, group_consumer_min_assignment_interval_ms=0, group_consumer_assignment_interval_ms=0
+    )
+    chance = random.Random(seed)
+    members = [Subscriber(party, f"m{number}") for number in range(3)]
+    for number in range(40):
+        member = members[min(chance.randrange(3), number // 4)]
+        sent = party.call(member.request())
+        if chance.random() < 0.25:
+            for _ in range(chance.randrange(6)):
+                party.tree.pump()
+            party.kill_coordinator() if chance.random() < 0.5 else party.kill_log()
+            member.take(party.heard(sent, 68))
+        else:
+            member.take(party.answer_to(sent, 68))
+        owned = [partition for one in members for partition in one.owned]
+        assert len(owned) == len(set(owned))
+    for _ in range(6):
+        for member in members:
+            member.beat()
+    assert sorted(partition for one in members for partition in one.owned) == [0, 1]
+    assert len({one.epoch for one in members}) == 1
+    party.log.kill()

@@ -20,6 +20,7 @@ from mpbroker.protocol.codec import decode_response, encode_bytes, encode_reques
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     AddPartitionsToTxnRequest,
+    ConsumerGroupHeartbeatRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
     HeartbeatRequest,
@@ -48,6 +49,7 @@ KEYS = {
     EndTxnRequest: 26,
     TxnOffsetCommitRequest: 28,
     DescribeTransactionsRequest: 65,
+    ConsumerGroupHeartbeatRequest: 68,
 }
 VERSIONS = {8: 9, 9: 9, 14: 4}
 RETRIED = (

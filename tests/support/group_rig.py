@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
@@ -123,6 +123,10 @@ class GroupRig:
     def answer(self, waiter: Any, response: Message) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
         self.answers[waiter] = response
+
+    def answer_in_pieces(self, waiter: Any, response: Message) -> Iterator[None]:
+        self.answer(waiter, response)
+        yield
 
     def fail(self, waiter: Any, error: ErrorCode) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"

@@ -165,7 +165,7 @@ class GroupCoordinator:
             ApiKey.LEAVE_GROUP: classic.leave,
             ApiKey.CONSUMER_GROUP_HEARTBEAT: heartbeat.heartbeat,
             ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribe(
-                config, manager, topics, writer, self._answers
+                config, manager, topics, writer, self.background, self._answers
             ).describe,
         }
 

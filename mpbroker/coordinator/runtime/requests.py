@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.ipc.calls import Message as Call
-from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
+from mpbroker.protocol.codec import (
+    decode_request,
+    encode_bytes,
+    encode_response,
+    response_encoder_in_pieces,
+)
 from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
@@ -82,6 +87,14 @@ class Answers:
         assert isinstance(waiter, Caller)
         response = in_version(waiter.api_key, waiter.version, response)
         body = encode_bytes(encode_response(waiter.api_key, waiter.version, response))
+        self.send(waiter, ForwardedResponse(body, error_counts(response)))
+
+    def answer_in_pieces(self, waiter: Waiter, response: Message) -> Generator[None, None, None]:
+        """Answer with a response that may be large: it is encoded in pieces."""
+        assert isinstance(waiter, Caller)
+        response = in_version(waiter.api_key, waiter.version, response)
+        encode = response_encoder_in_pieces(waiter.api_key, waiter.version)
+        body = encode_bytes((yield from encode(response, bytearray())))
         self.send(waiter, ForwardedResponse(body, error_counts(response)))
 
     def fail(self, waiter: Waiter, error: ErrorCode) -> None:

@@ -1,4 +1,4 @@
-"""A check of the sizes of JoinGroup and SyncGroup requests."""
+"""A check of the sizes of requests of members: JoinGroup, SyncGroup, ConsumerGroupHeartbeat."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 def is_too_large(context: RequestContext) -> bool:
-    """Return True, and log a warning, if the request is larger than a generation's record may be.
+    """Return True, and log a warning, if the request is larger than a record of the group may be.
 
-    The record of a generation has the data of all members. (Kafka takes any request into its memory, and
+    The record of a generation has the data of all members; that of a member of the consumer protocol has its
+    topics. (Kafka takes any request into its memory, and
     answers UNKNOWN_SERVER_ERROR when the record cannot be written.)
     """
     most_bytes = context.broker.config.message_max_bytes
     if context.body_bytes <= most_bytes:
         return False
     log.warning(
-        "%s has %d bytes and is refused: a generation of a group is one record, and message.max.bytes is %d",
+        "%s has %d bytes and is refused: records have what members say, and message.max.bytes is %d",
         context,
         context.body_bytes,
         most_bytes,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from mpbroker.handlers.api_parts.group_sizes import is_too_large
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
@@ -27,10 +28,13 @@ REFUSED = (
 
 
 def refusal(context: RequestContext) -> ConsumerGroupHeartbeatResponse | None:
-    """Return an error response if the consumer protocol is not served, else None."""
-    if is_consumer_protocol_enabled(context.broker.config.group_coordinator_rebalance_protocols):
-        return None
-    return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)
+    """Return an error response if the protocol is not served, or the request too large; else None."""
+    if not is_consumer_protocol_enabled(context.broker.config.group_coordinator_rebalance_protocols):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)
+    if is_too_large(context):
+        # Kafka's code for a record that is too large.
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+    return None
 
 
 @api(

@@ -93,3 +93,12 @@ def test_without_the_protocol_the_turn_leaves_heartbeats_to_python() -> None:
         rig.publish(*READY)
         response = rig.ask(KEY, 1, ConsumerGroupHeartbeatRequest("g", "m", 5, topic_partitions=None))
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_heartbeat_that_no_record_can_hold_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with make_rig(BrokerConfig(message_max_bytes=10_000)) as rig:
+        rig.publish(*READY)
+        response = rig.ask(KEY, 1, join(*(f"topic-{number:04}" for number in range(1_000))))
+        assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert "message.max.bytes is 10000" in caplog.text
+        hand_on(rig, KEY, 1, join(*(f"topic-{number:04}" for number in range(500))))

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
-from mpbroker.coordinator.groups.consumer.group_description import DescribedGroup, description
+from mpbroker.coordinator.groups.consumer.group_description import DescribedGroup, description_in_pieces
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
-from mpbroker.coordinator.runtime.requests import Answers, RequestContext
+from mpbroker.coordinator.runtime.background import Background, Job
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
@@ -23,6 +26,9 @@ DESCRIBED_BYTES: Final = 1 << 20
 # Estimates of what a response takes.
 MEMBER_BYTES: Final = 200
 NAME_BYTES: Final = 40
+DESCRIBE_JOB: Final = "describe"
+
+log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 @dataclass(eq=False)
@@ -31,11 +37,10 @@ class ConsumerGroupDescribe:
     _manager: GroupMetadataManager
     _topics: TopicMetadata
     _writer: Writer
+    _background: Background
     _answers: Answers
 
-    def describe(
-        self, context: RequestContext, request: ConsumerGroupDescribeRequest
-    ) -> ConsumerGroupDescribeResponse | None:
+    def describe(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> None:
         """Describe the first groups, as many as fit, when all that is told of them is durable."""
         found = (self._manager.find(name) for name in request.group_ids)
         unwritten = [group for group in found if isinstance(group, ConsumerGroup) and group.unwritten]
@@ -45,19 +50,32 @@ class ConsumerGroupDescribe:
             nonlocal missing
             missing -= 1
             if not missing:
-                self._answers.answer(context.waiter, self._describe_all(request))
+                self._start(context, request)
 
         for group in unwritten:
             self._writer.write(Changes(group), written, context.waiter)
-        return None if unwritten else self._describe_all(request)
+        if not unwritten:
+            self._start(context, request)
 
-    def _describe_all(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    def _start(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> None:
+        job = self._serve(context.waiter, request)
+        self._background.start(DESCRIBE_JOB, repr(context.waiter), job, lambda _: None)
+
+    def _serve(self, waiter: Waiter, request: ConsumerGroupDescribeRequest) -> Job[None]:
+        try:
+            response = yield from self._describe_all(request)
+            yield from self._answers.answer_in_pieces(waiter, response)
+        except Exception:
+            log.exception("groups %s: they cannot be described", shown(request.group_ids))
+            self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _describe_all(self, request: ConsumerGroupDescribeRequest) -> Job[ConsumerGroupDescribeResponse]:
         response, size = ConsumerGroupDescribeResponse(), 0
         for name in request.group_ids:
             if size >= DESCRIBED_BYTES:
                 break
             try:
-                described = self._describe(name)
+                described = yield from self._describe(name)
             except ApiError as error:
                 described = DescribedGroup(error.code, error.message, name)
             named = sum(len(member.subscribed_topic_names) for member in described.members)
@@ -65,7 +83,7 @@ class ConsumerGroupDescribe:
             response.groups.append(described)
         return response
 
-    def _describe(self, name: str) -> DescribedGroup:
+    def _describe(self, name: str) -> Job[DescribedGroup]:
         """Describe a group. Raises ApiError."""
         if not name:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
@@ -74,4 +92,5 @@ class ConsumerGroupDescribe:
         if not isinstance(group, ConsumerGroup):
             what = "not found" if group is None else "is not a consumer group"
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name:.255s} {what}.")
-        return description(group, self._config.consumer_assignors[0], self._topics.name_of)
+        assignor = self._config.consumer_assignors[0]
+        return (yield from description_in_pieces(group, assignor, self._topics.name_of))

@@ -320,7 +320,7 @@ class ConsumerGroup:
 
 def size_of(metadata: MemberMetadata) -> int:
     """Estimate the bytes that a member takes, without its ids. (Its assignment is bounded by the topics.)"""
-    names = sum(NAME_BYTES + len(name) for name in metadata.topics)
+    names = NAME_BYTES * len(metadata.topics) + sum(map(len, metadata.topics))
     texts = (
         metadata.client_id,
         metadata.client_host,
@@ -347,7 +347,12 @@ def _put(values: dict[str, Any], key: str, value: Any) -> Any:
 
 def _count(counter: Counter[str], names: Iterable[str], sign: int) -> None:
     """Count names up or down. Names that are counted zero times are removed."""
+    if sign > 0:
+        counter.update(names)
+        return
     for name in names:
-        counter[name] += sign
-        if not counter[name]:
+        left = counter[name] - 1
+        if left:
+            counter[name] = left
+        else:
             del counter[name]

@@ -5,34 +5,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Final, TypeAlias
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
-from mpbroker.coordinator.groups.consumer.records import NO_PARTITIONS
+from mpbroker.coordinator.groups.consumer.records import NO_PARTITIONS, Assignment
 from mpbroker.protocol.messages import ConsumerGroupDescribeResponse
+from mpbroker.records.validation import at_once
 
 DescribedGroup: TypeAlias = ConsumerGroupDescribeResponse.DescribedGroup
 NameOf: TypeAlias = Callable[[bytes], str | None]
 """Returns the name of a topic by its id, None if there is no such topic."""
+# Members and their topics in one piece of a description.
+NAMES_AT_ONCE: Final = 2_000
 CLASSIC_TYPE: Final = 0
 CONSUMER_TYPE: Final = 1
 
 
 def description(group: ConsumerGroup, default_assignor: str, name_of: NameOf) -> DescribedGroup:
-    return DescribedGroup(
+    return at_once(description_in_pieces(group, default_assignor, name_of))
+
+
+def description_in_pieces(
+    group: ConsumerGroup, default_assignor: str, name_of: NameOf
+) -> Generator[None, None, DescribedGroup]:
+    """Return a description of the group as it is at the first piece. It may have very many members."""
+    members, targets = list(group.members.values()), group.targets.copy()
+    described = DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.target.epoch,
         assignor_name=group.preferred_assignor(default_assignor),
-        members=[_member(group, member, name_of) for member in group.members.values()],
     )
+    names = 0
+    for member in members:
+        target = targets.get(member.member_id, NO_PARTITIONS)
+        described.members.append(_member(member, target, name_of))
+        names += 1 + len(member.metadata.topics)
+        if names >= NAMES_AT_ONCE:
+            names = 0
+            yield
+    return described
 
 
-def _member(group: ConsumerGroup, member: Member, name_of: NameOf) -> ConsumerGroupDescribeResponse.Member:
+def _member(member: Member, target: Assignment, name_of: NameOf) -> ConsumerGroupDescribeResponse.Member:
     told = member.metadata
-    target = group.targets.get(member.member_id, NO_PARTITIONS)
     return ConsumerGroupDescribeResponse.Member(
         member_id=member.member_id,
         instance_id=told.instance_id,

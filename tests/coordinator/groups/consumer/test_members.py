@@ -225,7 +225,8 @@ def test_an_instance_that_is_in_use_is_not_given_to_another_member(rig: GroupRig
     answer = Consumer(rig, "b", instance="x").beat()
     assert error_of(answer) is ErrorCode.UNRELEASED_INSTANCE_ID
     assert answer.error_message == (
-        "Static member b with instance id x cannot join the group because the instance id is owned by a member."
+        "Static member b with instance id x cannot join the group because the instance id is owned by a "
+        "member."
     )
     assert not a.beat().error_code
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from mpbroker.config.resource_config import GROUP
@@ -227,11 +225,8 @@ def test_a_group_is_assigned_whatever_was_written_of_its_target(sliced: GroupRig
     for one in consumers:
         one.beat()
     settle(sliced, *consumers)
-    count = len(list(iterate_batches(sliced.log[3])))
-    ids = ("a", "b", "c")
-    make: Callable[[GroupRig], list[Consumer]] = lambda rig: [Consumer(rig, member_id) for member_id in ids]
-    for place in range(count + 1):
+    for place in range(len(list(iterate_batches(sliced.log[3]))) + 1):
         rig = cut(sliced, place)
-        again = make(rig)
+        again = [Consumer(rig, member_id) for member_id in "abc"]
         settle(rig, *again)
         assert sorted(one for c in again for one in c.partitions) == [0, 1, 2, 3]
