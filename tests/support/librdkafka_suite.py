@@ -1,4 +1,4 @@
-"""librdkafka's own tests: built from the sources that an npm package of its makers carries, run with a broker.
+"""librdkafka's own tests, built from the sources that an npm package of its makers carries.
 
 The package is fetched and built once, into `build/librdkafka`. SSL is left out; so are the tests that need no
 broker, which librdkafka runs with its own mock.
