@@ -22,6 +22,7 @@ from tests.support.client_adapters import CONSUMER, MEMBERS
 from tests.support.client_samples import sample_records
 from tests.support.client_tools import dump, kafka_tool
 from tests.support.committed_offsets import offset_of
+from tests.support.forms import each
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
@@ -261,7 +262,7 @@ def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMak
     ]
 
 
-@pytest.mark.parametrize("assignor", ["uniform", "range"])
+@each("assignor", short=["range"], long=["range", "uniform"])
 def test_javas_consumers_have_the_protocol(broker: Broker, new_topic: TopicMaker, assignor: str) -> None:
     topic, server = new_topic(2), ("--bootstrap-server", broker.bootstrap)
     values = [str(number) for number in range(20)]
