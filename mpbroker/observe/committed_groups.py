@@ -42,7 +42,8 @@ class CommittedGroup:
     @property
     def subscribed_topics(self) -> Iterable[str]:
         """Return the topics whose partitions the members of a group of the consumer protocol share."""
-        return () if self.consumer is None else self.consumer.subscribed_topics
+        group = self.consumer
+        return () if group is None else group.subscribers.keys() | group.pattern_topics.keys()
 
 
 class CommittedGroups:

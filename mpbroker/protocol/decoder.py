@@ -187,7 +187,8 @@ class _DecoderWriter(FunctionWriter):
             return self.struct(f.struct)
         x = self.variable()
         mark = self.fixed("b")
-        with self.block(f"if {mark} >= 0:"):
+        # Kafka writes 1 before a struct; for none, 0 in a tagged field, else -1.
+        with self.block(f"if {mark} {'>' if self.version in f.tagged else '>='} 0:"):
             value = self.struct(f.struct)
             self.put(f"{x} = {value}")
         self.put(f"else: {x} = None")

@@ -198,7 +198,9 @@ class _EncoderWriter(FunctionWriter):
         if not nullable:
             write(f, x, nullable)
             return
-        null = b"\xff" if f.struct else self.null_length(f.type != "string")
+        # Where a struct is no tagged field, Kafka writes a signed byte before it.
+        null_struct = b"\0" if self.version in f.tagged else b"\xff"
+        null = null_struct if f.struct else self.null_length(f.type != "string")
         with self.block(f"if {x} is not None:"):
             write(f, x, nullable)
         self.put(f"else: w += {null!r}")

@@ -2098,7 +2098,9 @@ class ConsumerGroupMemberMetadataValue(Message):
     subscribed_topic_regex: str | None = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = ""
-    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = None  # tag 0
+    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = (
+        field(default_factory=lambda: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata())  # tag 0
+    )
 
     class ClassicProtocol(Message):
         name: str = ""

@@ -16,6 +16,14 @@ from mpbroker.protocol.messages import (
 from tests.support.group_rig import GroupRig
 
 HEARTBEAT_VERSION = 1
+REBALANCE_TIMEOUT_MS = 60_000
+# After these a client gives up all partitions and joins again.
+FENCED = (
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+)
 OWNED = ConsumerGroupHeartbeatRequest.TopicPartitions
 
 
@@ -28,7 +36,12 @@ def owned_parts(owned: Collection[tuple[bytes, int]]) -> list[OWNED]:
 
 @dataclass(eq=False)
 class Consumer:
-    """A client as Kafka's: it says what has changed, and takes and gives up what it is told at once."""
+    """A client as Kafka's: it says what has changed, and all of it after an error.
+
+    `owned`: the partitions that it uses. `assigned`: those that it was told to use. A lazy client catches up
+    later. `reported`: what it said last that it owned. `is_full`: the next request says all. `resubscribes`:
+    it names the topics.
+    """
 
     rig: GroupRig
     member_id: str
@@ -40,20 +53,25 @@ class Consumer:
     client: str = "c"
     epoch: int = 0
     owned: set[tuple[bytes, int]] = field(default_factory=set)
-    reports: bool = False
+    assigned: set[tuple[bytes, int]] = field(default_factory=set)
+    reported: set[tuple[bytes, int]] = field(default_factory=set)
+    is_full: bool = False
+    is_lazy: bool = False
+    resubscribes: bool = False
 
     def request(self, **how: Any) -> ConsumerGroupHeartbeatRequest:
         """The next heartbeat: all there is to say at the first, later what is owned if that has changed."""
-        request = ConsumerGroupHeartbeatRequest(self.group, self.member_id, self.epoch)
-        if self.epoch == 0:
-            request.instance_id = self.instance
-            request.rebalance_timeout_ms = 60_000
+        request = ConsumerGroupHeartbeatRequest(self.group, self.member_id, self.epoch, topic_partitions=None)
+        is_full = self.is_full or self.epoch == 0
+        if is_full:
+            request.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS
+            request.server_assignor = self.assignor
+        if is_full or self.resubscribes:
             request.subscribed_topic_names = None if self.topics is None else list(self.topics)
             request.subscribed_topic_regex = self.pattern
-            request.server_assignor = self.assignor
-            request.topic_partitions = []
-        elif self.reports:
+        if is_full or self.owned != self.reported:
             request.topic_partitions = owned_parts(self.owned)
+            self.reported = set(self.owned)
         if self.instance is not None:
             request.instance_id = self.instance
         for name, value in how.items():
@@ -67,16 +85,27 @@ class Consumer:
         return answer
 
     def take(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        if answer.error_code:
+        code = error_of(answer)
+        if code in FENCED:
+            self.epoch = 0
+            self.owned, self.assigned = set(), set()
+        self.is_full = bool(code)
+        if code:
             return
         self.epoch = answer.member_epoch
-        self.reports = answer.assignment is not None
+        self.resubscribes = False
         if answer.assignment is not None:
-            self.owned = {
+            self.assigned = {
                 (one.topic_id, partition)
                 for one in answer.assignment.topic_partitions
                 for partition in one.partitions
             }
+            if not self.is_lazy:
+                self.catch_up()
+
+    def catch_up(self) -> None:
+        """Use the assigned partitions, and give up all others."""
+        self.owned = set(self.assigned)
 
     def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:
         request = ConsumerGroupHeartbeatRequest(self.group, self.member_id, epoch, self.instance)

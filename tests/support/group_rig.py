@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -36,6 +37,7 @@ PARTITIONS = 5
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 TOPICS = {"t": 4, "u": 1}
+CLIENT = Client("User:u", "127.0.0.1")
 DAY_MS = 24 * 3_600_000
 # How often expired offsets are looked for.
 CHECK_MS = 600_000
@@ -63,12 +65,15 @@ class GroupRig:
         self.ids = itertools.count(1)
         self.metadata = MetadataState()
         self.topics = dict(TOPICS)
+        self.incarnations: Counter[str] = Counter()
         self.metadata.ids = {name: self.id_of(name) or b"" for name in self.topics}
         # Topics that nobody may describe.
         self.denied: set[str] = set()
         self.coordinator = GroupCoordinator(
             self.config, self, self, self, lambda: f"id{next(self.ids)}", self
         )
+        # Whether a computation ends within its first slice does not depend on the machine.
+        self.coordinator.background.slice_s = 60
         self.queue = self.coordinator.queue
         self.coordinator.partitions.open(PARTITIONS)
         for partition in self.log:
@@ -83,6 +88,7 @@ class GroupRig:
         return 1_700_000_000_000 + self.now_ms
 
     def is_allowed(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
+        assert (client, operation, kind) == (CLIENT, Operation.DESCRIBE, ResourceType.TOPIC)
         return name not in self.denied
 
     def create(self, name: str, partitions: int) -> None:
@@ -93,6 +99,15 @@ class GroupRig:
             self.metadata.apply_all([TopicRecord(name, self.id_of(name) or b"")])
         self.coordinator.topics_changed({name})
 
+    def delete(self, name: str) -> None:
+        """Delete a topic. If it is created again, it has another id."""
+        del self.topics[name]
+        self.metadata.topics.pop(self.metadata.ids.pop(name), None)
+        self.metadata.next_offset += 1
+        self.incarnations[name] += 1
+        self.coordinator.topics_changed({name})
+        self.coordinator.topics_deleted({name})
+
     def partitions_of(self, name: str) -> int:
         return self.topics.get(name, 0)
 
@@ -100,7 +115,10 @@ class GroupRig:
         return {self.id_of(name): name for name in self.topics}.get(topic_id)
 
     def id_of(self, name: str) -> bytes | None:
-        return name.encode().ljust(16, b"-") if name in self.topics else None
+        if name not in self.topics:
+            return None
+        number = self.incarnations[name]
+        return f"{name}{number or ''}".encode().ljust(16, b"-")
 
     def answer(self, waiter: Any, response: Message) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
@@ -171,11 +189,16 @@ class GroupRig:
         rig.ids = self.ids  # never the same one again, as it is with random ones
         return rig
 
+    def take_over(self, before: GroupRig) -> None:
+        """Know the time and the topics, as a process that starts again."""
+        self.now_ms, self.numbers = before.now_ms, before.numbers
+        self.topics, self.metadata, self.incarnations = before.topics, before.metadata, before.incarnations
+
     # --- requests
 
     def ask(self, request: Message, version: int = JOIN_VERSION, client: str = "c") -> int:
         waiter = next(self.numbers)
-        context = RequestContext(waiter, version, client, "/127.0.0.1", "User:u")
+        context = RequestContext(waiter, version, client, f"/{CLIENT.host}", CLIENT.principal)
         dispatch(self.coordinator.served, self, context, request)
         return waiter
 

@@ -11,18 +11,24 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.resource_config import GroupSettings
 from mpbroker.coordinator.groups.classic.join_group import JoinGroup
 from mpbroker.coordinator.groups.classic.members import Members
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
+from mpbroker.coordinator.groups.classic_protocol import ClassicProtocol
 from mpbroker.coordinator.groups.consumer.changes import Writer
+from mpbroker.coordinator.groups.consumer.classic_members import ClassicMembers
 from mpbroker.coordinator.groups.consumer.describe import ConsumerGroupDescribe
+from mpbroker.coordinator.groups.consumer.downgrade import Downgrade
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.heartbeat import ConsumerGroupHeartbeat
+from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSubscriptions
 from mpbroker.coordinator.groups.consumer.target_assignments import TargetAssignments
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.groups.consumer.upgrade import Upgrade
 from mpbroker.coordinator.groups.delete_groups import DeleteGroups
 from mpbroker.coordinator.groups.describe import DescribeGroups
 from mpbroker.coordinator.groups.group_config_manager import GroupConfigManager
@@ -79,31 +85,20 @@ class GroupCoordinator:
         self.offsets = Offsets()
         self.rebalances = rebalances = Rebalances(config, self.timers, clock, queue, answers.answer)
         settings = GroupConfigManager(config, host).group_settings
-        topics, writer = TopicMetadata(host), Writer(queue)
-        members = ConsumerGroupMembers(settings, self.timers, clock, topics, writer, self._consumer_group)
-        self.manager = manager = GroupMetadataManager(
-            config, clock, self.partitions, self.offsets, rebalances, members
-        )
-        background = Background(self.timers, clock)
-        self.counts = counts = GroupCounts(self.timers, clock, background, manager)
-        patterns = PatternSubscriptions(
-            config, clock, background, host, topics, writer, counts, self._consumer_group
-        )
-        targets = TargetAssignments(config, settings, clock, background, topics, writer)
-        heartbeat = ConsumerGroupHeartbeat(
-            config,
+        topics, self._writer = TopicMetadata(host), Writer(queue, answers)
+        self._consumer_members = consumer_members = ConsumerGroupMembers(
             settings,
-            GroupLookup(config, manager, rebalances),
-            members,
-            patterns,
-            targets,
+            self.timers,
+            clock,
             topics,
-            writer,
-            answers,
-            counts,
-            new_id,
+            self._writer,
+            lambda group_id: self.manager.find_consumer(group_id),
+            lambda changes, leaving: self._downgrade.without(changes, leaving),
         )
-        describe_consumer_groups = ConsumerGroupDescribe(config, manager, topics, writer, answers)
+        self.manager = manager = GroupMetadataManager(
+            config, clock, self.partitions, self.offsets, rebalances, consumer_members
+        )
+        self._downgrade = Downgrade(config, manager, rebalances, consumer_members, topics, self._writer)
         self.contents = GroupContents(manager, self.offsets)
         self._offset_manager = offset_manager = OffsetMetadataManager(
             config, clock, queue, self.offsets, host, manager, rebalances, answers
@@ -111,17 +106,11 @@ class GroupCoordinator:
         self.txn_offset_commit = TxnOffsetCommit(
             clock, queue, self.offsets, offset_manager, manager, transactions, answers
         )
-        classic_members = Members(config, manager, rebalances)
         describe = DescribeGroups(manager)
         delete = DeleteGroups(
-            config, clock, self.timers, queue, manager, offset_manager, rebalances, members, answers
+            config, clock, self.timers, queue, manager, offset_manager, rebalances, consumer_members, answers
         )
-        join = JoinGroup(config, queue, manager, self.offsets, rebalances, new_id, answers.answer)
         self.served: Mapping[ApiKey, Serve] = {
-            ApiKey.JOIN_GROUP: join.join,
-            ApiKey.SYNC_GROUP: classic_members.sync,
-            ApiKey.HEARTBEAT: classic_members.heartbeat,
-            ApiKey.LEAVE_GROUP: classic_members.leave,
             ApiKey.OFFSET_COMMIT: offset_manager.commit,
             ApiKey.TXN_OFFSET_COMMIT: self.txn_offset_commit.commit,
             ApiKey.OFFSET_FETCH: offset_manager.fetch,
@@ -129,8 +118,7 @@ class GroupCoordinator:
             ApiKey.DESCRIBE_GROUPS: describe.describe,
             ApiKey.LIST_GROUPS: describe.list,
             ApiKey.DELETE_GROUPS: delete.delete,
-            ApiKey.CONSUMER_GROUP_HEARTBEAT: heartbeat.heartbeat,
-            ApiKey.CONSUMER_GROUP_DESCRIBE: describe_consumer_groups.describe,
+            **self._serve_members(config, settings, topics, new_id),
         }
         # The rest of what a Shard has.
         self.unload = manager.unload
@@ -138,8 +126,48 @@ class GroupCoordinator:
         self.withdraw = rebalances.withdraw
         self.waiters = rebalances.waiters
 
-    def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        return self.manager.find_consumer(group_id)
+    def _serve_members(
+        self,
+        config: BrokerConfig,
+        settings: Callable[[str], GroupSettings],
+        topics: TopicMetadata,
+        new_id: Callable[[], str],
+    ) -> Mapping[ApiKey, Serve]:
+        """Return what serves the requests of members, by both protocols."""
+        clock, host, manager, rebalances = self._clock, self._host, self.manager, self.rebalances
+        members, writer, downgrade = self._consumer_members, self._writer, self._downgrade
+        self.background = background = Background(self.timers, clock)
+        self.counts = counts = GroupCounts(self.timers, clock, background, manager)
+        lookup = GroupLookup(config, manager, Upgrade(config, manager, rebalances, members, topics))
+        steps = MemberSteps(
+            lookup.check_memory,
+            members,
+            PatternSubscriptions(
+                config, clock, background, host, topics, writer, counts, manager.find_consumer
+            ),
+            TargetAssignments(config, settings, clock, background, topics, writer),
+            topics,
+            counts,
+        )
+        heartbeat = ConsumerGroupHeartbeat(config, settings, lookup, members, steps, writer, new_id)
+        classic = ClassicProtocol(
+            config,
+            manager,
+            JoinGroup(config, self.queue, manager, self.offsets, rebalances, new_id, self._answers.answer),
+            Members(config, manager, rebalances),
+            ClassicMembers(lookup, members, steps, downgrade, rebalances, topics, writer, new_id),
+            downgrade,
+        )
+        return {
+            ApiKey.JOIN_GROUP: classic.join,
+            ApiKey.SYNC_GROUP: classic.sync,
+            ApiKey.HEARTBEAT: classic.heartbeat,
+            ApiKey.LEAVE_GROUP: classic.leave,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: heartbeat.heartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribe(
+                config, manager, topics, writer, self._answers
+            ).describe,
+        }
 
     def topic_loaded(self) -> None:
         """Delete the offsets of topics that were deleted while no coordinator ran."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
-from mpbroker.coordinator.groups.consumer.records import ConsumerKey
 from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
 from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
@@ -23,8 +22,6 @@ from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import COMMIT, marker_of
 
 AnyGroup: TypeAlias = Group | ConsumerGroup
-KindAndKey: TypeAlias = tuple[type, ConsumerKey]
-"""Keys of different kinds may be equal."""
 
 log: Final = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -34,7 +31,7 @@ class ConsumerSessions(Protocol):
         """Start the sessions of the members of a group that was read from the log."""
 
     def drop(self, group: ConsumerGroup) -> None:
-        """Cancel the timers of a group that is dropped, and end the charge of its memory."""
+        """Cancel the timers of a group that is dropped."""
 
 
 @dataclass(eq=False)
@@ -103,9 +100,12 @@ class GroupMetadataManager:
         self,
         partition: int,
         values: Mapping[str, GroupValue | None],
-        consumer_values: Mapping[KindAndKey, Any],
+        consumer_groups: Mapping[str, ConsumerGroup],
     ) -> None:
-        """Add a partition's groups from their last records. The partition's offsets must be applied first."""
+        """Add a partition's groups: those of the classic protocol from their last records.
+
+        The partition's offsets must be applied first.
+        """
         # Groups of other partitions are known, or not read yet; there may be many.
         new = (name for name in self._offsets.groups() if name not in self.groups)
         names = {name for name in new if self.partitions.partition_for(name) == partition}
@@ -117,25 +117,18 @@ class GroupMetadataManager:
                     self._rebalances.keep_alive(group, member)
                 if len(group.members) > self._config.group_max_size:
                     self._rebalances.prepare(group, "more members than group.max.size allows")
-        names -= self._load_consumer_groups(consumer_values)
+        for name, consumer_group in consumer_groups.items():
+            if not consumer_group.has_records:
+                continue
+            names.discard(name)
+            if name in self.groups:
+                log.error("group %.255s: the log has it by both protocols; its consumer protocol wins", name)
+            self.groups[name] = consumer_group
+            consumer_group.charge_to(self.memory)
+            self._sessions.begin_all(consumer_group)
         for name in names:
             self.groups[name] = Group(name, memory=self.memory)
         self.partitions.set(partition, LoadState.LOADED)
-
-    def _load_consumer_groups(self, values: Mapping[KindAndKey, Any]) -> set[str]:
-        """Add groups of the consumer protocol from the last values of their keys. Return their ids."""
-        loaded: dict[str, ConsumerGroup] = {}
-        for (_, key), value in values.items():
-            if value is not None:
-                if key.group not in loaded:
-                    loaded[key.group] = ConsumerGroup(key.group, self.memory)
-                loaded[key.group].replay(key, value)
-        for name, group in loaded.items():
-            if name in self.groups:
-                log.error("group %.255s: the log has it by both protocols; its consumer protocol wins", name)
-            self.groups[name] = group
-            self._sessions.begin_all(group)
-        return set(loaded)
 
     def fail(self, partition: int) -> None:
         """Mark the partition offline, and drop the offsets that were read from it."""
@@ -172,10 +165,10 @@ class GroupContents:
         self._manager = manager
         self._offsets = offsets
         self._groups: dict[str, GroupValue | None] = {}
-        self._consumer_values: dict[KindAndKey, Any] = {}
+        self._consumer_groups: dict[str, ConsumerGroup] = {}
 
     def begin(self) -> None:
-        self._groups, self._consumer_values = {}, {}
+        self._groups, self._consumer_groups = {}, {}
 
     def read(self, partition: int, batch: Batch) -> None:
         transaction = TransactionKey(partition, batch.header.producer_id)
@@ -199,10 +192,16 @@ class GroupContents:
                 assert value is None or isinstance(value, GroupValue)
                 self._groups[key.group] = value
             else:
-                self._consumer_values[type(key), key] = value
+                self._consumer_group(key.group).replay(key, value)
+
+    def _consumer_group(self, name: str) -> ConsumerGroup:
+        if name not in self._consumer_groups:
+            self._consumer_groups[name] = ConsumerGroup(name, MemberMemory())
+        return self._consumer_groups[name]
 
     def end(self, end: Partition) -> None:
-        self._manager.load(end.partition, self._groups, self._consumer_values)
+        self._manager.load(end.partition, self._groups, self._consumer_groups)
+        self._consumer_groups = {}
 
     def fail(self, partition: int) -> None:
         self._manager.fail(partition)

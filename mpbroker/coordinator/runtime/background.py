@@ -20,11 +20,11 @@ Job: TypeAlias = Generator[None, None, T]
 
 @dataclass(eq=False)
 class Background:
-    """Runs jobs as timers that are due at once. `_slice_s` is injected by tests."""
+    """Runs jobs as timers that are due at once. `slice_s` is changed by tests."""
 
     _timers: Timers
     _clock: Clock
-    _slice_s: float = SLICE_S
+    slice_s: float = SLICE_S
 
     def start(self, kind: str, name: str, job: Job[T], then: Callable[[T], None]) -> None:
         """Run a job: the first slice now, the others between events. `then` gets the result.
@@ -32,7 +32,7 @@ class Background:
         `kind` and `name` (a group id) name the job in log messages. `then` may be called before the return.
         An exception of the job, or of `then`, in the first slice is raised to the caller.
         """
-        until = time.perf_counter() + self._slice_s
+        until = time.perf_counter() + self.slice_s
         while True:
             try:
                 next(job)
@@ -41,6 +41,10 @@ class Background:
                 return
             if time.perf_counter() >= until:
                 break
+        self.put_off(kind, name, job, then)
+
+    def put_off(self, kind: str, name: str, job: Job[T], then: Callable[[T], None]) -> None:
+        """Run a job as `start` does, but not before the event that is handled now has ended."""
         later = partial(self.start, kind, name, job, then)
         self._timers.set((kind, name), self._clock.monotonic_ms(), later)
 

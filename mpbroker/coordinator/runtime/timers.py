@@ -9,13 +9,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol, TypeAlias
 
 Action: TypeAlias = Callable[[], None]
 
 DEAD_ENTRIES_MAX = 1024
+# How long timers that expire together, such as the sessions of a large group, may delay requests.
+RUN_S = 0.01
 
 log = logging.getLogger("mpbroker.coordinator")
 
@@ -65,24 +68,30 @@ class Timers:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now_ms: int) -> list[tuple[Hashable, Action]]:
-        """Remove the expired timers. Return their (name, action) pairs, the earliest deadline first."""
-        actions = []
-        while self._heap and self._heap[0][0] <= now_ms:
+    def due(self, now_ms: int) -> Iterator[tuple[Hashable, Action]]:
+        """Remove the expired timers one by one, the earliest deadline first. Yield (name, action) of each.
+
+        Timers that are set meanwhile are left for the next call.
+        """
+        first_new = next(self._order)
+        while self._heap and self._heap[0][0] <= now_ms and self._heap[0][1] < first_new:
             entry = heapq.heappop(self._heap)
             if not self._is_dead(entry):
-                actions.append((entry[2], self._live[entry[2]][2]))
+                action = self._live[entry[2]][2]
                 self._pop(entry[2])
-        return actions
+                yield entry[2], action
 
     def run(self, now_ms: int, noun: str, on_fault: Callable[[str], None]) -> None:
-        """Run the actions of expired timers. An exception in one action does not affect the others.
+        """Run the actions of expired timers, for RUN_S at most; the others wait for the next call.
+
+        An exception in one action does not affect the others.
 
         A timer's name is a kind, or a tuple of a kind and an object's name, such as a group id. Log messages
         call the object a `noun`. If the action raises, `on_fault` is called with the object's name.
         """
         if not self._heap or self._heap[0][0] > now_ms:
             return
+        until = time.perf_counter() + RUN_S
         for name, action in self.due(now_ms):
             try:
                 action()
@@ -92,6 +101,8 @@ class Timers:
                     on_fault(name[1])
                 else:
                     log.exception("the timer for every %s failed (%s)", noun, name)
+            if time.perf_counter() >= until:
+                break
 
     def _pop(self, name: Hashable) -> None:
         if self._live.pop(name, None) is not None:

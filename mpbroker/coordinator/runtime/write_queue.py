@@ -4,7 +4,9 @@ One round is under way at a time; later appends go into the next round. Within a
 order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
 own. A refused batch does not affect other batches, except for appends with an `undo`. These describe changes
 that were made in memory already, and each builds on the ones before it. If one is refused, all such appends
-that wait for the same partition are refused with it, and the changes are undone, the newest first. (Kafka:
+that wait for the same partition are refused with it, and the changes are undone, the newest first. Appends
+without an `undo` that wait are refused if they have the same name: they were decided on the changes. All of
+these end before others that were queued earlier. (Kafka:
 CoordinatorRuntime, with one pending batch per partition, and snapshots to which a failed write returns.)
 """
 
@@ -176,7 +178,7 @@ class WriteQueue(Generic[EntryT]):
                     break  # It is refused when those before it have ended.
                 self._refuse(partition, queue.popleft())
                 continue
-            taken = self._take(queue, BATCH_BYTES - size)
+            taken = self._take(queue, min(BATCH_BYTES - size, self._most_bytes()))
             if all(append.is_place for append in taken):
                 self._end(taken, ErrorCode.NONE)
                 continue
@@ -247,8 +249,9 @@ class WriteQueue(Generic[EntryT]):
         if not any(append.undo for append in refused):
             return refused
         waiting = self._waiting.get(partition, deque())
-        later = [append for append in waiting if append.undo]
-        others = [append for append in waiting if not append.undo]
+        names = {append.name for append in (*refused, *waiting) if append.undo}
+        later = [append for append in waiting if append.name in names]
+        others = [append for append in waiting if append.name not in names]
         waiting.clear()
         waiting.extend(others)
         for append in reversed([*refused, *later]):

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.protocol.api_keys import ApiKey
@@ -61,7 +62,14 @@ def directory_id(context: RequestContext, now: Partition) -> bytes:
     return uuid_bytes(text) if text else ZERO_UUID
 
 
-@api(ApiKey.DESCRIBE_QUORUM, 0, 2, name="DescribeQuorum", failed=failed)
+@api(
+    ApiKey.DESCRIBE_QUORUM,
+    0,
+    2,
+    name="DescribeQuorum",
+    failed=failed,
+    elements_max=SMALL_REQUEST_ELEMENTS_MAX,
+)
 def handle(context: RequestContext) -> DescribeQuorumResponse:
     """Reports this node as the metadata log's leader and only voter, with the log's offsets."""
     request: DescribeQuorumRequest = context.body

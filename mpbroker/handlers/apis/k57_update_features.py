@@ -18,8 +18,6 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.features import FINALIZED, SUPPORTED, oldest_level
 from mpbroker.protocol.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
-FIRST_VERSION_WITHOUT_RESULTS = 2
-
 Update: TypeAlias = UpdateFeaturesRequest.FeatureUpdateKey
 Result: TypeAlias = UpdateFeaturesResponse.UpdatableFeatureResult
 
@@ -54,8 +52,6 @@ def problem_with(update: Update, node: int) -> str | None:
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
             "unsafe downgrade."
         )
-    if level > current and update.upgrade_type != UpgradeType.UPGRADE:
-        return "Can't downgrade to a newer version."
     if name not in SUPPORTED:
         return f"Feature {name} not found."
     return None if level == current else f"It is {current} in this version of the broker."
@@ -79,7 +75,5 @@ def handle(context: RequestContext) -> UpdateFeaturesResponse:
                 error_message="The update failed for all features since the following feature had an error: "
                 f"Invalid update version {update.max_version_level} for feature {update.feature}. {problem}",
             )
-    response = UpdateFeaturesResponse(error_message=None)
-    if context.version < FIRST_VERSION_WITHOUT_RESULTS:
-        response.results = [Result(one.feature, error_message="NONE") for one in request.feature_updates]
-    return response
+    results = [Result(one.feature, error_message="NONE") for one in request.feature_updates]
+    return UpdateFeaturesResponse(error_message=None, results=results)

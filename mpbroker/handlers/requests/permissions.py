@@ -201,7 +201,8 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(
         request=(READ_GROUP,),
         resource=(DESCRIBE_TOPIC,),
-        remark="one denied topic refuses the whole request",
+        remark="one denied topic refuses the whole request; regular expressions match, for all members of "
+        "the group, what the member may Describe whose heartbeat looks them up",
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Rule(
         resource=(DESCRIBE_GROUP, DESCRIBE_TOPIC),

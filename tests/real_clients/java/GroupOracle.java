@@ -215,7 +215,8 @@ public class GroupOracle {
                 numbers.put(Integer.valueOf(each.getKey()), each.getValue().intValue()));
             epochs.put(Uuid.fromString(topic.getKey()), numbers);
         });
-        return epochs;
+        // CurrentAssignmentBuilder compares this one by identity, to see whether something was removed.
+        return epochs.isEmpty() ? Map.of() : epochs;
     }
 
     private static <T> Map<String, T> texts(Map<Uuid, T> byTopic) {

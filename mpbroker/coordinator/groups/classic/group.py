@@ -211,6 +211,17 @@ class Group:
         self.memory.charge(size - member.charged_bytes)
         member.charged_bytes = size
 
+    def charge_members(self) -> None:
+        """Charge the members' memory again, after `forget_members`."""
+        for member in self.members.values():
+            self._charge(member)
+
+    def forget_members(self) -> None:
+        """End the charge of the members' memory: the group is dropped."""
+        for member in self.members.values():
+            self.memory.charge(-member.charged_bytes)
+            member.charged_bytes = 0
+
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending id. If the leader is removed, another member becomes leader."""
         member = self.members.pop(member_id, None)

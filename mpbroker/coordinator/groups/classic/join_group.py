@@ -25,7 +25,6 @@ from mpbroker.coordinator.groups.classic.rebalances import (
     Rebalances,
     refused_join,
 )
-from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
 from mpbroker.coordinator.groups.offsets import Offsets
@@ -65,6 +64,12 @@ class Join:
         asked = self.request.rebalance_timeout_ms
         return self.request.session_timeout_ms if asked < 0 else asked
 
+    def new_member_id(self, random_part: str) -> str:
+        """Return a member id for a client that has none yet."""
+        instance_id = self.request.group_instance_id
+        name = self.context.client_id if instance_id is None else instance_id
+        return f"{name[:MEMBER_NAME_LENGTH_MAX]}-{random_part}"
+
     @property
     def reason(self) -> str:
         return (self.request.reason or "not provided")[:REASON_LENGTH_MAX]
@@ -101,12 +106,6 @@ class JoinGroup:
 
     def _group_for(self, request: JoinGroupRequest) -> Group:
         """Return the request's group; create it if the client has no member id yet. Raises ApiError."""
-        if not request.group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        shortest_ms = self._config.group_min_session_timeout_ms
-        longest_ms = self._config.group_max_session_timeout_ms
-        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
-            raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         self._manager.partitions.check_loaded(request.group_id)
         group = self._manager.find(request.group_id)
         if group is None:
@@ -114,8 +113,7 @@ class JoinGroup:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             group = self._manager.new_group(request.group_id)
             self._manager.add(group)
-        if isinstance(group, ConsumerGroup):
-            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        assert isinstance(group, Group), "requests to consumer groups are served elsewhere"
         return group
 
     def _refuse(self, join: Join, error: ErrorCode) -> None:
@@ -166,8 +164,7 @@ class JoinGroup:
 
     def _join_without_id(self, group: Group, join: Join) -> None:
         instance_id = join.request.group_instance_id
-        name = join.context.client_id if instance_id is None else instance_id
-        member_id = f"{name[:MEMBER_NAME_LENGTH_MAX]}-{self._new_id()}"
+        member_id = join.new_member_id(self._new_id())
         if instance_id is not None:
             old_id = group.static_members.get(instance_id)
             if old_id is None:

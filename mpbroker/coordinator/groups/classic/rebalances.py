@@ -140,6 +140,27 @@ class Rebalances:
         for kind in ("join", "sync", "hold"):
             self._timers.cancel((kind, group.group_id))
 
+    def replace(self, group: Group, error: ErrorCode) -> Callable[[], None]:
+        """End a group that another one replaces: it is dead. Return a function that continues it.
+
+        Then its members join again, unless it was stable.
+        """
+        state = group.state
+        self.end_group(group, error)
+        group.expect_no_joins()
+        group.forget_members()
+        group.enter(GroupState.DEAD, self._clock.wall_ms())
+        return partial(self._resume, group, state)
+
+    def _resume(self, group: Group, state: GroupState) -> None:
+        group.charge_members()
+        for member in group.members.values():
+            self.keep_alive(group, member)
+        is_empty = state is GroupState.EMPTY
+        group.enter(GroupState.EMPTY if is_empty else GroupState.STABLE, self._clock.wall_ms())
+        if state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
+            self.prepare(group, "its conversion was not written")
+
     # --- sessions
 
     def keep_alive(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:

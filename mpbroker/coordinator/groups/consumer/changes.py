@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.records import ConsumerKey
-from mpbroker.coordinator.groups.records import Entry, Key
-from mpbroker.coordinator.runtime.requests import Then, Waiter
+from mpbroker.coordinator.groups.records import Entry, Key, Value
+from mpbroker.coordinator.runtime.requests import Answers, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.write_queue import Undo, WriteQueue
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import Message
 
 
 @dataclass(eq=False)
 class Changes:
-    """Records of a group, applied to it as they are made, and how to undo them."""
+    """Records of a group, applied to it as they are made, and how to undo them.
+
+    They are undone if a `with` block of them raises an exception.
+    """
 
     group: ConsumerGroup
     entries: list[Entry] = field(default_factory=list, init=False)
@@ -35,9 +40,9 @@ class Changes:
         self.entries.append((key, value))
         self.or_else(partial(self.group.replay, key, before))
 
-    def delete(self, key: Key) -> None:
-        """Write a tombstone for a key that is not the group's. The caller undoes what that means."""
-        self.entries.append((key, None))
+    def write(self, key: Key, value: Value | None) -> None:
+        """Write the value of a key that is not the group's. The caller applies what it means."""
+        self.entries.append((key, value))
 
     def or_else(self, undo: Callable[[], Any]) -> None:
         """Call `undo` if the changes are undone, in the reverse order of these calls."""
@@ -47,12 +52,37 @@ class Changes:
         while self._undo:
             self._undo.pop()()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self.undo()
+
 
 @dataclass(eq=False)
 class Writer:
     """Writes changes, and calls back when they are durable or have been undone."""
 
     _queue: WriteQueue[Entry]
+    _answers: Answers
+
+    def answer(
+        self, changes: Changes, waiter: Waiter, response: Message, refused: Callable[[ErrorCode], Message]
+    ) -> Message | None:
+        """Write changes and answer the request that made them, when they are durable.
+
+        Return the response if it depends on nothing that is not durable yet. `refused(error)` returns the
+        response to a request whose changes are refused.
+        """
+        if not changes.entries and not changes.group.unwritten:
+            return response
+
+        def written(error: ErrorCode) -> None:
+            self._answers.answer(waiter, refused(response_error(error)) if error else response)
+
+        self.write(changes, written, waiter)
+        return None
 
     def write(self, changes: Changes, then: Then, waiter: Waiter | None = None) -> None:
         """Write the changes. Without a record, `then` is called after all earlier changes of the group.

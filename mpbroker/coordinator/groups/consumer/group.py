@@ -19,6 +19,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mpbroker.coordinator.groups.consumer.records import (
+    NO_PARTITIONS,
     Assignment,
     ClassicMember,
     ConsumerKey,
@@ -90,7 +91,8 @@ class ConsumerGroup:
     `pattern_topics`: resolved patterns by topic. `assignor_votes`: members by assignor that they ask for.
     `classic_protocols`: classic members by protocol that they support.
 
-    Not from records: `must_check_metadata`: the hash of the subscribed topics may have changed.
+    Not from records: `must_check_metadata`: the hash of the subscribed topics may have changed, since members
+    subscribe to others or these are not what they were.
     `is_assigning`: a target is being computed. `unwritten`: how many appends are not durable yet.
     """
 
@@ -145,17 +147,12 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
-    @property
-    def subscribed_topics(self) -> Iterable[str]:
-        """The names of the topics that members subscribe to, by name or by a pattern."""
-        return self.subscribers.keys() | self.pattern_topics.keys()
-
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers or topic in self.pattern_topics
 
     def topics_of(self, member: Member) -> frozenset[str]:
         """Return the topics that a member subscribes to. A pattern that is not resolved yet matches none."""
-        resolved = self.patterns.get(member.metadata.pattern or "")
+        resolved = self.patterns.get(member.metadata.pattern)
         named = member.metadata.topics
         if resolved is None:
             return named
@@ -164,6 +161,23 @@ class ConsumerGroup:
     def preferred_assignor(self, default: str) -> str:
         """Return the assignor with most votes, the first by name if several have as many."""
         return min(self.assignor_votes, key=lambda name: (-self.assignor_votes[name], name), default=default)
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Return whether a client can join by the classic protocol.
+
+        All members that use it must support a common protocol in `names`.
+        """
+        if protocol_type != CONSUMER_PROTOCOL:
+            return False
+        return any(self.classic_protocols[name] == self.classic_members for name in names)
+
+    def awaits_release(self, member: Member) -> bool:
+        """Return whether another member still has a partition of the member's target."""
+        return any(
+            self.is_owned_by_other(topic_id, partition, member.member_id)
+            for topic_id, partitions in self.targets.get(member.member_id, NO_PARTITIONS).items()
+            for partition in partitions
+        )
 
     def is_owned_by_other(self, topic_id: bytes, partition: int, member_id: str) -> bool:
         """Return whether another member has the partition, or has still to give it up."""
@@ -233,9 +247,15 @@ class ConsumerGroup:
 
     def _replay_pattern(self, pattern: str, value: ResolvedPattern | None) -> ResolvedPattern | None:
         before: ResolvedPattern | None = _put(self.patterns, pattern, value)
-        _count(self.pattern_topics, () if before is None else before.topics, -1)
-        _count(self.pattern_topics, () if value is None else value.topics, 1)
+        self._count_topics(self.pattern_topics, () if before is None else before.topics, -1)
+        self._count_topics(self.pattern_topics, () if value is None else value.topics, 1)
         return before
+
+    def _count_topics(self, counter: Counter[str], names: Iterable[str], sign: int) -> None:
+        size = len(counter)
+        _count(counter, names, sign)
+        if len(counter) != size:
+            self.must_check_metadata = True
 
     def _replay_metadata(self, member_id: str, value: MemberMetadata | None) -> MemberMetadata | None:
         member = self.members.get(member_id) or Member(member_id)
@@ -250,7 +270,7 @@ class ConsumerGroup:
         """Add what a member has said about itself to the counters, or remove it if `sign` is negative."""
         if metadata is NO_METADATA:
             return
-        _count(self.subscribers, metadata.topics, sign)
+        self._count_topics(self.subscribers, metadata.topics, sign)
         if metadata.pattern:
             _count(self.pattern_subscribers, (metadata.pattern,), sign)
         if metadata.assignor:
@@ -286,23 +306,30 @@ class ConsumerGroup:
             if not owners:
                 self.owners.pop(topic_id, None)
 
+    def charge_to(self, memory: MemberMemory) -> None:
+        """Charge another estimate of memory from now on, and what the members take already."""
+        memory.charge(self._memory.used_bytes)
+        self._memory = memory
+
     def _set(self, member: Member) -> None:
         if member.metadata is NO_METADATA and member.current is NOTHING_ASSIGNED:
             self.members.pop(member.member_id, None)
         else:
             self.members[member.member_id] = member
 
-    def forget_members(self) -> None:
-        """End the charge of the members' memory: the group is dropped."""
-        for member in self.members.values():
-            self._account(member.member_id, member.metadata, -1)
-
 
 def size_of(metadata: MemberMetadata) -> int:
     """Estimate the bytes that a member takes, without its ids. (Its assignment is bounded by the topics.)"""
     names = sum(NAME_BYTES + len(name) for name in metadata.topics)
-    texts = len(metadata.client_id) + len(metadata.client_host) + len(metadata.pattern or "")
-    return MEMBER_BYTES + names + texts + _size_of_classic(metadata.classic)
+    texts = (
+        metadata.client_id,
+        metadata.client_host,
+        metadata.instance_id,
+        metadata.rack_id,
+        metadata.pattern,
+        metadata.assignor,
+    )
+    return MEMBER_BYTES + names + sum(map(len, filter(None, texts))) + _size_of_classic(metadata.classic)
 
 
 def _size_of_classic(classic: ClassicMember | None) -> int:

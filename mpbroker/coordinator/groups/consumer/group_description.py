@@ -31,11 +31,7 @@ def description(group: ConsumerGroup, default_assignor: str, name_of: NameOf) ->
 
 
 def _member(group: ConsumerGroup, member: Member, name_of: NameOf) -> ConsumerGroupDescribeResponse.Member:
-    told, current = member.metadata, member.current
-    # The member is responsible for what it has to give up, until it has done so.
-    has: dict[bytes, Collection[int]] = {**current.assigned}
-    for topic_id, partitions in current.revoking.items():
-        has[topic_id] = [*has.get(topic_id, ()), *partitions]
+    told = member.metadata
     target = group.targets.get(member.member_id, NO_PARTITIONS)
     return ConsumerGroupDescribeResponse.Member(
         member_id=member.member_id,
@@ -46,7 +42,7 @@ def _member(group: ConsumerGroup, member: Member, name_of: NameOf) -> ConsumerGr
         client_host=told.client_host,
         subscribed_topic_names=sorted(told.topics),
         subscribed_topic_regex=told.pattern,
-        assignment=_assignment(has, name_of),
+        assignment=_assignment(member.current.partitions, name_of),
         target_assignment=_assignment(target, name_of),
         member_type=CLASSIC_TYPE if member.is_classic else CONSUMER_TYPE,
     )

@@ -1,81 +1,40 @@
 """ConsumerGroupHeartbeat: a member joins, says what it wants and has, learns what it gets, or leaves.
 
-(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) A heartbeat is a sequence of steps, in Kafka's
-order. Each step sees what the steps before it have changed. If one raises ApiError, all is undone.
+(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) If a step raises ApiError, all is undone.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.resource_config import GroupSettings
 from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.group import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroup,
-    Member,
-)
+from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Member
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
+from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
+from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
-from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSubscriptions
-from mpbroker.coordinator.groups.consumer.reconciliation import Owned, Step
-from mpbroker.coordinator.groups.consumer.records import (
-    CurrentKey,
-    EpochAssignment,
-    EpochKey,
-    GroupEpoch,
-    MemberKey,
-    MemberMetadata,
-    PartitionMetadataKey,
-)
-from mpbroker.coordinator.groups.consumer.target_assignments import TargetAssignments
-from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
-from mpbroker.coordinator.groups.group_counts import GroupCounts
-from mpbroker.coordinator.runtime.requests import Answers, RequestContext, response_error
+from mpbroker.coordinator.groups.consumer.reconciliation import Owned
+from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
+from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from mpbroker.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    Message,
+)
 
 FIRST_VERSION_WITH_CLIENT_MEMBER_ID: Final = 1
 UNCHANGED: Final = -1
+# The characters that Java's String.trim removes.
+BLANK: Final = "".join(map(chr, range(ord(" ") + 1)))
 
 log = logging.getLogger("mpbroker.coordinator.groups")
-
-
-@dataclass(eq=False)
-class Heartbeat:
-    """A heartbeat on its way through the steps.
-
-    `member`: as the steps have left it. `before`: as it was when the heartbeat came. `bumps`: the epoch of
-    the group must grow. `subscription_changed`: the member named other topics or another pattern.
-    """
-
-    context: RequestContext
-    request: ConsumerGroupHeartbeatRequest
-    changes: Changes
-    member: Member
-    before: Member
-    bumps: bool = False
-    subscription_changed: bool = False
-    owned: Owned | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        parts = self.request.topic_partitions
-        self.owned = None if parts is None else {one.topic_id: set(one.partitions) for one in parts}
-
-    @property
-    def group(self) -> ConsumerGroup:
-        return self.changes.group
-
-    def read_member(self) -> None:
-        """Look at the member again, after its records have changed."""
-        self.member = self.group.members[self.member.member_id]
 
 
 @dataclass(eq=False)
@@ -86,72 +45,37 @@ class ConsumerGroupHeartbeat:
     _settings: Callable[[str], GroupSettings]
     _lookup: GroupLookup
     _members: ConsumerGroupMembers
-    _patterns: PatternSubscriptions
-    _targets: TargetAssignments
-    _topics: TopicMetadata
+    _steps: MemberSteps
     _writer: Writer
-    _answers: Answers
-    _counts: GroupCounts
     _new_id: Callable[[], str]
 
-    def heartbeat(
-        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | None:
+    def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Message | None:
         """Serve a heartbeat. The answer is sent when all that it says is durable."""
-        changes = None
         try:
             check_request(request, context.version, self._config.consumer_assignors)
-            changes = self._lookup.group_for(request.group_id, creates=request.member_epoch == JOIN_EPOCH)
-            if request.member_epoch < JOIN_EPOCH:
-                response = self._members.leave(changes, request)
-            else:
-                response = self._serve(context, request, changes)
+            joins = request.member_epoch == JOIN_EPOCH
+            with self._lookup.group_for(request.group_id, creates=joins) as changes:
+                if request.member_epoch < JOIN_EPOCH:
+                    response = self._members.leave(changes, request)
+                else:
+                    response = self._serve(context, request, changes)
         except ApiError as error:
-            if changes is not None:
-                changes.undo()
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-        except Exception:
-            if changes is not None:
-                changes.undo()
-            raise
-        if not changes.entries and not changes.group.unwritten:
-            return response
-        self._writer.write(changes, partial(self._answer, context, response), context.waiter)
-        return None
-
-    def _answer(
-        self, context: RequestContext, response: ConsumerGroupHeartbeatResponse, error: ErrorCode
-    ) -> None:
-        if error:
-            code = response_error(error)
-            response = ConsumerGroupHeartbeatResponse(error_code=code, error_message=code.message)
-        self._answers.answer(context.waiter, response)
+        return self._writer.answer(changes, context.waiter, response, _refused)
 
     def _serve(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest, changes: Changes
     ) -> ConsumerGroupHeartbeatResponse:
-        self._check_room(changes.group, request)
+        group = changes.group
+        self._lookup.check_room(group, request.member_id)
         member = self._find_member(changes, request)
-        beat = Heartbeat(context, request, changes, member, member)
-        self._update_metadata(beat)
-        self._patterns.update(beat)
-        self._update_epoch(beat)
-        self._targets.update(changes)
-        self._reconcile(beat)
-        self._members.keep_alive(request.group_id, beat.member.member_id)
-        return self._response(beat)
-
-    # --- the steps
-
-    def _check_room(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
-        """Raise ApiError if the group, or the memory for all members, has no room for a new member."""
-        if request.member_id in group.members:
-            return
-        most = self._config.group_consumer_max_size
-        if len(group.members) >= most:
-            text = f"The consumer group has reached its maximum capacity of {most} members."
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        self._lookup.check_memory(group.group_id, request.subscribed_topic_names or ())
+        asked = MemberRequest(context, changes, member, member, owned_in(request))
+        self._steps.subscribe(asked, told(member.metadata, context, request))
+        self._steps.assign(asked)
+        if member.is_classic:
+            self._members.end_waits(group.group_id, member.member_id)
+        self._members.keep_alive(group.group_id, asked.member)
+        return self._response(request, asked)
 
     def _find_member(self, changes: Changes, request: ConsumerGroupHeartbeatRequest) -> Member:
         """Return the member, a new one if it joins. Raises ApiError if it is unknown or fenced."""
@@ -176,72 +100,50 @@ class ConsumerGroupHeartbeat:
         check_epoch(member, request)
         return member
 
-    def _update_metadata(self, beat: Heartbeat) -> None:
-        """Keep what the member says about itself."""
-        metadata = told(beat.member.metadata, beat.context, beat.request)
-        if metadata != beat.member.metadata:
-            beat.changes.put(MemberKey(beat.group.group_id, beat.member.member_id), metadata)
-            beat.read_member()
-        if metadata.topics != beat.before.metadata.topics:
-            beat.bumps = beat.subscription_changed = True
-
-    def _update_epoch(self, beat: Heartbeat) -> None:
-        """Begin an epoch if the subscriptions, or the topics subscribed to, have changed."""
-        group = beat.group
-        if not (beat.bumps or group.must_check_metadata):
-            return
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
-        if beat.bumps or metadata_hash != group.metadata_hash:
-            beat.changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
-            self._counts.rebalances += 1
-            log.info("group %.255s: epoch %d", group.group_id, group.epoch)
-        beat.changes.put(PartitionMetadataKey(group.group_id), None)
-        group.must_check_metadata = False
-        beat.changes.or_else(partial(setattr, group, "must_check_metadata", True))
-
-    def _reconcile(self, beat: Heartbeat) -> None:
-        """Bring the member a step nearer to its target. Raises ApiError if it must be fenced."""
-        group, member = beat.group, beat.member
-        if not beat.subscription_changed and member.is_reconciled_to(group.target.epoch):
-            return
-        target = group.targets.get(member.member_id, {})
-        topics = self._topics.ids_of(group.topics_of(member))
-        step = Step(group, member, group.target.epoch, target, topics, beat.owned)
-        current = step.reconciled(subscription_changed=beat.subscription_changed)
-        if current != member.current:
-            beat.changes.put(CurrentKey(group.group_id, member.member_id), current)
-            beat.read_member()
-            if not beat.member.is_classic:
-                self._members.follow_revocation(group, beat.member)
-
-    def _response(self, beat: Heartbeat) -> ConsumerGroupHeartbeatResponse:
+    def _response(
+        self, request: ConsumerGroupHeartbeatRequest, asked: MemberRequest
+    ) -> ConsumerGroupHeartbeatResponse:
         """Return the response. It has the assignment if the client asked for all, or if it has changed."""
-        request, current = beat.request, beat.member.current
+        current = asked.member.current
         has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
-        is_full = request.rebalance_timeout_ms != UNCHANGED and has_topics and beat.owned is not None
+        is_full = request.rebalance_timeout_ms != UNCHANGED and has_topics and asked.owned is not None
         response = ConsumerGroupHeartbeatResponse(
-            member_id=beat.member.member_id,
+            member_id=asked.member.member_id,
             member_epoch=current.epoch,
             heartbeat_interval_ms=self._settings(request.group_id).heartbeat_interval_ms,
         )
-        is_changed = current.assigned != beat.before.current.assigned
+        is_changed = current.assigned != asked.before.current.assigned
         if request.member_epoch == JOIN_EPOCH or is_full or is_changed:
             response.assignment = assignment_of(current.assigned)
         return response
+
+
+def _refused(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
+
+
+def owned_in(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
+    """Return what the client says it has, None if it does not say."""
+    if request.topic_partitions is None:
+        return None
+    owned: dict[bytes, set[int]] = {}
+    for one in request.topic_partitions:
+        owned.setdefault(one.topic_id, set()).update(one.partitions)
+    return owned
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
     """Raise ApiError if a field of the request is invalid. (Kafka: GroupCoordinatorService.)"""
     epoch = request.member_epoch
     named_by_client = version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID or epoch > JOIN_EPOCH or epoch == -1
-    if named_by_client and not request.member_id.strip():
+    if named_by_client and not request.member_id.strip(BLANK):
         raise _invalid("MemberId can't be empty.")
     for name, text in (
         ("GroupId", request.group_id),
         ("InstanceId", request.instance_id),
         ("RackId", request.rack_id),
     ):
-        if text is not None and not text.strip():
+        if text is not None and not text.strip(BLANK):
             raise _invalid(f"{name} can't be empty.")
     if epoch == JOIN_EPOCH:
         if request.rebalance_timeout_ms == UNCHANGED:

@@ -1,4 +1,4 @@
-"""The members of consumer groups: their sessions, and how they leave, are fenced and replaced.
+"""The members of consumer groups: their timers, and how they leave, are fenced and replaced.
 
 (Kafka: GroupMetadataManager.consumerGroupLeave, consumerGroupFenceMembers, replaceMember, and the timers.)
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -33,22 +33,28 @@ from mpbroker.coordinator.groups.consumer.records import (
 )
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.runtime.timers import Clock, Timers
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 # The computations of a group that run in the background.
 ASSIGNMENT_JOB: Final = "assignment"
 PATTERN_JOB: Final = "patterns"
-# The timers of a member: of its session, and of the time in which it must give up partitions.
+# The timers of a member: of its session, and of the time in which it must give up partitions, or join again
+# or send SyncGroup by the classic protocol.
 SESSION: Final = "member"
 REBALANCE: Final = "rebalance"
+JOIN: Final = "join of member"
+SYNC: Final = "sync of member"
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 @dataclass(eq=False)
 class ConsumerGroupMembers:
-    """`_find` returns a consumer group by its id, None if there is none."""
+    """`_find` returns a consumer group by its id, None if there is none.
+
+    `_downgrades(changes, leaving)` makes the group a classic one without these members; it returns False, and
+    changes nothing, if the group stays as it is.
+    """
 
     _settings: Callable[[str], GroupSettings]
     _timers: Timers
@@ -56,25 +62,50 @@ class ConsumerGroupMembers:
     _topics: TopicMetadata
     _writer: Writer
     _find: Callable[[str], ConsumerGroup | None]
+    _downgrades: Callable[[Changes, Collection[Member]], bool]
 
     # --- timers
 
-    def keep_alive(self, group_id: str, member_id: str) -> None:
+    def keep_alive(self, group_id: str, member: Member) -> None:
         """Restart the member's session."""
-        self.expire_after(group_id, member_id, self._settings(group_id).session_timeout_ms)
+        classic = member.metadata.classic
+        timeout_ms = (
+            self._settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
+        )
+        self._set(SESSION, group_id, member.member_id, timeout_ms, "its session has expired")
 
-    def expire_after(self, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """Fence the member when the time is over, unless its session is restarted before."""
-        self._set(SESSION, group_id, member_id, timeout_ms, "its session has expired")
+    def await_join(self, group_id: str, member: Member) -> None:
+        """Fence a member that uses the classic protocol if it does not join again in time."""
+        if (JOIN, group_id, member.member_id) not in self._timers:
+            timeout_ms = member.metadata.rebalance_timeout_ms
+            self._set(JOIN, group_id, member.member_id, timeout_ms, "it has not joined again in time")
+
+    def await_sync(self, group_id: str, member: Member) -> None:
+        """Fence a member that has joined by the classic protocol if it sends no SyncGroup in time."""
+        self.end_waits(group_id, member.member_id)
+        timeout_ms = member.metadata.rebalance_timeout_ms
+        self._set(SYNC, group_id, member.member_id, timeout_ms, "it has sent no SyncGroup in time")
+
+    def end_waits(self, group_id: str, member_id: str) -> None:
+        """Cancel the member's timers but for its session: it has done what was asked for."""
+        for kind in (REBALANCE, JOIN, SYNC):
+            self._timers.cancel((kind, group_id, member_id))
+
+    def synced(self, group_id: str, member_id: str) -> None:
+        """Note that the member has sent its SyncGroup."""
+        self._timers.cancel((SYNC, group_id, member_id))
 
     def _set(self, kind: str, group_id: str, member_id: str, timeout_ms: int, why: str) -> None:
         at = self._clock.monotonic_ms() + timeout_ms
         self._timers.set((kind, group_id, member_id), at, partial(self._expire, group_id, member_id, why))
 
     def follow_revocation(self, group: ConsumerGroup, member: Member) -> None:
-        """Fence a member that does not give up partitions within its rebalance timeout."""
+        """Fence a member that does not give up partitions within its rebalance timeout.
+
+        Members of the classic protocol have timers for their joins instead.
+        """
         name = (REBALANCE, group.group_id, member.member_id)
-        if not member.current.revoking:
+        if member.is_classic or not member.current.revoking:
             self._timers.cancel(name)
             return
 
@@ -88,8 +119,8 @@ class ConsumerGroupMembers:
         self._timers.set(name, at, expire)
 
     def cancel_timers(self, group_id: str, member_id: str) -> None:
-        for kind in (SESSION, REBALANCE):
-            self._timers.cancel((kind, group_id, member_id))
+        self._timers.cancel((SESSION, group_id, member_id))
+        self.end_waits(group_id, member_id)
 
     def _expire(self, group_id: str, member_id: str, why: str) -> None:
         group = self._find(group_id)
@@ -99,12 +130,7 @@ class ConsumerGroupMembers:
         log.info("group %.255s: %.255s is removed: %s", group_id, member_id, why)
         changes = Changes(group)
         self.remove(changes, [member])
-
-        def written(error: ErrorCode) -> None:
-            if error and (again := self._find(group_id)) is not None and member_id in again.members:
-                self.keep_alive(group_id, member_id)
-
-        self._writer.write(changes, written)
+        self._writer.write(changes, lambda _error: None)
 
     # --- leaving
 
@@ -134,15 +160,20 @@ class ConsumerGroupMembers:
 
     # --- removal
 
-    def remove(self, changes: Changes, members: Iterable[Member]) -> None:
-        """Remove members. The group's epoch grows, so that the next heartbeat assigns their partitions."""
+    def remove(self, changes: Changes, members: Collection[Member]) -> None:
+        """Remove members. The group becomes a classic one if only members that use that protocol remain.
+
+        Else its epoch grows, so that the next heartbeat assigns the partitions that are free.
+        """
         group = changes.group
+        if self._downgrades(changes, members):
+            return
         for member in members:
             self._remove_records(changes, member)
             pattern = member.metadata.pattern
             if pattern and not group.pattern_subscribers[pattern]:
                 changes.put(PatternKey(group.group_id, pattern), None)
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
 
     def _remove_records(self, changes: Changes, member: Member) -> None:
@@ -150,8 +181,15 @@ class ConsumerGroupMembers:
         changes.put(CurrentKey(group_id, member_id), None)
         changes.put(TargetMemberKey(group_id, member_id), None)
         changes.put(MemberKey(group_id, member_id), None)
-        self.cancel_timers(group_id, member_id)
-        changes.or_else(partial(self.keep_alive, group_id, member_id))
+        self._end_timers(changes, member)
+
+    def _end_timers(self, changes: Changes, member: Member) -> None:
+        self.cancel_timers(changes.group.group_id, member.member_id)
+        changes.or_else(partial(self._begin, changes.group, member))
+
+    def _begin(self, group: ConsumerGroup, member: Member) -> None:
+        self.keep_alive(group.group_id, member)
+        self.follow_revocation(group, member)
 
     def replace(self, changes: Changes, old: Member, new_id: str) -> Member:
         """Let a static member that has returned under a new member id take the place of its old one."""
@@ -174,16 +212,16 @@ class ConsumerGroupMembers:
     def delete(self, changes: Changes) -> None:
         """Delete all records of a group, the group's epoch last (Kafka: createGroupTombstoneRecords)."""
         group, group_id = changes.group, changes.group.group_id
-        members = list(group.members)
-        for member_id in members:
-            changes.put(CurrentKey(group_id, member_id), None)
+        self.stop_jobs(group)
+        members = list(group.members.values())
+        for member in members:
+            changes.put(CurrentKey(group_id, member.member_id), None)
         for member_id in list(group.targets):
             changes.put(TargetMemberKey(group_id, member_id), None)
         changes.put(TargetKey(group_id), None)
-        for member_id in members:
-            changes.put(MemberKey(group_id, member_id), None)
-            self.cancel_timers(group_id, member_id)
-            changes.or_else(partial(self.keep_alive, group_id, member_id))
+        for member in members:
+            changes.put(MemberKey(group_id, member.member_id), None)
+            self._end_timers(changes, member)
         for pattern in list(group.patterns):
             changes.put(PatternKey(group_id, pattern), None)
         changes.put(PartitionMetadataKey(group_id), None)
@@ -193,15 +231,17 @@ class ConsumerGroupMembers:
 
     def begin_all(self, group: ConsumerGroup) -> None:
         """Start the sessions of the members of a group that was read from the log."""
-        for member_id, member in group.members.items():
-            self.keep_alive(group.group_id, member_id)
-            if not member.is_classic:
-                self.follow_revocation(group, member)
+        for member in group.members.values():
+            self._begin(group, member)
 
     def drop(self, group: ConsumerGroup) -> None:
-        """Cancel the timers of a group that is dropped, and end the charge of its memory."""
-        for kind in (ASSIGNMENT_JOB, PATTERN_JOB):
-            self._timers.cancel((kind, group.group_id))
+        """Cancel the timers of a group that is dropped."""
+        self.stop_jobs(group)
         for member_id in group.members:
             self.cancel_timers(group.group_id, member_id)
-        group.forget_members()
+
+    def stop_jobs(self, group: ConsumerGroup) -> None:
+        """Stop the computations of a group that is dropped or deleted."""
+        for kind in (ASSIGNMENT_JOB, PATTERN_JOB):
+            self._timers.cancel((kind, group.group_id))
+        group.is_assigning = False

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.members import PATTERN_JOB
 from mpbroker.coordinator.groups.consumer.records import EpochKey, GroupEpoch, PatternKey, ResolvedPattern
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled, is_refresh_due, resolve
@@ -24,9 +24,6 @@ from mpbroker.coordinator.runtime.background import Background
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.security.acls import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from mpbroker.coordinator.groups.consumer.heartbeat import Heartbeat
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -44,27 +41,27 @@ class PatternSubscriptions:
     _counts: GroupCounts
     _find: Callable[[str], ConsumerGroup | None]
 
-    def update(self, beat: Heartbeat) -> None:
+    def update(self, request: MemberRequest) -> None:
         """Follow a member's change of pattern, and look up the group's topics again if it is due.
 
         Raises ApiError if the pattern is invalid.
         """
-        group, old, new = beat.group, beat.before.metadata.pattern, beat.member.metadata.pattern
+        group, old, new = request.group, request.before.metadata.pattern, request.member.metadata.pattern
         is_new = False
         if old != new:
-            beat.subscription_changed = True
+            request.subscription_changed = True
             if old and not group.pattern_subscribers[old]:
-                beat.changes.put(PatternKey(group.group_id, old), None)
+                request.changes.put(PatternKey(group.group_id, old), None)
             if new and group.pattern_subscribers[new] == 1:
                 compiled(new)
                 is_new = True
             elif new in group.patterns or (old and not new):
-                beat.bumps = True
+                request.bumps = True
         if group.pattern_subscribers:
-            self._refresh_if_due(beat, is_new=is_new)
+            self._refresh_if_due(request, is_new=is_new)
 
-    def _refresh_if_due(self, beat: Heartbeat, *, is_new: bool) -> None:
-        group, client = beat.group, beat.context.client
+    def _refresh_if_due(self, request: MemberRequest, *, is_new: bool) -> None:
+        group, client = request.group, request.context.client
         if self._background.is_running(PATTERN_JOB, group.group_id):
             return
         last, metadata = next(iter(group.patterns.values()), None), self._host.metadata
@@ -83,9 +80,9 @@ class PatternSubscriptions:
         def may_describe(topic: str) -> bool:
             return self._host.is_allowed(client, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
-        def resolved(found: Mapping[str, frozenset[str]]) -> None:
+        def resolved(found: Mapping[str, frozenset[str] | None]) -> None:
             if is_first_slice:
-                self._put(beat.changes, version, found)
+                self._put(request.changes, version, found)
             elif (later := self._find(group.group_id)) is not None:
                 changes = Changes(later)
                 self._put(changes, version, found)
@@ -95,16 +92,19 @@ class PatternSubscriptions:
         self._background.start(PATTERN_JOB, group.group_id, job, resolved)
         is_first_slice = False
 
-    def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str]]) -> None:
+    def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str] | None]) -> None:
         """Keep what the patterns match. A change of it begins an epoch."""
         group, now_ms, bumps = changes.group, self._clock.wall_ms(), False
         for pattern, topics in found.items():
             if not group.pattern_subscribers[pattern]:
                 continue
             known = group.patterns.get(pattern)
-            bumps |= topics != (frozenset() if known is None else known.topics)
+            before = frozenset[str]() if known is None else known.topics
+            if topics is None:
+                topics = before
+            bumps |= topics != before
             changes.put(PatternKey(group.group_id, pattern), ResolvedPattern(topics, version, now_ms))
-        metadata_hash = self._topics.hash_of(group.subscribed_topics)
+        metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
             self._counts.rebalances += 1

@@ -13,7 +13,7 @@ A group is the sum of the last values of its keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -102,7 +102,7 @@ class MemberMetadata(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()
-    pattern: str | None = None
+    pattern: str = ""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicMember | None = None
@@ -132,6 +132,14 @@ class CurrentAssignment(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: EpochAssignment = NO_PARTITIONS
     revoking: EpochAssignment = NO_PARTITIONS
+
+    @property
+    def partitions(self) -> Mapping[bytes, Collection[int]]:
+        """All that the member is responsible for: also what it has to give up, until it has done so."""
+        found: dict[bytes, Collection[int]] = {**self.assigned}
+        for topic_id, numbers in self.revoking.items():
+            found[topic_id] = [*found.get(topic_id, ()), *numbers]
+        return found
 
 
 class ResolvedPattern(NamedTuple):
@@ -198,7 +206,7 @@ def _member(found: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
         found.client_id,
         found.client_host,
         frozenset(found.subscribed_topic_names),
-        found.subscribed_topic_regex,
+        found.subscribed_topic_regex or "",
         found.rebalance_timeout_ms,
         found.server_assignor,
         None

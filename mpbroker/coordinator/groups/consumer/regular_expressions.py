@@ -42,27 +42,29 @@ def _refusal(pattern: str, why: str) -> ApiError:
 
 def resolve(
     group_id: str, patterns: Collection[str], topics: Iterable[str], is_allowed: Callable[[str], bool]
-) -> Generator[None, None, dict[str, frozenset[str]]]:
+) -> Generator[None, None, dict[str, frozenset[str] | None]]:
     """Return the topics that each pattern matches and the client may describe (`is_allowed`).
 
-    A pattern that cannot be resolved is absent: its group keeps what the pattern has matched before. The
-    generator yields after each name, or after a few milliseconds at worst. Topics may be created and deleted
+    A pattern that cannot be resolved has None: its group keeps what the pattern has matched before. The
+    generator yields after each name, or after a few milliseconds at worst. Topics and patterns may change
     between the steps; the result is about those of the first step.
     """
+    chunks = list(_chunks(patterns))
     names: list[str] = []
     for name in tuple(topics):
         if is_allowed(name):
             names.append(name)
         yield
-    resolved: dict[str, frozenset[str]] = {}
+    resolved: dict[str, frozenset[str] | None] = {}
     room = MATCHES_MAX
-    for chunk in _chunks(patterns):
+    for chunk in chunks:
         together = yield from _match_together(chunk, names, room)
         for place, pattern in enumerate(chunk):
             try:
                 found = together[place] if together else (yield from _match_alone(pattern, names, room))
             except ApiError as error:
                 _log.warning("a regular expression of group %s is not resolved: %s", group_id, error.message)
+                resolved[pattern] = None
                 continue
             resolved[pattern] = frozenset(found)
             room -= len(found)
@@ -74,7 +76,7 @@ def _chunks(patterns: Collection[str]) -> Iterator[list[str]]:
     """Yield the patterns in lists that are matched together."""
     chunk: list[str] = []
     length = 0
-    for pattern in tuple(patterns):
+    for pattern in patterns:
         length += len(pattern)
         if chunk and (length > PATTERN_LENGTH_MAX or len(chunk) == PATTERNS_AT_ONCE):
             yield chunk

@@ -11,9 +11,9 @@ have targets that overlap. That is harmless, because a member never gets a parti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
@@ -39,8 +39,13 @@ from mpbroker.coordinator.runtime.background import Background
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
-# Members that are read, or whose targets are written, in one slice.
+# Members that are read in one slice.
 MEMBERS_AT_ONCE: Final = 200
+# The targets that are written in one slice and one batch, and estimates of the bytes that they take.
+PIECE_BYTES: Final = 1 << 16
+TARGET_BYTES: Final = 100
+TOPIC_BYTES: Final = 20
+PARTITION_BYTES: Final = 4
 
 Targets: TypeAlias = dict[str, Assignment]
 
@@ -68,8 +73,9 @@ class TargetAssignments:
 
         def computed(targets: Targets) -> None:
             group.is_assigning = False
-            if is_first_slice and len(targets) <= MEMBERS_AT_ONCE:
-                self._put(changes, epoch, targets)
+            if is_first_slice and len(list(_pieces(targets))) <= 1:
+                self._put_members(changes, targets)
+                self._put_epoch(changes, epoch)
             else:
                 self._write(group, epoch, targets)
 
@@ -84,6 +90,13 @@ class TargetAssignments:
             log.error("group %.255s: %s", group.group_id, text)
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text) from error
         is_first_slice = False
+        if group.is_assigning:
+            changes.or_else(partial(self._stop, group))
+
+    def _stop(self, group: ConsumerGroup) -> None:
+        """End the computation of a target whose epoch is taken back."""
+        self._background.stop(ASSIGNMENT_JOB, group.group_id)
+        group.is_assigning = False
 
     def _is_due(self, group: ConsumerGroup) -> bool:
         """Return whether the assignment interval is over. (Kafka: canComputeNextTargetAssignment.)"""
@@ -95,18 +108,20 @@ class TargetAssignments:
         """Return the targets that change, by member id. (The targets of removed members are gone already.)"""
         name = group.preferred_assignor(self._config.consumer_assignors[0])
         members = list(group.members.values())
+        # Topics may be created and deleted between the slices.
+        topics = self._topics.subscribed(group)
         subscribers: dict[str, Subscriber] = {}
         ids: dict[frozenset[str], frozenset[bytes]] = {}
         for count, member in enumerate(members, 1):
             names = group.topics_of(member)
             if names not in ids:
-                ids[names] = self._topics.ids_of(names)
+                few, many = (names, topics) if len(names) < len(topics) else (topics, names)
+                ids[names] = frozenset(topics[name][0] for name in few if name in many)
             assigned = group.targets.get(member.member_id, NO_PARTITIONS)
             subscribers[member.member_id] = Subscriber(member.metadata.instance_id, ids[names], assigned)
             if count % MEMBERS_AT_ONCE == 0:
                 yield
-        partitions = self._topics.partitions_of(frozenset().union(*ids.values()))
-        targets = yield from ASSIGNORS[name](GroupSpec(subscribers, partitions))
+        targets = yield from ASSIGNORS[name](GroupSpec(subscribers, dict(topics.values())))
         log.info("group %.255s: the %s assignor computed the target of epoch %d", group.group_id, name, epoch)
         return {
             member_id: target
@@ -114,10 +129,8 @@ class TargetAssignments:
             if target is not subscribers[member_id].assigned or member_id not in group.targets
         }
 
-    def _put(self, changes: Changes, epoch: int, targets: Targets) -> None:
-        group = changes.group
-        self._put_members(changes, targets)
-        changes.put(TargetKey(group.group_id), TargetEpoch(epoch, self._clock.wall_ms()))
+    def _put_epoch(self, changes: Changes, epoch: int) -> None:
+        changes.put(TargetKey(changes.group.group_id), TargetEpoch(epoch, self._clock.wall_ms()))
 
     def _put_members(self, changes: Changes, targets: Targets) -> None:
         group = changes.group
@@ -134,8 +147,9 @@ class TargetAssignments:
                 refused.append(error)
 
         def pieces() -> Generator[None, None, None]:
-            left = iter(targets.items())
-            while (piece := dict(islice(left, MEMBERS_AT_ONCE))) and not refused:
+            for piece in _pieces(targets):
+                if refused:
+                    return
                 changes = Changes(group)
                 self._put_members(changes, piece)
                 self._writer.write(changes, written)
@@ -152,8 +166,23 @@ class TargetAssignments:
                 )
                 return
             changes = Changes(group)
-            changes.put(TargetKey(group.group_id), TargetEpoch(epoch, self._clock.wall_ms()))
+            self._put_epoch(changes, epoch)
             self._writer.write(changes, lambda _error: None)
 
         group.is_assigning = True
-        self._background.start(ASSIGNMENT_JOB, group.group_id, pieces(), done)
+        # What a request has changed is written before.
+        self._background.put_off(ASSIGNMENT_JOB, group.group_id, pieces(), done)
+
+
+def _pieces(targets: Targets) -> Iterator[Targets]:
+    """Yield the targets in pieces of about PIECE_BYTES."""
+    piece: Targets = {}
+    size = 0
+    for member_id, target in targets.items():
+        piece[member_id] = target
+        size += TARGET_BYTES + sum(TOPIC_BYTES + PARTITION_BYTES * len(one) for one in target.values())
+        if size >= PIECE_BYTES:
+            yield piece
+            piece, size = {}, 0
+    if piece:
+        yield piece

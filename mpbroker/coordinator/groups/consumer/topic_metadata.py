@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.runtime.host import Host
 
 HASH_BYTES: Final = 8
@@ -16,29 +17,48 @@ HASH_BYTES: Final = 8
 class TopicMetadata:
     _host: Host
 
-    def ids_of(self, names: Iterable[str]) -> frozenset[bytes]:
-        """Return the ids of those topics that exist."""
-        return frozenset(found for name in names if (found := self._host.id_of(name)) is not None)
+    def named(self, topic_ids: Iterable[bytes], names: Set[str]) -> frozenset[bytes]:
+        """Return those topic ids whose topics exist and have one of the names."""
+        return frozenset(topic_id for topic_id in topic_ids if self._host.name_of(topic_id) in names)
 
-    def partitions_of(self, topic_ids: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the number of partitions by topic id, of those topics that exist."""
-        topics = {topic_id: self._host.name_of(topic_id) for topic_id in topic_ids}
-        return {topic_id: self._host.partitions_of(name) for topic_id, name in topics.items() if name}
+    def by_id(self, parts: Mapping[str, frozenset[int]]) -> dict[bytes, frozenset[int]]:
+        """Return partitions by topic id instead of by name. Topics that do not exist are left out."""
+        return {found: numbers for name, numbers in parts.items() if (found := self._host.id_of(name))}
+
+    def by_name(self, parts: Mapping[bytes, Collection[int]]) -> dict[str, Collection[int]]:
+        """Return partitions by name instead of by topic id. Topics that do not exist are left out."""
+        return {
+            name: numbers for topic_id, numbers in parts.items() if (name := self._host.name_of(topic_id))
+        }
 
     def name_of(self, topic_id: bytes) -> str | None:
         return self._host.name_of(topic_id)
 
-    def hash_of(self, names: Iterable[str]) -> int:
-        """Return a hash of the ids and sizes of the topics that exist, 0 if none does; signed, 64 bits.
+    def subscribed(self, group: ConsumerGroup) -> dict[str, tuple[bytes, int]]:
+        """Return the id and the number of partitions of each topic to which members subscribe, by name."""
+        names: set[str] = set()
+        for some in (group.subscribers, group.pattern_topics):
+            names.update(self._existing(some))
+        found = ((name, self._host.id_of(name), self._host.partitions_of(name)) for name in names)
+        return {name: (topic_id, count) for name, topic_id, count in found if topic_id is not None}
+
+    def _existing(self, names: Mapping[str, int]) -> Iterable[str]:
+        """Return the names of topics that exist. There may be many more names than topics, or fewer."""
+        known = self._host.metadata.ids
+        few, many = (names, known) if len(names) < len(known) else (known, names)
+        return (name for name in few if name in many)
+
+    def hash_of(self, group: ConsumerGroup) -> int:
+        """Return a hash of the ids and sizes of the subscribed topics, 0 if there is none; signed, 64 bits.
 
         Kafka takes XXH3, and the racks, too. After a move between Kafka and mpbroker each group thus has
         another hash, and one rebalance in which no partition moves. (Kafka: Utils.computeGroupHash.)
         """
+        if not group.must_check_metadata:
+            return group.metadata_hash
         hasher = blake2b(digest_size=HASH_BYTES)
-        found = 0
-        for name in sorted(names):
-            topic_id = self._host.id_of(name)
-            if topic_id is not None:
-                found += 1
-                hasher.update(topic_id + self._host.partitions_of(name).to_bytes(4, "big"))
+        found = self.subscribed(group)
+        for name in sorted(found):
+            topic_id, partitions = found[name]
+            hasher.update(topic_id + partitions.to_bytes(4, "big"))
         return int.from_bytes(hasher.digest(), "big", signed=True) if found else 0

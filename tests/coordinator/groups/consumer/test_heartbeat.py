@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from mpbroker.coordinator.groups.consumer.records import PartitionMetadata, PartitionMetadataKey
+from mpbroker.coordinator.groups.records import decode
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.consumer_group_rig import Consumer, described, error_of, settle
+from mpbroker.protocol.messages import ConsumerGroupHeartbeatRequest
+from mpbroker.records.iterate import iterate_batches
+from tests.support.consumer_group_rig import OWNED, Consumer, described, error_of, settle
 from tests.support.group_rig import GroupRig
 
 
@@ -63,3 +71,248 @@ def test_a_refused_write_is_undone(rig: GroupRig) -> None:
     assert rig.coordinator.manager.find("g") is None
     settle(rig, a)
     assert a.partitions == [0, 1, 2, 3]
+
+
+# --- the checks, in Kafka's order
+
+JOIN = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ["t"], "topic_partitions": []}
+INVALID = ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "code", "text"),
+    [
+        ({**JOIN, "member_id": ""}, 1, INVALID, "MemberId can't be empty."),
+        ({"member_id": " \x01", "member_epoch": 3}, 0, INVALID, "MemberId can't be empty."),
+        ({"member_id": "", "member_epoch": -1}, 0, INVALID, "MemberId can't be empty."),
+        ({**JOIN, "group_id": " "}, 1, INVALID, "GroupId can't be empty."),
+        ({**JOIN, "instance_id": ""}, 1, INVALID, "InstanceId can't be empty."),
+        ({**JOIN, "rack_id": "\t"}, 1, INVALID, "RackId can't be empty."),
+        (
+            {**JOIN, "rebalance_timeout_ms": -1},
+            1,
+            INVALID,
+            "RebalanceTimeoutMs must be provided in first request.",
+        ),
+        (
+            {**JOIN, "topic_partitions": None},
+            1,
+            INVALID,
+            "TopicPartitions must be empty when (re-)joining.",
+        ),
+        (
+            {**JOIN, "topic_partitions": [OWNED(bytes(16), [0])]},
+            1,
+            INVALID,
+            "TopicPartitions must be empty when (re-)joining.",
+        ),
+        (
+            {**JOIN, "subscribed_topic_names": None},
+            1,
+            INVALID,
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+        ),
+        ({"member_epoch": -2}, 1, INVALID, "InstanceId can't be null."),
+        ({"member_epoch": -3}, 1, INVALID, "MemberEpoch is invalid."),
+        ({"member_epoch": -(2**31)}, 1, INVALID, "MemberEpoch is invalid."),
+        (
+            {**JOIN, "server_assignor": "x"},
+            1,
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            "ServerAssignor x is not supported. Supported assignors: uniform, range.",
+        ),
+        ({"member_epoch": 1}, 1, ErrorCode.GROUP_ID_NOT_FOUND, "Group g not found."),
+        ({"member_epoch": -1}, 1, ErrorCode.GROUP_ID_NOT_FOUND, "Group g not found."),
+    ],
+)
+def test_requests_are_checked(
+    rig: GroupRig, fields: dict[str, Any], version: int, code: ErrorCode, text: str
+) -> None:
+    request = ConsumerGroupHeartbeatRequest("g", "m", 0, topic_partitions=None)
+    for name, value in fields.items():
+        setattr(request, name, value)
+    answer = rig.now(request, version)
+    assert (error_of(answer), answer.error_message) == (code, text)
+    assert rig.coordinator.manager.find("g") is None
+
+
+def test_a_full_group_is_said_before_an_unknown_member(rig: GroupRig) -> None:
+    Consumer(rig, "a").beat()
+    answer = Consumer(rig, "b", epoch=1).beat()
+    assert error_of(answer) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert answer.error_message == "Member b is not a member of group g."
+    rig = GroupRig(group_consumer_max_size=1)
+    a = Consumer(rig, "a")
+    a.beat()
+    for consumer in (Consumer(rig, "b", epoch=1), Consumer(rig, "b")):
+        answer = consumer.beat()
+        assert error_of(answer) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert answer.error_message == "The consumer group has reached its maximum capacity of 1 members."
+    assert not a.beat().error_code
+
+
+def test_the_coordinator_makes_ids_for_clients_of_the_first_version(rig: GroupRig) -> None:
+    request = Consumer(rig, "").request()
+    request.subscribed_topic_regex = None
+    answer = rig.now(request, 0)
+    assert (answer.error_code, answer.member_id) == (0, "id1")
+
+
+# --- epochs
+
+
+def test_an_epoch_from_the_future_is_fenced(rig: GroupRig) -> None:
+    a = Consumer(rig, "a")
+    a.beat()
+    for epoch in (3, 2**31 - 1):
+        answer = a.beat(member_epoch=epoch)
+        assert error_of(answer) is ErrorCode.FENCED_MEMBER_EPOCH
+        assert answer.error_message == (
+            f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group "
+            "coordinator (2). The member must abandon all its partitions and rejoin."
+        )
+
+
+def test_the_epoch_before_is_accepted_of_a_client_that_lost_the_answer(rig: GroupRig) -> None:
+    a, b = Consumer(rig, "a"), Consumer(rig, "b")
+    settle(rig, a)
+    b.beat()
+    rig.later(2_000)
+    b.beat()
+    a.beat()
+    a.beat()  # It has given up two partitions, and gets epoch 3.
+    assert a.epoch == 3
+    settle(rig, a, b)
+    t = rig.id_of("t") or b""
+    (kept, other), lost = a.partitions, b.partitions[0]
+    for owned in ([], [OWNED(t, [kept])], [OWNED(t, [kept]), OWNED(t, [other])]):
+        assert not a.beat(member_epoch=2, topic_partitions=owned).error_code
+    for owned in (None, [OWNED(t, [kept, lost])], [OWNED(t, [kept]), OWNED(t, [lost])], [OWNED(b"?" * 16)]):
+        answer = rig.now(a.request(member_epoch=2, topic_partitions=owned), 1)
+        assert error_of(answer) is ErrorCode.FENCED_MEMBER_EPOCH, owned
+        assert "has a smaller member epoch (2) than the one known" in answer.error_message
+    answer = rig.now(a.request(member_epoch=1, topic_partitions=[]), 1)
+    assert error_of(answer) is ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_a_member_that_joins_again_keeps_its_place(rig: GroupRig) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    had = set(a.owned)
+    a.epoch, a.owned = 0, set()
+    answer = a.beat()
+    assert (answer.member_epoch, a.owned) == (2, had)
+    assert described(rig).group_epoch == 2
+
+
+def test_all_is_told_to_a_client_that_tells_all(rig: GroupRig) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    assert a.beat().assignment is None
+    a.is_full = True
+    assert a.beat().assignment is not None
+    assert a.beat(rebalance_timeout_ms=1, topic_partitions=[]).assignment is None
+
+
+# --- what changes the group's epoch
+
+
+@pytest.mark.parametrize(
+    ("change", "epoch"),
+    [
+        ({"subscribed_topic_names": ["t", "u"]}, 3),
+        ({"subscribed_topic_names": ["t", "t"]}, 2),
+        ({"subscribed_topic_names": []}, 3),
+        ({"rack_id": "r"}, 2),
+        ({"server_assignor": "range"}, 2),
+        ({"rebalance_timeout_ms": 7}, 2),
+    ],
+)
+def test_only_a_change_of_topics_begins_an_epoch(rig: GroupRig, change: dict[str, Any], epoch: int) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    a.beat(**change)
+    assert described(rig).group_epoch == epoch
+    before = described(rig)
+    rig.reload()
+    assert described(rig) == before
+
+
+def test_topics_that_come_grow_and_go_begin_epochs(rig: GroupRig) -> None:
+    a = Consumer(rig, "a", topics=("t", "new"))
+    settle(rig, a)
+    for change in (lambda: rig.create("new", 2), lambda: rig.create("new", 3), lambda: rig.delete("new")):
+        epoch = a.epoch
+        change()
+        settle(rig, a)
+        assert a.epoch == epoch + 1
+        assert len(a.owned) == 4 + rig.partitions_of("new")
+    rig.create("other", 3)
+    settle(rig, a)
+    assert a.epoch == 5
+    rig.create("new", 3)
+    settle(rig, a)
+    assert len(a.owned) == 7
+
+
+def test_metadata_of_older_versions_is_deleted_with_the_next_epoch(rig: GroupRig) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    group = rig.coordinator.manager.find_consumer("g")
+    assert group is not None
+    group.replay(PartitionMetadataKey("g"), PartitionMetadata())
+    a.beat(subscribed_topic_names=["u"])
+    assert not group.has_partition_metadata
+    written = [decode(r.key, r.value) for b in iterate_batches(rig.log[3]) for r in b.records()]
+    assert (PartitionMetadataKey("g"), None) in written
+
+
+def test_a_subscription_that_grows_is_within_the_bound_of_memory() -> None:
+    rig = GroupRig(group_max_members_bytes=2_000)
+    memory = rig.coordinator.manager.memory
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    before = described(rig)
+    answer = a.beat(subscribed_topic_names=[f"topic-{number}" for number in range(10)])
+    assert error_of(answer) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert described(rig) == before
+    assert not a.beat(subscribed_topic_names=["a", "b", "c"]).error_code
+    assert error_of(Consumer(rig, "b").beat()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert a.leave().member_epoch == -1
+    assert memory.used_bytes == 0
+
+
+def test_a_topic_may_be_named_twice_in_what_is_owned(rig: GroupRig) -> None:
+    """A partition that is named first counts, too: it is not given to another member."""
+    a, b = Consumer(rig, "a", is_lazy=True), Consumer(rig, "b")
+    a.beat()
+    a.catch_up()
+    rig.later(2_000)
+    b.beat()
+    a.beat()
+    t = rig.id_of("t") or b""
+    owned = [OWNED(t, [0, 1, 2, 3]), OWNED(t, [])]
+    a.beat(topic_partitions=owned)
+    b.beat()
+    assert not b.owned
+
+
+def test_a_response_of_a_refused_write_is_undone_with_what_builds_on_it(rig: GroupRig) -> None:
+    """Two members that join in one round have epochs that build on each other."""
+    a, b = Consumer(rig, "a"), Consumer(rig, "b")
+    first = rig.ask(a.request(), 1)
+    second = rig.ask(b.request(), 1)
+    rig.append_round(ErrorCode.NOT_ENOUGH_REPLICAS)
+    for waiter in (first, second):
+        assert error_of(rig.answers[waiter]) is ErrorCode.COORDINATOR_NOT_AVAILABLE  # type: ignore[arg-type]
+    assert rig.coordinator.manager.groups == {}
+    assert rig.coordinator.manager.memory.used_bytes == 0
+    assert rig.queue.is_idle
+
+
+def test_a_subscription_that_no_record_can_hold_is_refused(rig: GroupRig) -> None:
+    a = Consumer(rig, "a", topics=tuple(f"{number:0100}" for number in range(20_000)))
+    answer = a.beat()
+    assert error_of(answer) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert rig.coordinator.manager.groups == {}
+    assert rig.coordinator.manager.memory.used_bytes == 0

@@ -33,19 +33,19 @@ def resolved(
     patterns: Collection[str],
     topics: Iterable[str] = TOPICS,
     is_allowed: Callable[[str], bool] = lambda _: True,
-) -> dict[str, set[str]]:
+) -> dict[str, set[str] | None]:
     return result_of(resolve("g", patterns, topics, is_allowed))
 
 
-def result_of(job: Generator[None, None, dict[str, frozenset[str]]]) -> dict[str, set[str]]:
+def result_of(job: Generator[None, None, dict[str, frozenset[str] | None]]) -> dict[str, set[str] | None]:
     while True:
         try:
             next(job)
         except StopIteration as stop:
-            return {pattern: set(names) for pattern, names in stop.value.items()}
+            return {one: None if names is None else {*names} for one, names in stop.value.items()}
 
 
-def matched(pattern: str) -> set[str]:
+def matched(pattern: str) -> set[str] | None:
     return resolved([pattern])[pattern]
 
 
@@ -116,7 +116,7 @@ def test_patterns_match_as_they_do_alone_and_as_python_says() -> None:
             try:
                 alone = compiled(pattern)
             except ApiError:
-                assert pattern not in found
+                assert found[pattern] is None
                 continue
             assert found[pattern] == {name for name in names if alone.fullmatch(name)}, pattern
             # Repeats of what may be empty take Python exponential time.
@@ -181,7 +181,7 @@ def test_a_long_list_of_topics_is_a_pattern(length: int) -> None:
     assert found == {"team-7-x", "team-200-"}
 
 
-def matched_by(pattern: str, *names: str) -> set[str]:
+def matched_by(pattern: str, *names: str) -> set[str] | None:
     return resolved([pattern], names)[pattern]
 
 
@@ -227,9 +227,11 @@ def test_no_pattern_is_no_work() -> None:
         pytest.param(["a" * 5000, "a|orders"], id="a long one"),
     ],
 )
-def test_what_cannot_be_resolved_is_absent(patterns: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_resolved_is_told_apart_from_what_matches_nothing(
+    patterns: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Other versions and Apache Kafka may have written them to the log."""
-    assert resolved(patterns) == {"a|orders": {"a", "orders"}}
+    assert resolved(patterns) == {patterns[0]: None, "a|orders": {"a", "orders"}}
     (line,) = caplog.messages
     assert line.startswith("a regular expression of group g is not resolved: SubscribedTopicRegex `")
 
@@ -267,7 +269,9 @@ def test_the_matches_of_a_group_are_bounded(
     assert resolved([".", "[a-d]", "[a-c]", "..", "a"], names) == {
         ".": {*names},
         "[a-d]": {*"abcd"},
+        "[a-c]": None,
         "..": set(),
+        "a": None,
     }
     assert [line.partition(": ")[2] for line in caplog.messages] == [
         f"SubscribedTopicRegex `{pattern}` and others of the group match more than 10 topics."

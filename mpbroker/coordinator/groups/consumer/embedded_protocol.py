@@ -1,0 +1,126 @@
+"""Subscriptions and assignments as clients of the classic protocol write them into requests and records.
+
+(Kafka: ConsumerProtocol, ConsumerProtocolSubscription, ConsumerProtocolAssignment, versions 0-3.) All begin
+with a version. A later version only appends fields.
+
+    subscription   version i16 | topics | user data | v1+: owned partitions | v2+: generation i32 | v3+: rack
+    assignment     version i16 | topics with their partitions | user data
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from mpbroker.protocol.wire import REPLACED, MalformedMessage
+
+VERSION_WITH_OWNED: Final = 1
+VERSION_WITH_GENERATION: Final = 2
+VERSION_WITH_RACK: Final = 3
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+_NO_USER_DATA: Final = _INT.pack(-1)
+
+Parts = Mapping[str, frozenset[int]]
+"""Partition numbers by topic."""
+
+
+class Subscription(NamedTuple):
+    """What a member subscribes to, and what it has. A member of version 0 does not say what it has."""
+
+    topics: frozenset[str]
+    owned: Parts
+    rack_id: str | None
+
+
+class _Reader:
+    """Reads fields one after the other. Raises struct.error at the end of the data."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def i16(self) -> int:
+        (value,) = _SHORT.unpack_from(self._data, self._at)
+        self._at += _SHORT.size
+        return int(value)
+
+    def i32(self) -> int:
+        (value,) = _INT.unpack_from(self._data, self._at)
+        self._at += _INT.size
+        return int(value)
+
+    def text(self) -> str | None:
+        """Read a text; None if it is null."""
+        length = self.i16()
+        if length < 0:
+            return None
+        (data,) = struct.unpack_from(f"{length}s", self._data, self._at)
+        self._at += length
+        return bytes(data).decode("utf-8", REPLACED)
+
+    def skip_bytes(self) -> int:
+        """Skip bytes that have their length before them. Return the length, 0 if they are null."""
+        length = max(self.i32(), 0)
+        self._at += length
+        return length
+
+    def topics(self) -> frozenset[str]:
+        return frozenset(self.text() or "" for _ in range(self.i32()))
+
+    def parts(self) -> Parts:
+        found: dict[str, frozenset[int]] = {}
+        for _ in range(self.i32()):
+            topic, count = self.text() or "", self.i32()
+            numbers = struct.unpack_from(f">{count}i", self._data, self._at)
+            self._at += _INT.size * count
+            found[topic] = found.get(topic, frozenset()).union(numbers)
+        return found
+
+
+def version_of(data: bytes) -> int:
+    """Return the version of a subscription, 0 if it is malformed."""
+    return max(int.from_bytes(data[: _SHORT.size], signed=True), 0)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Return a subscription. Raises MalformedMessage."""
+    try:
+        reader = _Reader(data)
+        version = _checked(reader.i16())
+        topics = reader.topics()
+        reader.skip_bytes()
+        owned = reader.parts() if version >= VERSION_WITH_OWNED else {}
+        if version >= VERSION_WITH_GENERATION:
+            reader.i32()
+        rack_id = reader.text() if version >= VERSION_WITH_RACK else None
+    except struct.error as error:
+        raise MalformedMessage(f"a subscription is cut off: {error}") from error
+    return Subscription(topics, owned, rack_id)
+
+
+def decode_assignment(data: bytes) -> tuple[Parts, int]:
+    """Return the partitions of an assignment and the size of its user data. Raises MalformedMessage."""
+    try:
+        reader = _Reader(data)
+        _checked(reader.i16())
+        return reader.parts(), reader.skip_bytes()
+    except struct.error as error:
+        raise MalformedMessage(f"an assignment is cut off: {error}") from error
+
+
+def _checked(version: int) -> int:
+    if version < 0:
+        raise MalformedMessage(f"version {version} does not exist")
+    return version
+
+
+def encode_assignment(version: int, parts: Mapping[str, Collection[int]]) -> bytes:
+    """Return an assignment without user data."""
+    data = bytearray(_SHORT.pack(version) + _INT.pack(len(parts)))
+    for topic, numbers in parts.items():
+        name = topic.encode()
+        data += _SHORT.pack(len(name)) + name + _INT.pack(len(numbers))
+        data += struct.pack(f">{len(numbers)}i", *sorted(numbers))
+    return bytes(data + _NO_USER_DATA)
