@@ -41,7 +41,7 @@ def member_text(member: Member) -> str:
     who = filter(None, (member.instance, member.client, member.host))
     about = [f"member {member.id} ({', '.join(who)})"]
     if member.epoch is not None:
-        protocol = {True: "consumer", False: "classic"}.get(member.is_upgraded, NOTHING)
+        protocol = {True: "consumer", False: "classic", None: NOTHING}[member.is_upgraded]
         about += [f"epoch {member.epoch}, {member.state}; protocol {protocol}"]
         about += [f"subscribes to {subscription_text(member.topics, member.pattern) or NOTHING}"]
     about += [f"has {places_text(member.partitions) or NOTHING}"]
