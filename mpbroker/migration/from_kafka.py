@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import check_exchange, exchange
-from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
+from mpbroker.migration.log_dirs import LogDirs, Replicas, epochs_in, held, replicas_in, strays_in
 from mpbroker.migration.metadata_log import quorum_leader, read_image
 from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
@@ -40,10 +40,10 @@ from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.old_format import HEAD_BYTES, old_length
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
+from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs, write_epochs
 from mpbroker.storage.directory_layout import name_all, own_files
 from mpbroker.storage.directory_lock import restricted_new_files
-from mpbroker.storage.leader_epochs import FIRST
+from mpbroker.storage.leader_epochs import FIRST, Epochs
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there
 
@@ -61,6 +61,8 @@ MAKING: Final = _stray(b"mpbroker-making!")
 PROBE: Final = _stray(b"mpbroker-probing")
 _TIERED: Final = "remote.storage.enable"
 _EXAMPLES: Final = 3
+# Above the end of any log: loading it, ours begins the epoch at the end, and Kafka drops it.
+ANY_END: Final = 2**63 - 1
 
 
 class Import(Moved):
@@ -88,12 +90,13 @@ def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = Fa
         there = replicas_in(found, image)
         _check_strays(image, found, there, sets_strays_aside=sets_strays_aside)
         left = [*_unread(image), *_notes(image, found, there), *_old_messages(there)]
-        records = list(_records(image, found, there, left))
+        begun = _begun_epochs(image, there)
+        records = list(_records(image, found, there, begun, left))
         _check_whole(records)
         kept = _unused_name(found.home)
         if not is_dry:
             with restricted_new_files():
-                _take_over(records, kept, found)
+                _take_over(records, kept, found, begun)
         return Import(**counts(image, found), left=left, kept=str(kept), log_dirs=list(map(str, found.paths)))
 
 
@@ -198,7 +201,11 @@ def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str
 
 
 def _records(
-    image: ClusterImage, found: LogDirs, there: Replicas, left: list[str]
+    image: ClusterImage,
+    found: LogDirs,
+    there: Replicas,
+    begun: Mapping[Path, Epochs],
+    left: list[str],
 ) -> Iterator[MetadataRecord]:
     """Yield the records of our log. List settings not taken over in `left`. Raises CannotMove, OSError."""
     yield from feature_records({})
@@ -206,13 +213,29 @@ def _records(
         yield TopicRecord(name=name, topic_id=topic_id)
         yield from _topic_configs(image, name, left)
         for number in sorted(image.partitions[topic_id]):
-            epoch = leader_epoch_in(there[name, number])
+            epoch, _ = begun[there[name, number]][-1]
             yield lone_partition(number, topic_id, found.node_id, epoch)
     yield from _other_configs(image, left)
     for table in (image.quotas, image.credentials, image.acls, image.tokens):
         yield from table.values()
     if image.next_producer_id:
         yield ProducerIdsRecord(broker_id=found.node_id, next_producer_id=image.next_producer_id)
+
+
+def _begun_epochs(image: ClusterImage, there: Replicas) -> dict[Path, Epochs]:
+    """Return the epochs of each partition's directory, with the one that an election would begin.
+
+    Clients ignore leaders of earlier epochs than they know, and a Kafka that stops begins one without a
+    leader. Raises CannotMove, OSError.
+    """
+    begun: dict[Path, Epochs] = {}
+    for topic, _, record in image.all_partitions():
+        path = there[topic, record.partition_id]
+        # An import that was killed may have begun one.
+        before = [entry for entry in epochs_in(path) if entry[1] != ANY_END]
+        latest = max(record.leader_epoch, before[-1][0] if before else 0)
+        begun[path] = [*before, (latest + 1, ANY_END)]
+    return begun
 
 
 def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator[ConfigRecord]:
@@ -264,10 +287,12 @@ def _unused_name(home: Path) -> Path:
     raise AssertionError
 
 
-def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) -> None:
-    """Write our metadata log, and exchange it with Kafka's metadata, which are then at `kept`.
+def _take_over(
+    records: Sequence[MetadataRecord], kept: Path, found: LogDirs, begun: Mapping[Path, Epochs]
+) -> None:
+    """Write our metadata log and epochs, and exchange it with Kafka's metadata, which are then at `kept`.
 
-    Raises CannotMove, OSError. After an error only the files `mpbroker.dirs` may have changed.
+    Raises CannotMove, OSError. After an error only the files `mpbroker.dirs` and epochs may have changed.
     """
     making = found.home / MAKING
     # A killed import left it.
@@ -280,6 +305,8 @@ def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) ->
         _write(records, making)
         making = making.rename(kept)
         _leave_own_files(found)
+        for path, epochs in begun.items():
+            write_epochs(path, epochs)
         exchange(kept, found.metadata)
     except BaseException:
         # If the exchange was done and only its sync failed, Kafka's directory has this name now.

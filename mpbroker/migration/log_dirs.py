@@ -15,6 +15,7 @@ from mpbroker.storage import names
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
 from mpbroker.storage.directory_layout import check_log_dirs, directories_in, read_properties
 from mpbroker.storage.directory_lock import LogDirLocks, is_in_use, locked_by
+from mpbroker.storage.leader_epochs import Epochs
 from mpbroker.storage.names import METADATA_DIRECTORY
 from mpbroker.storage.strict_stat import is_there
 
@@ -167,12 +168,17 @@ def _check_id(path: Path, topic_id: bytes) -> None:
         )
 
 
-def leader_epoch_in(path: Path) -> int:
-    """Return the latest leader epoch in a partition's directory, 0 if none. Raises CannotMove, OSError."""
+def epochs_in(path: Path) -> Epochs:
+    """Return the leader epochs in a partition's directory. Raises CannotMove, OSError."""
     try:
-        epochs = read_epochs(path)
+        return read_epochs(path)
     except CheckpointCorrupt as error:
         raise CannotMove(f"{error}. Start the broker once more, which makes it again") from error
+
+
+def leader_epoch_in(path: Path) -> int:
+    """Return the latest leader epoch in a partition's directory, 0 if none. Raises CannotMove, OSError."""
+    epochs = epochs_in(path)
     return epochs[-1][0] if epochs else 0
 
 

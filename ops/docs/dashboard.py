@@ -228,6 +228,22 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ),
                 width=12,
             ),
+            panel(
+                "Groups of the consumer protocol",
+                "short",
+                (f"kafka_server_group_coordinator_metrics_consumer_group_count{{{HERE}}}", "{{state}}"),
+                width=12,
+            ),
+            panel(
+                "Their rebalances",
+                "ops",
+                (
+                    "rate(kafka_server_group_coordinator_metrics_consumer_group_rebalance_count"
+                    f"{{{HERE}}}[{RATE}])",
+                    "rebalances",
+                ),
+                width=12,
+            ),
         ),
     ),
     (

@@ -544,7 +544,6 @@ def test_an_active_group_offers_no_reset_and_tells_what_is_not_committed(
 def test_members_of_the_consumer_protocol_have_a_state_and_a_target(
     page: Browser, api: Api, broker: Broker, filled: str
 ) -> None:
-    visit(page, api, "#/groups/modern")
     with member(broker.bootstrap_servers, "modern", f"^{filled}$", group_protocol="consumer"):
         visit(page, api, "#/groups/modern")
         page.sees("consumer, uniform", ".facts")
@@ -552,7 +551,8 @@ def test_members_of_the_consumer_protocol_have_a_state_and_a_target(
         page.sees(f"pattern (^{filled}$)", "main")
         page.sees("stable", "main")
         visit(page, api, "#/groups")
-        page.sees("consumer", "table tr.opens")
+        page.sees("modern", "table")
+        page.sees("consumer", "table")
 
 
 def test_bars_and_shares_say_what_they_are(page: Browser, api: Api) -> None:

@@ -177,7 +177,9 @@ def test_what_no_series_can_have_is_left_out_and_counted(pushing: Pushing, wrong
     assert pushing.metrics.series == 2
 
 
-@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x7f", os.urandom(64) + b"\x0b"])
+@pytest.mark.parametrize(
+    "data", [b"\x0a", b"\x0a\x7f", os.urandom(64) + b"\x0b"], ids=["a tag", "cut off", "noise"]
+)
 def test_a_malformed_push_changes_nothing(pushing: Pushing, data: bytes) -> None:
     pushing.push(payload(gauge("g", point(1))) + data)
     pushing.push(data, Codec.ZSTD)

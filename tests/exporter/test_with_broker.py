@@ -42,6 +42,9 @@ INHERITED = {
     "kafka_consumergroup_lag_sum",
     "kafka_log_logcleanermanager_time_since_last_run_ms",
     "kafka_log_logcleanermanager_uncleanable_partitions_count",
+    "kafka_server_group_coordinator_metrics_consumer_group_count",
+    "kafka_server_group_coordinator_metrics_consumer_group_rebalance_count",
+    "kafka_server_group_coordinator_metrics_group_count",
     "kafka_server_socket_server_metrics_connection_count",
     "kafka_server_socket_server_metrics_expired_connections_killed_count",
 }
@@ -115,6 +118,15 @@ def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> N
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_consumer_groups(["follows"])["follows"].result()
     until(lambda: http.value("kafka_consumergroup_lag", **lag) is None, "a group that is gone has no lag")
+
+
+def test_members_and_rebalances_of_the_consumer_protocol_are_told(broker: Broker, http: Http) -> None:
+    topic = broker.create_topic()
+    rebalances = "kafka_server_group_coordinator_metrics_consumer_group_rebalance_count"
+    before = http.value(rebalances)
+    with member(broker.bootstrap_servers, "modern", topic, group_protocol="consumer"):
+        until(lambda: http.value("kafka_consumergroup_members", consumergroup="modern") == 1, "a member")
+        assert (http.value(rebalances) or 0) > (before or 0)
 
 
 def test_pages_are_zipped_for_those_who_ask(http: Http) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.topology import COORDINATOR
+from mpbroker.metrics.broker import groups_by_protocol, groups_by_state
 from mpbroker.metrics.families import Bean, Family, View, families
 from mpbroker.metrics.snapshot import NOTHING
 from mpbroker.protocol import messages as m
@@ -91,6 +95,20 @@ def test_no_two_families_name_the_same_attribute_of_a_bean(view: View) -> None:
             new = {(bean.name, attribute) for attribute in bean.attributes}
             assert not new & seen, one.pattern
             seen |= new
+
+
+def test_groups_are_told_by_protocol_and_state() -> None:
+    names = ("CLASSIC_GROUPS", "GROUPS_EMPTY", "GROUPS_ASSIGNING", "GROUPS_RECONCILING", "GROUPS_STABLE")
+    words = {Counter[f"COUNT_{name}"]: number for number, name in enumerate(names)}
+    now = Mock(get=lambda process, counter: words[counter] if process == COORDINATOR else None)
+    found = {
+        bean.name.rpartition("=")[2]: bean.attributes
+        for make in (groups_by_protocol, groups_by_state)
+        for bean in make(View(now))
+    }
+    assert (found["classic"], found["consumer"]) == ({"group-count": 0}, {"group-count": 10})
+    states = ("Empty", "Assigning", "Reconciling", "Stable")
+    assert [found[state]["consumer-group-count"] for state in states] == [1, 2, 3, 4]
 
 
 def test_both_planes_are_told_apart(view: View) -> None:

@@ -18,16 +18,24 @@ from msgspec import structs
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import migration
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import resolve
 from mpbroker.coordinator.metadata.metadata_records import FEATURE_LEVELS, build_metadata_batch, decode_record
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.process import FatalError
+from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import exchange
 from mpbroker.migration.from_kafka import import_
 from mpbroker.migration.kraft_snapshot import Voter, snapshot
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.snapshot_files import SnapshotId
-from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord, UserScramCredentialRecord
+from mpbroker.protocol.messages import (
+    ConfigRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage import directory_lock, names
@@ -98,6 +106,33 @@ def test_everything_is_taken_over(tmp_path: Path) -> None:
     assert (Path(done.kept) / names.segment_name(0)).read_bytes() == theirs
     with pytest.raises(CannotMove, match="is mpbroker's already: start mpbroker on it"):
         import_([tmp_path], is_dry=False)
+
+
+def test_each_partition_begins_an_epoch_as_at_an_election(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that saw Kafka stop know a later epoch than its log: the one without a leader."""
+    kafka = KafkaDirectory(tmp_path)
+    stopped = PartitionRecord(0, kafka.topic_id("orders"), [NODE], [NODE], leader=-1, leader_epoch=7)
+    kafka.more = encoded(stopped)
+    kafka.write()
+    with monkeypatch.context() as patch:
+        patch.setattr("mpbroker.migration.from_kafka.exchange", unable)
+        with pytest.raises(CannotMove):
+            import_([tmp_path], is_dry=False)
+    import_([tmp_path], is_dry=False)
+    begun = {
+        record.partition_id: record.leader_epoch
+        for _, _, record in read_image(kafka.metadata).all_partitions()
+    }
+    assert begun == {0: 8, 1: 4}
+    for number, epoch in begun.items():
+        path, config = tmp_path / names.partition_name("orders", number), resolve(BrokerConfig(), {})
+        log = load(
+            path, "orders", number, kafka.topic_id("orders"), config, Known(clean=True), lambda _: None
+        )
+        assert list(log.epochs) == [(0, 0), (3, 5), (epoch, 6)]
+        log.close_cleanly()
 
 
 def test_a_topic_may_be_called_as_our_files_are(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_snapshot_comes_beside_the_log(ours: KafkaDirectory) -> None:
     for number, partition in image.partitions[ours.topic_id("orders")].items():
         assert partition.directories == [uuid_bytes(DIRECTORY_ID)]
         assert (partition.isr, partition.leader) == ([1], -1)
-        assert partition.leader_epoch == read_epochs(ours.path / f"orders-{number}")[-1][0] == 3
+        assert partition.leader_epoch == read_epochs(ours.path / f"orders-{number}")[-1][0] == 4
     assert image.configs == {(2, "orders"): {"retention.ms": "5"}}
 
 

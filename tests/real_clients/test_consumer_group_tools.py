@@ -1,6 +1,6 @@
-"""What Kafka's tools print about groups of the consumer protocol (KIP-848): the same that they print of Kafka.
+"""What Kafka's tools print about groups of the consumer protocol (KIP-848) is what they print of Kafka.
 
-`consumer_group_tools.txt` is what they print of Apache Kafka 4.3, with names that differ from run to run masked.
+`consumer_group_tools.txt` is what they print of Apache Kafka 4.3, with ids and addresses masked.
 With MPBROKER_TEST_BROKER=kafka this test compares Kafka's with it, and with MPBROKER_TEST_WRITES=1 writes it.
 """
 
@@ -16,7 +16,6 @@ from confluent_kafka import Consumer, TopicPartition
 
 from ops.bench.brokers import Broker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
-from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
 from tests.support.real_brokers import create_topic
 
@@ -93,7 +92,12 @@ def transcript(broker: Broker, steps: Steps) -> Iterator[str]:
 @contextmanager
 def member(broker: Broker, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
     given = {name.replace("_", "."): value for name, value in settings.items()}
-    always = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    always = {
+        "group.protocol": "consumer",
+        "log_level": 0,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
     with closing(
         Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, **always, **given})
     ) as consumer:

@@ -5,6 +5,7 @@ That a member of any client goes on where another has committed is in `test_matr
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,19 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from ops.bench.brokers import Broker, Mpbroker
+from ops.bench.brokers import Broker
 from tests.support import client_adapters
 from tests.support.client_adapters import CONSUMER, MEMBERS
 from tests.support.client_samples import sample_records
-from tests.support.client_tools import dump, kafka_tool, kafka_tool_errors
+from tests.support.client_tools import dump, kafka_tool
 from tests.support.committed_offsets import offset_of
+from tests.support.forms import each
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
+from tests.support.produced import produce
 from tests.support.real_brokers import TopicMaker, create_topic, make_broker, stop_cleanly
 
+PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
+VERIFIABLE = "org.apache.kafka.tools.VerifiableConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 BROKER_SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
@@ -257,19 +262,32 @@ def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMak
     ]
 
 
-def test_who_wants_the_consumer_protocol_is_told(broker: Broker, new_topic: TopicMaker) -> None:
-    """Of KIP-848, which Apache Kafka has: nobody waits for what will not come."""
-    if not isinstance(broker, Mpbroker):
-        pytest.skip("this broker has the protocol")
-    topic, wanted = new_topic(1), {"group.protocol": "consumer"}
-    with closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, **wanted})) as consumer:
-        consumer.subscribe([topic])
-        message = consumer.poll(PATIENCE_S)
-    assert message is not None
-    error = message.error()
-    assert error is not None
-    assert error.code() == KafkaError._FATAL
-    assert "API version not supported" in error.str()
-    about = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", topic)
-    said = kafka_tool_errors(CONSUMER, *about, "--consumer-property", "group.protocol=consumer")
-    assert "Set group.protocol=classic" in said
+@each("assignor", short=["range"], long=["range", "uniform"])
+def test_javas_consumers_have_the_protocol(broker: Broker, new_topic: TopicMaker, assignor: str) -> None:
+    topic, server = new_topic(2), ("--bootstrap-server", broker.bootstrap)
+    values = [str(number) for number in range(20)]
+    produce(broker.bootstrap, topic, values, 2)
+    pattern, group = f"{topic[:-1]}.*", f"{assignor}-"
+    settings = {
+        "group.protocol": "consumer",
+        "group.remote.assignor": assignor,
+        "auto.offset.reset": "earliest",
+    }
+    properties = [
+        word for name, value in settings.items() for word in ("--command-property", f"{name}={value}")
+    ]
+    for number, what in enumerate((("--topic", topic), ("--include", pattern))):
+        limits = ("--group", f"{group}console-{number}", "--max-messages", "20")
+        printed = kafka_tool(CONSUMER, *server, *what, *limits, *properties)
+        assert sorted(printed.split()) == sorted(values)
+        limits = ("--group", f"{group}performance-{number}", "--num-records", "20", "--timeout", "60000")
+        (row,) = kafka_tool(PERFORMANCE, *server, *what, *limits, *properties, "--hide-header").splitlines()
+        assert int(row.split(",")[4]) == 20
+    of_group = ("--topic", topic, "--group-id", f"{group}verifiable", "--max-messages", "20")
+    protocol = ("--group-protocol", "consumer", "--group-remote-assignor", assignor)
+    events = map(json.loads, kafka_tool(VERIFIABLE, *server, *of_group, *protocol).splitlines())
+    named = [event for event in events if event["name"] in ("partitions_assigned", "records_consumed")]
+    assert {part["partition"] for part in named[0]["partitions"]} == {0, 1}
+    assert sum(event["count"] for event in named[1:]) == 20
+    types = kafka_tool(GROUPS, *server, "--list", "--type", "consumer").splitlines()
+    assert sum(line.startswith(group) for line in types) == 5

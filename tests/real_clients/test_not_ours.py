@@ -78,7 +78,7 @@ def test_kafkas_directory_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def check_our_command_on_groups_of_the_consumer_protocol(kafka: Kafka) -> None:
-    """Of KIP-848, which this broker has not: here is an Apache Kafka that has it."""
+    """Of KIP-848, as Apache Kafka answers."""
     cli = OwnCli(kafka.bootstrap)
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "group.protocol": "consumer"}
     with closing(Consumer(settings)) as reader:

@@ -24,6 +24,7 @@ from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from spark_integration.source import MpbrokerStreamReader
 from tests.support.client_tools import SMALL_JVM
 from tests.support.committed_offsets import offset_of
+from tests.support.group_members import member
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import served
 from tests.support.spark_produced import make_topic
@@ -209,6 +210,22 @@ def test_a_group_has_the_end_of_each_batch_by_the_next_one(
             monkeypatch.setattr(GroupProgress, "_commit", commit)
     assert seen == [0, 10, 10, 10]
     assert offset_of(broker, topic, topic) == 40
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_is_not_committed_to(
+    start: Start, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture, protocol: str
+) -> None:
+    write(plain(broker), topic, 20)
+    group = f"{topic}-{protocol}"
+    with member(broker.bootstrap, group, topic, group_protocol=protocol):
+        query = start(topic, commitGroupId=group)
+        while query.trigger():
+            pass
+        query.stop()
+    assert query.at[topic]["0"] == 20
+    assert offset_of(broker, group, topic) is None
+    assert f"group {group}: the query's progress was not committed: the group has members" in caplog.text
 
 
 def refused(*_arguments: object) -> None:

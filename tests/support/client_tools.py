@@ -198,11 +198,22 @@ def go() -> str:
 @cache
 def franz_program() -> str:
     """The franz-go program: built by `make setup`, or here, once for all that run side by side."""
-    FRANZ.parent.mkdir(parents=True, exist_ok=True)
+    return _built_by_go(FRANZ, "build", ".")
+
+
+@cache
+def franz_tests() -> str:
+    """The program of franz-go's own tests, of the version that our program has."""
+    return _built_by_go(FRANZ.with_name("kgo.test"), "test", "-c", "github.com/twmb/franz-go/pkg/kgo")
+
+
+def _built_by_go(program: Path, command: str, *arguments: str) -> str:
+    program.parent.mkdir(parents=True, exist_ok=True)
     sources = max(path.stat().st_mtime for path in FRANZ_SOURCE.iterdir())
     with open(FRANZ.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not FRANZ.exists() or FRANZ.stat().st_mtime < sources:
-            run([go(), "build", "-o", str(FRANZ), "."], cwd=FRANZ_SOURCE)
-            FRANZ.touch()
-    return str(FRANZ)
+        if not program.exists() or program.stat().st_mtime < sources:
+            flags, packages = arguments[:-1], arguments[-1]
+            run([go(), command, *flags, "-o", str(program), packages], cwd=FRANZ_SOURCE)
+            program.touch()
+    return str(program)

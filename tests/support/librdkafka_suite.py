@@ -1,4 +1,4 @@
-"""librdkafka's own tests: built from the sources that an npm package of its makers carries, run with a broker.
+"""librdkafka's own tests, built from the sources that an npm package of its makers carries.
 
 The package is fetched and built once, into `build/librdkafka`. SSL is left out; so are the tests that need no
 broker, which librdkafka runs with its own mock.
@@ -29,6 +29,7 @@ PACKAGE = "https://registry.npmjs.org/@confluentinc/kafka-javascript/-/kafka-jav
 SHA256 = "ada7d703bb1d3237e2292bfabf438d663b6160c9f1ac2a2406b5dc4257c81b66"
 SOURCES = "package/deps/librdkafka/"
 BUILT = ROOT / "build" / "librdkafka"
+LEFT_OUT = ("--disable-ssl", "--disable-gssapi", "--disable-curl", "--disable-optimization")
 FETCH_TIMEOUT_S = 120
 # What the suite's own clusters have (its tests/scenarios), ACLs, and timeouts that end within a test's.
 SETTINGS = {
@@ -57,16 +58,17 @@ SUITE_TIMEOUT_S = 3600
 
 @cache
 def suite() -> Path:
-    """The directory of the suite's tests, with its program; the first call takes minutes."""
+    """The directory of the suite's tests, with its program: built by `make setup`, or here."""
     BUILT.mkdir(parents=True, exist_ok=True)
-    tree = BUILT / VERSION
+    tree, made = BUILT / VERSION, BUILT / "made"
     with open(BUILT / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (tree / "tests" / "test-runner").exists():
+        if not made.exists() or made.read_text() != VERSION:
             _unpack(tree)
-            run(["./configure", "--disable-ssl", "--disable-gssapi", "--disable-curl"], cwd=tree)
+            run(["./configure", *LEFT_OUT], cwd=tree)
             for part in (["libs"], ["-C", "tests", "test-runner"]):
                 run(["make", f"-j{os.cpu_count()}", *part], cwd=tree)
+            made.write_text(VERSION)
     return tree / "tests"
 
 

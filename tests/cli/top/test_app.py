@@ -19,6 +19,7 @@ from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.support.filled_broker import RECORDS, fill
+from tests.support.group_members import member
 from tests.support.polling import PATIENCE_S
 
 # A terminal that draws all the time is never done with a key.
@@ -110,6 +111,16 @@ async def test_groups_come_with_their_lag_and_details(shared_broker: Broker) -> 
         await terminal.until_seen("orders-1: 4 of 10, lag 6")
         await terminal.press("escape")
         assert not isinstance(terminal.app.screen, TextScreen)
+
+
+async def test_members_of_a_group_come_with_their_targets(filled_broker: Broker) -> None:
+    with member(filled_broker.bootstrap_servers, "reading", "orders", group_protocol="consumer"):
+        async with on_terminal(filled_broker, view=GROUPS, size=(100, 40)) as terminal:
+            await terminal.until(lambda: "reading" in terminal.column("group"), "the group")
+            await terminal.press("slash", *"reading", "enter")
+            await terminal.until(lambda: terminal.column("type") == ["consumer"], "its type")
+            await terminal.press("enter")
+            await terminal.until_seen("target orders(0,1)")
 
 
 async def test_a_wrong_command_config_is_shown_with_the_groups(shared_broker: Broker, tmp_path: Path) -> None:

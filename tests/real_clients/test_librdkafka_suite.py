@@ -1,0 +1,52 @@
+"""librdkafka's own tests with group.protocol=consumer: what passes on Apache Kafka 4.3 passes here.
+
+`librdkafka_suite.txt` lists, by scenario, what passes on Apache Kafka. MPBROKER_TEST_BROKER=kafka asks Kafka,
+and with MPBROKER_TEST_WRITES=1 the long form writes the list.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.support.forms import each, is_long
+from tests.support.librdkafka_suite import SCENARIOS, SETTINGS, run_suite
+from tests.support.real_brokers import make_broker, served, with_settings
+
+LISTED = Path(__file__).with_name("librdkafka_suite.txt")
+# Some seconds together.
+SHORT = (
+    "0022_consume_batch",
+    "0056_balanced_group_mt",
+    "0067_empty_topic",
+    "0099_commit_metadata",
+    "0130_store_offsets",
+    "0140_commit_metadata",
+)
+# Its end depends on which of two members is the first, on any broker.
+RACES = frozenset({"0118_commit_rebalance"})
+
+
+def listed() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {scenario: [] for scenario in SCENARIOS}
+    for line in LISTED.read_text().splitlines():
+        scenario, name = line.split()
+        found[scenario].append(name)
+    return found
+
+
+@each("scenario", short=["default"], long=list(SCENARIOS))
+def test_what_passes_on_kafka_passes(tmp_path: Path, scenario: str) -> None:
+    writes = os.environ.get("MPBROKER_TEST_WRITES") == "1"
+    wanted = listed()[scenario] if is_long() else SHORT
+    settings = SETTINGS | SCENARIOS[scenario]
+    with served(with_settings(make_broker(tmp_path / "broker"), settings)) as broker:
+        ended = run_suite(broker, scenario, () if writes else [name[:4] for name in wanted])
+    if writes:
+        passed = [name for name, state in ended.items() if state == "PASSED" and name not in RACES]
+        lines = [
+            f"{each} {name}" for each, names in (listed() | {scenario: passed}).items() for name in names
+        ]
+        LISTED.write_text("".join(f"{line}\n" for line in lines))
+        wanted = passed
+    assert {name: ended.get(name) for name in wanted} == dict.fromkeys(wanted, "PASSED"), broker.directory
