@@ -228,7 +228,7 @@ def _begun_epochs(image: ClusterImage, there: Replicas) -> dict[Path, Epochs]:
     Clients ignore leaders of earlier epochs than they know, and a Kafka that stops begins one without a
     leader. Raises CannotMove, OSError.
     """
-    begun = {}
+    begun: dict[Path, Epochs] = {}
     for topic, _, record in image.all_partitions():
         path = there[topic, record.partition_id]
         # An import that was killed may have begun one.

@@ -1,7 +1,7 @@
 """A group changes its protocol while its members read: clients are replaced one after the other (KIP-848).
 
-Classic members of three clients and one of the consumer protocol are in one group; each set of members reads and
-commits all that is written, once what was committed is not read again.
+Classic members of three clients and one of the consumer protocol are in one group. Each set of members reads
+and commits all that is written, and what was committed is not read again.
 """
 
 from __future__ import annotations
