@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
@@ -79,6 +80,7 @@ class DeleteGroups:
         keys = self._offsets.keys_of(group.group_id)
 
         def written(error: ErrorCode) -> None:
+            self._manager.deleting -= Counter({group.group_id: 1})
             self._offsets.end(keys)
             for key in () if error else keys:
                 self._offsets.apply(key, None)
@@ -87,6 +89,7 @@ class DeleteGroups:
         changes = Changes(group)
         self._consumer_members.delete(changes)
         self._manager.remove(group)
+        self._manager.deleting[group.group_id] += 1
         changes.or_else(partial(self._manager.add, group))
         self._offsets.begin(keys)
         entries: list[Entry] = [*((key, None) for key in keys), *changes.entries]

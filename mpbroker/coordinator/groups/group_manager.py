@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
@@ -44,6 +45,8 @@ class GroupMetadataManager:
     _offsets: Offsets
     _rebalances: Rebalances
     _sessions: ConsumerSessions
+    # By id, how many deletions of consumer groups are not durable yet.
+    deleting: Counter[str] = field(default_factory=Counter, init=False)
     groups: dict[str, AnyGroup] = field(default_factory=dict, init=False)
     memory: MemberMemory = field(default_factory=MemberMemory, init=False)
 
@@ -56,7 +59,12 @@ class GroupMetadataManager:
         return found if isinstance(found, ConsumerGroup) else None
 
     def new_group(self, group_id: str) -> Group:
-        """Return a new, empty group. The caller passes it to `add`."""
+        """Return a new, empty classic group. The caller passes it to `add`.
+
+        Raises ApiError while a consumer group with this id is being deleted: it may be there again.
+        """
+        if self.deleting[group_id]:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Group(group_id, state_ms=self._clock.wall_ms(), memory=self.memory)
 
     def add(self, group: AnyGroup) -> None:

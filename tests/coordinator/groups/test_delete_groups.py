@@ -6,7 +6,8 @@ from typing import Any
 
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DeleteGroupsRequest, OffsetDeleteRequest
-from tests.support.group_rig import CHECK_MS, DAY_MS, GroupRig, code_of, outcome
+from tests.support.consumer_group_rig import Consumer, described
+from tests.support.group_rig import CHECK_MS, DAY_MS, GroupRig, code_of, error_of, outcome
 
 
 def deleted(rig: GroupRig, *names: str) -> dict[str, int]:
@@ -93,3 +94,16 @@ def test_a_group_whose_deletion_was_refused_is_still_there(rig: GroupRig) -> Non
     answer: Any = rig.answers[waiter]
     assert answer.results[0].error_code == ErrorCode.NOT_COORDINATOR
     assert rig.committed() == 1
+
+
+def test_a_consumer_group_is_there_again_if_its_deletion_is_refused(rig: GroupRig) -> None:
+    member = Consumer(rig, "a")
+    member.beat()
+    member.leave()
+    deletion = rig.ask(DeleteGroupsRequest(["g"]), 2)
+    assert error_of(rig, rig.join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert deletion in rig.answers
+    assert described(rig).group_state == "Empty"
+    assert deleted(rig, "g") == {"g": 0}
+    assert error_of(rig, rig.join()) is ErrorCode.MEMBER_ID_REQUIRED
