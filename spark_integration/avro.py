@@ -223,7 +223,7 @@ def _members(pythons: list[type], converts: list[Convert | None]) -> Convert:
 
 
 def plain_decoder(written: Any, wanted: Any | None) -> Convert:
-    """Return a decoder of Avro's binary encoding, written with one schema, into rows of the `wanted` one."""
+    """Return a decoder of Avro data of the schema `written` into rows of `wanted` (None: the same schema)."""
     target = AvroType(written if wanted is None else wanted)
     read, convert = reader(parsed(written), None if wanted is None else target.parsed), target.convert
     return lambda data: convert(read(data, 0)) if convert else read(data, 0)
@@ -274,7 +274,8 @@ def _members_of(branches: list[Any]) -> set[str]:
 def encoder(schema: Any, prefix: bytes) -> Callable[[Any], bytes]:
     """Return an encoder of rows, which are dicts, that puts `prefix` before each value.
 
-    A row of the field `value` alone is that value, unless the schema is a record. Raises SchemaError.
+    If the schema is no record, and a row has only the field `value`, that field is encoded, not a struct.
+    Raises SchemaError.
     """
     target = AvroType(schema)
     convert, write = _RowValues(target.parsed), writer(target.parsed)

@@ -95,7 +95,7 @@ class Protobuf(msgspec.Struct, frozen=True):
 
 
 class Json(msgspec.Struct, frozen=True):
-    """Decodes JSON whose schema is in a registry. `is_whole`: into the one field `value`."""
+    """Decodes JSON whose schema is in a registry. `is_whole`: the whole JSON becomes the field `value`."""
 
     schemas: Any
     is_whole: bool
@@ -133,7 +133,7 @@ class Decoding(msgspec.Struct, frozen=True):
 
 
 class Encoding(NamedTuple):
-    """Encodes columns of rows with one schema, framed by its id if it has one; of Protobuf one message."""
+    """Encodes columns of rows with a schema, framed if it has an id. `message` names a Protobuf message."""
 
     schema: Schema
     message: str | None = None
@@ -190,7 +190,7 @@ class Subject(NamedTuple):
 
 @contextmanager
 def _options() -> Iterator[None]:
-    """Make errors of schemas errors of options: they come while a query is written."""
+    """Turn errors about a schema or its registry into OptionError: the options of a query caused them."""
     try:
         yield
     except (SchemaError, UnknownSchema, RegistryConfigError, MissingPackage) as error:

@@ -1,9 +1,9 @@
 """Functions between columns of encoded values and structs: Arrow UDFs, for batch queries and streams.
 
-Those with a registry ask it while the query is written, for the columns; a worker asks once for each other id
-that it meets. JSON without a registry needs no function of this module: Spark's own
-`from_json(col("value").cast("string"), schema)` decodes in the JVM, where the data are, and takes numbers of
-any size into decimal or string columns.
+A function with a registry asks it for the columns' schema while the query is written. Later each worker asks
+the registry once for each further schema id that it finds in values. JSON without a registry needs no
+function of this module: Spark's own `from_json(col("value").cast("string"), schema)` decodes in the JVM,
+where the data are, and takes numbers of any size into decimal or string columns.
 """
 
 from __future__ import annotations

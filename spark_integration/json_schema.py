@@ -42,9 +42,9 @@ _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 def type_of(schema: Schema) -> tuple[StructType, bool]:
-    """Return Spark's type of a schema, and whether it is the one field `value`, for want of properties.
+    """Return a struct type for a schema, and whether the struct was made to hold another type.
 
-    Raises SchemaError.
+    A type that is no struct becomes the only field, `value`, of a struct. Raises SchemaError.
     """
     whole = document(schema.text)
     found = _Types({name: document(text) for name, text in schema.references}).of(whole, whole, ())
@@ -54,7 +54,7 @@ def type_of(schema: Schema) -> tuple[StructType, bool]:
 
 
 class _Types:
-    """Maps the parts of a schema, whose references are its own or those of other documents."""
+    """Maps the parts of a schema to Spark's types. `others`: the documents that the schema may refer to."""
 
     def __init__(self, others: Mapping[str, Any]) -> None:
         self._others = others
@@ -135,7 +135,7 @@ def _text(value: Any) -> str:
 
 
 def encoder(schema: Schema) -> Callable[[Any], bytes]:
-    """Return an encoder of rows, which are dicts, framed by the schema's id. Null fields are left out.
+    """Return a function that encodes a row (a dict) as JSON, framed by the schema's id, without nulls.
 
     Raises SchemaError.
     """

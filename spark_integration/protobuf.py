@@ -60,8 +60,9 @@ _WRAPPERS: Final = (
 class MessageType:
     """The Spark type of a message, and the conversions between both.
 
-    Fields without presence have their default where the message lacks them; others are null. Names of enums
-    are text, a number without a name too. Timestamps and durations are Spark's own, wrappers what they wrap.
+    Fields without presence have their default where the message lacks them; others are null. An enum's value
+    becomes text: its name, or its number if it has no name. Timestamps and durations get Spark's own types,
+    and a wrapper, such as Int64Value, gets the type that it wraps.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class _Field:
 
 
 class _Value:
-    """Converts one value of a field: `of` to Spark's `type`, `back` from it; `fill` fills a message."""
+    """Converts one value: `of` to Spark's form; `back`, or `fill` if it is not None, from Spark's form."""
 
     def __init__(self, field: FieldDescriptor, within: tuple[str, ...], count: TypeCount) -> None:
         count.add()
@@ -223,7 +224,7 @@ def framed_decoder(schemas: Schemas, wanted: Schema, message: str | None) -> Con
 
 
 def encoder(schema: Schema, message: str | None) -> Callable[[Any], bytes]:
-    """Return an encoder of rows, which are dicts, framed by the schema's id. Raises SchemaError."""
+    """Return a function that encodes a row (a dict) as a framed message. Raises SchemaError."""
     messages = messages_of(schema)
     descriptor = messages.named(message)
     target = MessageType(descriptor)

@@ -1,4 +1,4 @@
-"""Names the columns of Spark's Kafka source, and those of a query. (Spark: KafkaRecordToRowConverter.)"""
+"""Defines the source's columns, as in Spark's KafkaRecordToRowConverter, and chooses those of a query."""
 
 from __future__ import annotations
 

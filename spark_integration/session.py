@@ -209,7 +209,7 @@ def _end_workers_in_silence(context: SparkContext) -> None:
 
 
 def _warn_of_tokens(context: SparkContext) -> None:
-    """Warn of delegation tokens that Spark obtains, since without the jar no query is refused for them."""
+    """Warn if Spark obtains delegation tokens: only the JVM reader refuses queries that rely on them."""
     if any(name.startswith(_CLUSTERS) for name, _ in context.getConf().getAll()):
         _LOG.warning(
             "%s* sets up delegation tokens, which format('mpbroker') does not use: give each query its "
@@ -251,7 +251,7 @@ def _check_running_jvm() -> None:
 
 
 def _finds_source() -> bool:
-    """Return whether the JVM finds the source without a registration, for which Spark would warn."""
+    """Return whether the JVM finds the source unregistered. Then registering it would make Spark warn."""
     python, path = _jvm_python()
     return python == sys.executable and with_package(path) == path
 

@@ -208,7 +208,10 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
         self._stream().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[spark.InputPartition]:
-        """Return the tasks of a batch, after a partition that describes them if the JVM asked for it."""
+        """Return the tasks of a batch. If the JVM asked for the plan, return it as one partition instead.
+
+        If only Python can run the plan, the partition says so, and the tasks follow it.
+        """
         planned = self._stream().plan(start, end)
         tasks: list[spark.InputPartition] = [SparkTask(one) for one in planned]
         if not self._is_described:

@@ -24,7 +24,7 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class TypeCount:
-    """Counts the types that a schema becomes. A record counts, with all types in it, wherever it is used."""
+    """Limits the number of Spark types for a schema. A record used twice counts twice, with its types."""
 
     def __init__(self) -> None:
         self._left = TYPES_MAX

@@ -26,7 +26,7 @@ def document(text: str) -> Any:
 def checker(schema: Schema) -> Callable[[Any], None]:
     """Return a function that raises ValueError for parsed JSON that the schema does not allow.
 
-    References are those of the registry alone; no other address is asked. Raises SchemaError.
+    The schema may refer only to the documents in `schema.references`: none is fetched. Raises SchemaError.
     """
     try:
         from jsonschema.exceptions import SchemaError as Malformed

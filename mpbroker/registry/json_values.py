@@ -1,4 +1,4 @@
-"""Values as JSON: what commands and the console show of framed values, and what they make of JSON."""
+"""Turns framed keys and values into JSON for commands and the console, and JSON into framed values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Decode = Callable[[framing.Framed], bytes]
 
 
 class Shown(NamedTuple):
-    """A value as JSON in one line, and its schema. `name`: that of the record or message, or the title."""
+    """A value as one line of JSON, its schema, and the name of its type (of JSON Schema: the title)."""
 
     json: bytes
     schema: Schema
@@ -25,7 +25,7 @@ class Shown(NamedTuple):
 
 
 class Decoder:
-    """Decodes keys and values where the framing and the registry agree. Keeps what it makes of schemas."""
+    """Decodes framed keys and values by the schemas that their framing names. Caches schemas and decoders."""
 
     def __init__(self, schemas: Schemas) -> None:
         self._schema = lru_cache(maxsize=_KEPT_MAX)(schemas.by_id)
@@ -35,7 +35,7 @@ class Decoder:
     def shown(
         self, data: bytes | None, headers: Iterable[tuple[str, bytes | None]] = (), *, is_key: bool = False
     ) -> Shown | None:
-        """Return a key or value as JSON; None if it is not framed, or was not written with that schema.
+        """Return a key or value as JSON; None if it is not framed, or its schema is unknown or does not fit.
 
         Raises RegistryUnavailable, MissingPackage.
         """
@@ -89,7 +89,7 @@ class Encoder:
     """Encodes JSON with one schema, framed by its id."""
 
     def __init__(self, schema: Schema, message: str | None = None) -> None:
-        """Choose the schema; of Protobuf a message by its name, else the first. Raises SchemaError."""
+        """Prepare an encoder. `message` names a Protobuf message; None: the first. Raises SchemaError."""
         if not schema.id:
             raise SchemaError("a schema without an id cannot frame values: look it up by its id")
         self._encode = _ENCODERS[schema.kind](schema, message)

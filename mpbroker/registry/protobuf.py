@@ -60,8 +60,9 @@ class Messages:
     def at(self, path: MessagePath) -> Descriptor:
         """Return the message at a path. Raises ValueError.
 
-        The entries of maps are messages for compilers, and not in the text by which Java counts. Clients that
-        count descriptors count them, so a path that the text does not have is taken for one of those.
+        Compilers add a nested message for each map field. Java's clients number only the messages that the
+        text declares; other clients number the added ones, too. If the path has no message by Java's numbers,
+        the other numbers are tried.
         """
         found = self._at(path, _of_text) or self._at(path, _of_descriptor)
         if found is None:
@@ -139,7 +140,7 @@ def _walk(path: MessagePath, inside: Sequence[Descriptor]) -> Iterator[tuple[Mes
 
 
 def messages_of(schema: Schema) -> Messages:
-    """Return the messages of a schema, which is compiled once, also one with an error. Raises SchemaError."""
+    """Return the messages of a schema, or raise SchemaError. Either is cached: a schema is compiled once."""
     found = _made(schema)
     if isinstance(found, SchemaError):
         raise SchemaError(str(found))
@@ -177,7 +178,7 @@ def write(message: Message) -> bytes:
 
 
 def _descriptors(schema: Schema) -> list[FileDescriptorProto]:
-    """Return the file of the schema and all that it imports, those that others need first."""
+    """Return the file of the schema and all files that it imports, each after those that it needs."""
     main = _serialized(schema.text)
     if main is None:
         return _compiled(schema)
@@ -195,7 +196,7 @@ def _descriptors(schema: Schema) -> list[FileDescriptorProto]:
 
 
 def _serialized(text: str) -> FileDescriptorProto | None:
-    """Return the descriptor that a text is in base64; None for the text of a .proto file."""
+    """Decode the descriptor of a file from base64; return None for the text of a .proto file."""
     try:
         return FileDescriptorProto.FromString(b64decode(text, validate=True))
     except (binascii.Error, DecodeError, ValueError):
@@ -205,7 +206,7 @@ def _serialized(text: str) -> FileDescriptorProto | None:
 def _add_shipped(
     file: FileDescriptorProto, found: dict[str, FileDescriptorProto], registered: set[str]
 ) -> None:
-    """Add the files that are imported and ship with Protobuf's packages."""
+    """Add to `found` those files that `file` imports and that Python packages ship, such as Protobuf's."""
     for name in file.dependency:
         if name in found or name in registered:
             continue

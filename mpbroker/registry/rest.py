@@ -1,6 +1,7 @@
-"""A client of registries that speak Confluent's REST interface, and a directory of files in place of one.
+"""Two sources of schemas: `Registry`, a client of Confluent's REST interface, and `Directory`, of files.
 
-A schema is asked for once per process, and one that the registry lacks not again for a while.
+A process requests each schema once, by id or by numbered version. If the registry lacks a schema, the process
+requests it again only after a while.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ class Registry:
         return _schema(document, self, form, kind)
 
     def register(self, subject: str, schema: Schema) -> int:
-        """Return the id of a schema, which becomes the subject's newest version if it is not there yet."""
+        """Register a schema as the subject's newest version, unless the subject has it. Return its id."""
         return self._post(f"/subjects/{quote(subject, safe='')}/versions", schema)
 
     def find(self, subject: str, schema: Schema) -> int:
@@ -210,9 +211,9 @@ class Registry:
         return number
 
     def _document(self, path: str, kind: Kind | None) -> tuple[dict[str, Any], str]:
-        """Return a document, and the form that its references are asked for in.
+        """Return a document, and the query parameter for requests of its references ("" for none).
 
-        Protobuf is asked for as descriptors, which need no compiler. Registries without this form give text.
+        Protobuf is requested as descriptors, which need no compiler. Some registries give only the text.
         """
         form = "format=serialized" if kind is Kind.PROTOBUF else ""
         found = self._kept(path, form)
@@ -281,7 +282,7 @@ def _refused(shown: str, error: HTTPError) -> Exception:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Makes errors of redirects: another server must not get the password."""
+    """Turns each redirect into an error, because the other server must not get the password."""
 
     def redirect_request(self, *_arguments: Any) -> None:
         return None
@@ -353,7 +354,7 @@ def _schema(document: Mapping[str, Any], registry: Registry, form: str, wanted: 
 def _collect(
     document: Mapping[str, Any], registry: Registry, form: str, found: dict[str, str], within: tuple[str, ...]
 ) -> None:
-    """Add the schemas that a document needs to `found`, those that others need first."""
+    """Add to `found` the schemas that a document needs, each after those that it needs itself."""
     for reference in document.get("references") or ():
         name = reference["name"]
         if name in within or len(within) > _DEPTH_MAX:

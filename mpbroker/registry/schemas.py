@@ -58,8 +58,8 @@ class RegistryConfigError(ValueError):
 class Schema(NamedTuple):
     """A schema. It never changes, so it may be kept.
 
-    `references`: name and text of each schema that this one needs, those that others need first. `text` is
-    what the registry has: JSON, a .proto file, or base64 of a FileDescriptorProto.
+    `references`: name and text of each schema that this one needs; each comes after those that it needs
+    itself. `text` is what the registry has: JSON, a .proto file, or base64 of a FileDescriptorProto.
     """
 
     kind: Kind

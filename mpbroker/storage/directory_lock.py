@@ -121,7 +121,7 @@ def _is_taken(error: OSError) -> bool:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories; return the fds. There is no `undo` for created files. Raises FatalError."""
+    """Lock the log directories by `LogDirLocks`; return its fds, which hold the locks. Raises FatalError."""
     return LogDirLocks(config).fds
 
 

@@ -2,7 +2,8 @@
 
 mpbroker adds the options exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-case keys.
 Options that begin with `kafka.` are for the client. `kafka.linger.ms` has no effect, because rows come
-without pauses, nor have those of the adaptive partitioner: rows without a key take partitions in turn.
+without pauses. The options of Kafka's adaptive partitioner have no effect either, because rows without a key
+take partitions in turn.
 (Spark: KafkaSourceProvider, KafkaWriter.)
 """
 

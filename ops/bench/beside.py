@@ -5,8 +5,9 @@ affects both. It fails if the median p99 with the disturbance is more than a bou
 the load alone. A load sends a request when the one before is answered, which uses all CPUs; `--rate` makes
 it slower.
 
-* cold: a consumer reads a topic that is removed from the page cache again and again. It drops the responses
-  within the kernel and reads no faster than a network would, so that its own CPU time does not disturb.
+* cold: a consumer reads a topic repeatedly; before each repetition the topic is removed from the page cache.
+  The consumer has the kernel drop the responses, and reads no faster than a network would, so that its own
+  CPU time does not disturb.
   `cached`: the topic stays in the page cache. `cold-produces`: the load produces durably instead of fetching.
 * compaction: a topic of some GB is compacted; the cleaner is stopped (SIGSTOP) while the load runs alone.
 * moving: a partition moves between log directories (AlterReplicaLogDirs), and back.
@@ -126,7 +127,7 @@ def fill(broker: Broker, topic: str, batches: int, records: int, value_bytes: in
 
 
 def fetch_and_drop(connection: socket.socket, request: frames.Request, least_bytes: int) -> int:
-    """Fetch, and drop the response within the kernel except its head. Return the size in bytes."""
+    """Fetch more than `least_bytes`. The kernel drops the response except its head. Return its size."""
     connection.sendall(request.frame)
     head = frames.receive(connection, request.error_at + 2)
     error, size = int.from_bytes(head[request.error_at :]), 4 + int.from_bytes(head[:4])

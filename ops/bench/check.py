@@ -50,7 +50,7 @@ Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
-    """A measurement of `quantities`, such as rate. `waits_for_disk`: a slow disk worsens the first one."""
+    """A measurement of some quantities. `waits_for_disk`: a slow disk worsens the first quantity."""
 
     name: str
     quantities: Sequence[str]

@@ -64,7 +64,7 @@ class BenchError(Exception):
 def java_producer(
     records: int, size: int, *properties: str, rate: int = -1, figure: re.Pattern[str] = RATE
 ) -> Callable[[Broker, float], float]:
-    """Return a function that runs Kafka's ProducerPerformance, and returns `figure` of its summary."""
+    """Return a function that runs Kafka's ProducerPerformance and returns the number that `figure` finds."""
 
     def measure(broker: Broker, scale: float) -> float:
         command = [maven.java(), "-Xmx512m", "-cp", maven.kafka_classpath()]
@@ -98,7 +98,7 @@ def committing(broker: Broker, **settings: object) -> Consumer:
 
 
 def find_coordinator(consumer: Consumer) -> None:
-    """Commit once, so that the broker creates the topic of group offsets and its coordinator loads it."""
+    """Repeat a commit until the broker accepts it: it first has to create the topic of group offsets."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

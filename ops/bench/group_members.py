@@ -1,8 +1,8 @@
 """Members of groups of the consumer protocol (KIP-848) for the load generator: thousands in one process.
 
 `Member` is a client without a socket: it makes the bytes of requests and reads those of responses. Like
-Kafka's clients, it sends only what has changed, and reports its partitions as soon as it has a new
-assignment, else heartbeats at the interval that the broker asks for. `Fleet` gives each member a connection.
+Kafka's clients, it sends only what has changed. It reports its partitions as soon as it has a new assignment.
+Otherwise it sends heartbeats at the interval that the broker asks for. `Fleet` connects the members.
 Like `frames`, this module does not depend on the broker's codec (ConsumerGroupHeartbeat 1, OffsetCommit 9).
 """
 
@@ -38,7 +38,7 @@ UUID_BYTES = 16
 
 
 class MemberError(Exception):
-    """A response is an error, or its connection was closed."""
+    """A request of a member failed, or the members did not reach the awaited state in time."""
 
 
 def _uvarint(value: int) -> bytes:
@@ -83,7 +83,7 @@ class _Reader:
             shift += 7
 
     def octets(self) -> bytes:
-        """Return a compact string or its like; b"" for null."""
+        """Read a compact string, and return its bytes without decoding them; b"" for null."""
         size = max(0, self.uvarint() - 1)
         self.at += size
         return self.data[self.at - size : self.at]
@@ -348,7 +348,7 @@ class Fleet:
         heapq.heappush(self._due, (connection.member.due, self._scheduled, connection))
 
     def schedule(self, member: Member) -> None:
-        """Send the member's next heartbeat when it is due now, instead of earlier."""
+        """Send the next heartbeat at the member's `due`, which the caller has changed."""
         self._schedule(self._of_member[member])
 
     def stop_commits(self) -> None:

@@ -89,7 +89,7 @@ class Scale:
 
 
 class Costs:
-    """CPU of the broker's processes and of this one since its making."""
+    """The CPU time that the broker's processes and this process have used since this object was made."""
 
     def __init__(self, broker: Broker) -> None:
         self._tree = broker.tree()
@@ -195,7 +195,7 @@ class Unowned:
         self.seconds = 0.0
 
     def is_over(self, moment: float = 0.0) -> bool:
-        """Look at the members; return True if the moment has passed."""
+        """Add, for each unowned partition, the time since the last call; return whether `moment` has come."""
         now = time.monotonic()
         missing = PARTITIONS - sum(len(member.owned) for member in self._fleet.members)
         self.seconds += missing * (now - self._at)

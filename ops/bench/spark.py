@@ -1,13 +1,13 @@
 """Compares mpbroker's readers for Spark with Spark's own Kafka connector: `python -m ops.bench.spark`.
 
 The same records are in a log directory, in Apache Kafka and in plain Parquet. Queries read each of them on
-local[2]: all columns, the values alone, a count, a WHERE that leaves the last batch, the largest offset, a
-count by partition, a stream that ends at what is there, and what a micro-batch of it takes. From Apache Kafka
-mpbroker's readers fetch, too. The table also has PySpark's own time for batches that are ready: no source in
-Python can be faster. The connector's jars need Maven and the network once. The program fails if a bound is
-missed. The bounds are for the readers' speed relative to the connector, for the JVM reader's speed relative
-to Parquet, for how much a job slows down produces, and for the memory of Python workers. `--short` takes
-little data, and checks no bounds.
+local[2]: all columns, the values alone, a count, a WHERE that only records of the last batch fulfil, the
+largest offset, a count by partition, a stream that ends after the present records, and one micro-batch of a
+stream. mpbroker's readers read the log directory, and also fetch from Apache Kafka. The table also has
+PySpark's own time for batches that are ready: no source in Python can be faster. The connector's jars need
+Maven and the network once. The program fails if a bound is missed. The bounds are for the readers' speed
+relative to the connector, for the JVM reader's speed relative to Parquet, for how much a job slows down
+produces, and for the memory of Python workers. `--short` takes little data, and checks no bounds.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session",
 "condition", "streams"}; `session` is "spark", "mpbroker" or "accelerated". Prints {"all", "value", "count",
 "where", "max", "groups": best seconds, "rows", "value_bytes", "plan"}, and with "streams" also "stream", the
-best seconds of a stream that ends at what is there, and "batch", the median seconds of its addBatch for
-PER_BATCH records. With "seconds" it also prints "reading" after the warm-up, repeats the value query for that
-time, and prints {"runs"}. With "write_parquet", a path, it writes all columns there and prints {}.
+best seconds of a stream that ends after the present records, and "batch", the median seconds of addBatch
+in a stream with PER_BATCH records a batch. With "seconds" it also prints "reading" after the warm-up, repeats
+the value query for that time, and prints {"runs"}. With "write_parquet", a path, it writes all columns there
+and prints {}.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ async def pictures(broker: Broker, wanted: list[tuple[Path, tuple[int, int], str
 def crisp(svg: str) -> str:
     """Make a screenshot small, and independent of fonts.
 
-    Block characters become rectangles. Outer spaces of texts, font faces and needless clip paths go.
+    Block characters become rectangles. Font faces, needless clip paths and spaces around texts are removed.
     """
     svg = _LINE_CLIPS.sub("", _TEXT.sub(_redrawn, _FONT_FACE.sub("", svg)))
     return _on_one_ground(re.sub(r"terminal-\d+-", "t-", svg))

@@ -1,8 +1,9 @@
 """Builds the jar of the JVM reader, the same bytes each time: python -m ops.setup.jvm_reader
 
-Needs a JDK (javac 17 or newer) and the jars of the installed PySpark. The reader fetches from brokers by the
-network client of Kafka. The jar has its classes under other names, since programs have other versions of
-them, as Spark's connector does. Maven brings it once; without Maven the jar reads files only.
+Needs a JDK (javac 17 or newer) and the jars of the installed PySpark. The reader fetches from brokers with
+Kafka's own client. The jar contains the client's classes, renamed, because a program may use another version
+of the client at the same time, as Spark's connector does. Maven downloads the client once; without Maven the
+reader in the jar can read files only.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def build(into: Path) -> Path:
 
 
 def add_kafka(classes: Path, kafka: Path) -> None:
-    """Add Kafka's client to the classes, and rename its classes in all of them."""
+    """Add the classes of Kafka's client, renamed, and use the new names in the reader's classes."""
     mixed, renamed = classes.with_name("mixed.jar"), classes.with_name("renamed.jar")
     with zipfile.ZipFile(mixed, "w") as jar, zipfile.ZipFile(kafka / KAFKA) as archive:
         for entry in archive.namelist():

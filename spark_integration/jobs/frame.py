@@ -80,7 +80,7 @@ class Source:
 
 
 def _whole(pattern: str) -> str:
-    """Return a pattern that is found in the names that match `pattern` as a whole. Flags stay in front."""
+    """Return `pattern`, changed to match only whole names. Flags such as (?i) stay at its beginning."""
     return re.sub(r"(?s)\A((?:\(\?[a-zA-Z]+\))*)(.*)\Z", r"\1^(?:\2)$", pattern)
 
 

@@ -48,7 +48,7 @@ def _condition(column: str, operator: Operator, value: Any, *, negated: bool) ->
 
 
 def _instant(microseconds: int | None) -> datetime | int | None:
-    """Return a time since 1970. One that Python's years do not reach stays a number, which limits no plan."""
+    """Return a time since 1970 as datetime. One out of range stays a number, and does not limit the plan."""
     try:
         return microseconds if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:

@@ -1,7 +1,8 @@
 """Spark's own Kafka connector: its jars come from Maven Central once, into `build/spark-connector`.
 
-`python -m ops.bench.connector` fetches them; where `make test` has not, the first test does. Maven Central
-has no connector for Spark 4.3.0, but that of 4.2.0 runs there, in one session with our source.
+`python -m ops.bench.connector` fetches them. `make test` runs it; if that failed, the first test that needs
+the jars fetches them. Maven Central has no connector for Spark 4.3.0, but the one for 4.2.0 runs with 4.3.0,
+in one session with our source.
 """
 
 from __future__ import annotations
