@@ -121,7 +121,7 @@ def log_worker_of_slot(slot: int, log_workers: int) -> int:
 
 
 def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
-    """Yield all slots that were ever used by any partition other than that of `__cluster_metadata`.
+    """Yield every slot that has ever had a partition, except the slot of `__cluster_metadata`.
 
     Each log worker uses its slots in ascending order, so this stops at a worker's first unused slot.
     """
@@ -214,9 +214,9 @@ class Sizes:
 
     @property
     def most_partitions(self) -> int:
-        """Return the greatest number of partitions, not counting the partition of `__cluster_metadata`.
+        """Return how many partitions the broker may have besides the partition of `__cluster_metadata`.
 
-        Several log workers need spare slots, because they never have exactly equal numbers of partitions.
+        With several log workers some slots are spare, since one worker may get more partitions than another.
         """
         return self.partition_slots // (SPARE_SLOTS if self.log_workers > 1 else 1) - 1
 

@@ -424,7 +424,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish when a call of this method first saw the present commit round, in ns.
+        """Publish the time (ns) at which an earlier call of this method first saw the present commit round.
 
         Publish 0 if this call is the first that sees the round, or if no round waits for the disk.
         """

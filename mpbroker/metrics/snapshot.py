@@ -50,7 +50,7 @@ class Distribution:
         return sum(self.buckets)
 
     def with_zeros(self, count: int) -> Distribution:
-        """Return a copy with zeros added until it has `count` values, since zeros are not recorded."""
+        """Return a copy with at least `count` values. The missing ones are zeros, which are not recorded."""
         missing = max(count - self.count, 0)
         return Distribution([self.buckets[0] + missing, *self.buckets[1:]], self.total, self.largest)
 

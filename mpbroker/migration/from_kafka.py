@@ -223,15 +223,15 @@ def _records(
 
 
 def _begun_epochs(image: ClusterImage, there: Replicas) -> dict[Path, Epochs]:
-    """Return the epochs of each partition's directory, with the one that an election would begin.
+    """Return the epochs in each partition's directory, and after them the epoch of a new election.
 
-    Clients ignore leaders of earlier epochs than they know, and a Kafka that stops begins one without a
+    Clients ignore leaders of earlier epochs than they know, and a Kafka that stops begins an epoch without a
     leader. Raises CannotMove, OSError.
     """
     begun: dict[Path, Epochs] = {}
     for topic, _, record in image.all_partitions():
         path = there[topic, record.partition_id]
-        # An import that was killed may have begun one.
+        # An import that was killed may have begun an epoch.
         before = [entry for entry in epochs_in(path) if entry[1] != ANY_END]
         latest = max(record.leader_epoch, before[-1][0] if before else 0)
         begun[path] = [*before, (latest + 1, ANY_END)]

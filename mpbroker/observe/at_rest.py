@@ -118,7 +118,7 @@ def _groups(now_ns: int, partitions: Sequence[Partition]) -> Groups:
 
 
 def _group(name: str, found: CommittedGroup, names: Mapping[bytes, str]) -> GroupSeen:
-    """Return a group. What a classic group assigned ended with the broker, and is not looked at."""
+    """Return a sample of a group. A classic group has no assignments: they ended with the broker."""
     if found.consumer is None:
         return GroupSeen(name, STOPPED, None, found.offsets, type=found.type)
     group = consumer_group(description(found.consumer, "", names.get))

@@ -26,8 +26,8 @@ _CONSUMERS = "consumer"
 class CommittedGroup:
     """A group: offsets by (topic, partition), and its members as of its last generation.
 
-    `assignments` are in the format of consumers (ConsumerProtocolAssignment). `consumer`: the group, if its
-    members use the consumer protocol, whose records have their assignments.
+    `assignments`: those of a classic group of consumers (ConsumerProtocolAssignment). `consumer`: the state
+    of a group of the consumer protocol, with its assignments; None for a classic group.
     """
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class CommittedGroup:
 
     @property
     def subscribed_topics(self) -> Iterable[str]:
-        """Return the topics whose partitions the members of a group of the consumer protocol share."""
+        """Return the topics to which members of a group of the consumer protocol have subscribed."""
         if self.consumer is None:
             return ()
         return self.consumer.subscribers.keys() | self.consumer.pattern_topics.keys()

@@ -128,7 +128,7 @@ def decode_response(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -
 
 
 def decode_data(key: int | type[Message], version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
-    """Decode a metadata record with this class or API key. Return the record and the position after it."""
+    """Decode a metadata record. `key`: its class or API key. Return the record and the position after it."""
     api_key = key if isinstance(key, int) else data_key(key)
     decode = _data_decoders.get((api_key, version))
     if decode is None:

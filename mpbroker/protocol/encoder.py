@@ -83,7 +83,7 @@ class _EncoderWriter(FunctionWriter):
         self._pending: list[tuple[str, str | None]] = []
 
     def flush(self) -> None:
-        """Write a line for the pending (format, expression) pairs. No expression means a zero byte."""
+        """Write a line that packs the pending (format, expression) pairs; expression None is a zero byte."""
         if not self._pending:
             return
         codes = "".join(code for code, _ in self._pending)
@@ -189,7 +189,7 @@ class _EncoderWriter(FunctionWriter):
         return b"\xff\xff\xff\xff" if wide else b"\xff\xff"
 
     def null_struct(self, f: Field) -> bytes:
-        """Return what precedes no struct: a byte, but a varint where the field has a tag."""
+        """Return the bytes that stand for a null struct: the varint 0 in a tagged field, else the byte -1."""
         return b"\0" if self.version in f.tagged else b"\xff"
 
     def value(self, f: Field, value: str, nullable: bool) -> None:

@@ -24,7 +24,7 @@ FINALIZED: Final = {name: level for name, level in SUPPORTED.items() if level}
 
 
 def oldest_level(name: str) -> int:
-    """Return the lowest supported level of a feature. The metadata log has records of one level only."""
+    """Return a feature's lowest supported level: 0, but for metadata.version the only supported level."""
     return SUPPORTED[name] if name == "metadata.version" else 0
 
 

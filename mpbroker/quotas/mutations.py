@@ -94,7 +94,7 @@ class Mutation:
         self._throttled_at_ms = 0
 
     def allows(self, partitions: int) -> bool:
-        """Take a token per partition of a topic. Return False, and take none, if the topic is refused."""
+        """Take `partitions` tokens and return True; if `strict` and the budget is exhausted, return False."""
         if self._limit is None:
             return True
         if self._strict and self._exhausted(self._mutations.take(self._limit, 0)):

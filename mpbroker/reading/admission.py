@@ -76,7 +76,7 @@ def _furthest(
 
 
 class Delay:
-    """Delays a micro-batch until `min_offsets` wait or the last batch was `max_delay_ms` ago."""
+    """Delays a micro-batch until `min_offsets` offsets have come, or `max_delay_ms` after the last batch."""
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets

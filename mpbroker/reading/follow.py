@@ -274,9 +274,9 @@ class LocalFollower:
             self._use_if_current(self._opened())
 
     def _use_if_current(self, catalog: LocalCatalog) -> None:
-        """Use the catalog if it is current.
+        """Use the catalog unless it is outdated.
 
-        It is not if no broker runs, and one of the known partitions is missing, recreated or shorter in it.
+        It is outdated if no broker runs, and a known partition is missing, recreated or shorter in it.
         """
         if None in catalog.brokers.values():
             found = catalog.bounds(selected(catalog, self._options))

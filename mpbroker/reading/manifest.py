@@ -1,6 +1,6 @@
 """Describes planned ranges as JSON for readers in other languages, which read segments themselves, or fetch.
 
-Passwords of the connection to the brokers are part of it.
+The JSON includes the passwords with which a reader connects to the brokers.
 """
 
 from __future__ import annotations

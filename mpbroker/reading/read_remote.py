@@ -196,8 +196,8 @@ def _whole_batches(part: Fetched, task: TaskRange) -> Batches:
 def _after_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:
     """Report that records at `offset` were deleted, and return the next offset to read. Raises DataLoss.
 
-    If the leader has the offset, wait a moment, and return `offset`: a new leader's high watermark is late,
-    and its fetches end there. (KIP-207.)
+    If the leader has the offset, wait a moment, and return `offset`: the high watermark of a new leader may
+    still be too low, and fetches get no records above it. (KIP-207.)
     """
     one = (task.topic, task.partition)
     start, end, _ = RemoteCatalog(options, brokers).bounds([one])[one]

@@ -155,7 +155,7 @@ class Stream:
             self._follower.close()
 
     def _parsed(self, start: Mapping[str, Any]) -> StreamOffsets:
-        """Return `start` parsed, or `_last_end` itself if `start` is its JSON, as in most calls."""
+        """Parse `start`. If it is the JSON of `_last_end`, as usual, return the object `_last_end`."""
         if self._last_end is not None and start == self._last_end.to_json():
             return self._last_end
         return parse_offsets(start)
@@ -230,7 +230,7 @@ class Stream:
     ) -> int:
         """Return the offset at which the batch begins in a partition.
 
-        It is that in `first`, but the log start (0 if unknown) for a new partition or a recreated topic.
+        This is the offset in `first`; for a new partition or a recreated topic the log start, 0 if unknown.
         """
         topic = one[0]
         known = first.offsets.get(one)

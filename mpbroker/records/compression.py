@@ -277,7 +277,7 @@ def _zstd_decompress(data: memoryview, limit: int) -> bytes:
 
 
 def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
-    """Decompress one raw block. Raise CompressionError if it decompresses to more than `room` bytes."""
+    """Decompress one raw block. Raise CompressionError, which names `limit`, for more than `room` bytes."""
     if cramjam.snappy.decompress_raw_len(block) > room:
         raise CompressionError(f"snappy: holds more than the bound of {limit} bytes")
     return bytes(cramjam.snappy.decompress_raw(block))

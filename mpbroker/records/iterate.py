@@ -110,8 +110,8 @@ class Batch:
     def pieces(self, stream: Buffer, position: int = 0) -> Iterator[list[Record]]:
         """Yield the batch's records in lists of at most PIECE_RECORDS; `stream` is the result of `stream()`.
 
-        A batch of a megabyte may have millions of records, which take gigabytes as objects. Lists whose
-        records all have Kafka offsets below `position` may be left out. Raises CorruptBatch.
+        A batch of a megabyte may have millions of records, which take gigabytes as objects. A list may be
+        left out if all its records are below `position`, a Kafka offset. Raises CorruptBatch.
         """
         header, view, at = self.header, memoryview(stream).cast("B"), 0
         has_gaps = header.record_count <= header.last_offset_delta

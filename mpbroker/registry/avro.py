@@ -1,4 +1,4 @@
-"""Avro's binary encoding: schemas with their references, values out of bytes and into bytes, on fastavro."""
+"""Decodes and encodes values in Avro's binary encoding with fastavro, and parses schemas with references."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def parsed(schema: Any) -> Any:
 
 
 def reader(written: Any, wanted: Any | None = None) -> Reader:
-    """Return a decoder of values that have the schema `written`, into those of the schema `wanted`.
+    """Return a decoder of values that were written with the schema `written`.
 
-    Both are parsed. Without `wanted` the values stay as they were written.
+    With `wanted`, the decoder converts the values to that schema. Both schemas must be parsed (`parsed`).
     """
     bounds = bounds_of(written, is_resolved=wanted is not None and written != wanted)
 
@@ -135,10 +135,10 @@ def reader(written: Any, wanted: Any | None = None) -> Reader:
 
 
 def writer(schema: Any) -> Callable[[Any, bytes], bytes]:
-    """Return an encoder of values that have a parsed schema; it takes the value and what precedes it.
+    """Return a function that takes a value and a prefix, and returns the prefix and the encoded value.
 
-    It checks little of a value, which should come from `Values`; but it raises ValueError for a record that
-    lacks a field without a default, or has one that the schema lacks.
+    `schema` must be parsed. The function checks little of a value, which should come from `Values`; but it
+    raises ValueError for a record that lacks a field without a default, or has a field that the schema lacks.
     """
 
     def write(value: AvroMessage, prefix: bytes = b"") -> bytes:
@@ -163,10 +163,10 @@ def to_json(value: Any) -> bytes:
 
 
 class Values:
-    """Converts JSON that is parsed to values that `writer` takes: `to_json` reversed. Raises ValueError.
+    """Converts parsed JSON into values for `writer`; the reverse of `to_json`. Raises ValueError.
 
-    A value of a union may have its branch, as in Avro's own JSON: {"string": "x"}. Otherwise it is of the
-    first branch that takes it.
+    A value of a union may name its branch, as in Avro's own JSON: {"string": "x"}. If it names none, the
+    first branch that accepts the value is used.
     """
 
     leaves = LEAVES
@@ -223,7 +223,7 @@ class Values:
         return self.leaves.get((kind, logical), self.leaves[kind, None])
 
     def branch(self, branches: list[Any], value: Any) -> Any:
-        """Convert a value of a union; of named types and others than null to a pair of name and value."""
+        """Convert a value of a union. Return None for null, else (name of the branch, converted value)."""
         if isinstance(value, dict) and len(value) == 1:
             ((tag, inner),) = value.items()
             for branch in branches:

@@ -31,7 +31,7 @@ FIRST_MESSAGE: Final[Path] = (0,)
 class Framed(NamedTuple):
     """The schema of a value, and where its data begin.
 
-    `start` is a position in `frame`, which is the value or its header: a path of Protobuf begins there.
+    `start` is a position in `frame`, which is the value or its header. Protobuf's path begins at `start`.
     """
 
     schema_id: SchemaId
@@ -55,7 +55,7 @@ class NotFramed(ValueError):
 
 
 def read(value: bytes, header: bytes | None = None) -> Framed:
-    """Read the framing of a value. `header`: the value of its header, which goes first. Raises NotFramed."""
+    """Return the framing in `header` (content of the value's header), else in `value`. Raises NotFramed."""
     for frame in (header, value):
         if frame and frame[0] == _OF_GUID and len(frame) >= GUID_PREFIX_BYTES:
             return Framed(UUID(bytes=frame[1:GUID_PREFIX_BYTES]), frame, GUID_PREFIX_BYTES, value)
@@ -75,7 +75,7 @@ def header_of(headers: Iterable[tuple[str, bytes | None]], *, is_key: bool) -> b
 
 
 def prefix(number: int, path: Path | None = None) -> bytes:
-    """Return the prefix of values whose schema has this id; of Protobuf with the path of the message."""
+    """Return the prefix of values with the schema id `number`. `path`: the message's, for Protobuf only."""
     start = b"\0" + number.to_bytes(4, "big")
     if path is None:
         return start

@@ -77,7 +77,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """A function like `at_once`: it calls `do`, which changes files, and returns the result of `do`."""
+    """A function that calls `do`, which changes files, and returns the result of `do`, as `at_once` does."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 

@@ -85,8 +85,8 @@ class Compaction:
     def choosing(self) -> Generator[None, None, calls.Message]:
         """Choose the dirtiest partition that is due. Return its task for the cleaner, or NothingToClean.
 
-        A choice for a dead cleaner ends when its successor asks, so that the choice does not overwrite the
-        successor's task.
+        If the cleaner dies and its successor asks, the choice for the dead cleaner ends without a result, so
+        that it does not overwrite the successor's task.
         """
         self._grant = None
         self._asked += 1

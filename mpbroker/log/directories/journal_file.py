@@ -91,13 +91,13 @@ class JournalCreation:
 class DirJournal:
     """A log worker's journal in a log directory.
 
-    `file`: None until it is on disk. `is_wanted`: log.flush.policy needs a journal, and its directory works.
+    `file`: None until it is on disk. `is_wanted`: log.flush.policy needs it, and the log directory works.
     """
 
     def __init__(self, log_dir: int, path: Path, *, is_wanted: bool) -> None:
         self.path = path
         self.file: JournalFile | None = None
-        # The end of its records. A predecessor's stay until all segments that they name are synced.
+        # The end of its records. A predecessor's records stay until all segments that they name are synced.
         self.end = 0
         self.inherited_is_synced = False
         self._log_dir = log_dir

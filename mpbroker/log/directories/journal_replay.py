@@ -295,7 +295,7 @@ class _Segments:
         """Sync all segments opened so far, also unchanged ones: their data may be only in the page cache.
 
         `synced`: a file system that is synced already; only segments on other file systems (by a link or a
-        mount) are synced then. Raises OSError, always EIO if `is_final`.
+        mount) are synced then. Raises OSError. With `is_final` the errno of any failed sync is EIO.
         """
         for path in self._touched:
             if synced is not None and _is_on(synced, path):

@@ -86,7 +86,7 @@ class Journals:
                 self._prepare(log_dir)
 
     def empty(self, log_dir: LogDirectory) -> None:
-        """Empty the journal before a clean stop is marked, since the next broker may be Apache Kafka."""
+        """Empty the journal before a clean stop is marked: a start after a crash of Kafka would replay it."""
         if log_dir.failed:
             return
         try:

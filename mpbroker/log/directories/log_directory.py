@@ -50,7 +50,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def _read_checkpoint(path: Path) -> Offsets | None:
-    """Read a checkpoint; None if it is unreadable, and recovery must check more than otherwise."""
+    """Read a checkpoint; log a warning and return None if it cannot be read. Recovery then checks more."""
     try:
         return read_offsets(path)
     except (CheckpointCorrupt, OSError) as error:

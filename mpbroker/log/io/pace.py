@@ -83,7 +83,7 @@ class PieceSize:
         self._pieces = 0
 
     def took(self, count: int, disk_s: float) -> None:
-        """Note that a piece of `count` bytes took the disk `disk_s` seconds; ignore it if 0 (page cache)."""
+        """Note that the disk took `disk_s` for a piece of `count` bytes. Ignore 0: the page cache had it."""
         if disk_s <= 0.0:
             return
         self._pieces += 1

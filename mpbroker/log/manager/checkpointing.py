@@ -42,8 +42,8 @@ class Checkpointing:
         """Advance the recovery point as far as syncs allow, and return it.
 
         All records below it are in synced segments. A start trusts segments that end at or below it, and
-        their transaction indexes too. A roll syncs the transaction index, which a sync of the segment leaves
-        unsynced.
+        their transaction indexes too. A sync of a segment does not sync its transaction index; only a roll
+        does.
         """
         commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
         if self._turn.commit_rounds >= commit_round:

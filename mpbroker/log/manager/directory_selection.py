@@ -35,10 +35,10 @@ class DirectorySelection:
         return holders[0] if holders else None
 
     def refuse_to_replace(self, key: TopicPartition, durable: int) -> None:
-        """Check that a partition that is not new, but in no working directory, may be created again.
+        """Raise PartitionDamaged if a partition that is in no working directory may have had records.
 
-        `durable`: the high watermark that a predecessor of this process published. Raises PartitionDamaged
-        if the partition may have had records.
+        Such a partition must not be created again. Call this only if the partition is not new. `durable`: the
+        high watermark that a predecessor of this process published.
         """
         name = names.partition_name(*key)
         for log_dir in self._dirs:

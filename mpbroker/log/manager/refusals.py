@@ -49,7 +49,7 @@ def without_room(log_dirs: Iterable[Path]) -> list[Path]:
 
 
 class RefusedProduces:
-    """Decides when to log refusals and their end. `is_on`: they go on. `now`: monotonic clock, in seconds."""
+    """Decides when to log refusals and their end. `is_on`: refusals continue. `now`: monotonic time in s."""
 
     def __init__(self) -> None:
         self._log_at = 0.0

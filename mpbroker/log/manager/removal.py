@@ -110,7 +110,7 @@ class Removal:
     A topic may have thousands of partitions, so a removal is done in steps, between which the log appends.
     The slots of its partitions are free when its last directory is renamed. `_logs`: the worker's partitions
     by slot, as its LogManager keeps them. Directories that an earlier run renamed and did not delete are
-    deleted now.
+    deleted when this object is made.
     """
 
     _dirs: Sequence[LogDirectory]

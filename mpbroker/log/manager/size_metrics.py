@@ -1,7 +1,8 @@
 """Sizes of log directories and partitions, for the metrics (Kafka: gauges of UnifiedLog and LogManager).
 
 From time to time all partitions are measured, a few of them between two rounds of the log worker. A
-partition's size is that of its segments, without indexes and files being deleted, as in DescribeLogDirs.
+partition's size is that of its segments, as in DescribeLogDirs. Indexes do not count, nor do files that are
+to be deleted.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class SizeMetrics:
             self._introduce(self._manager.dirs[number], failed=True)
 
     def put_error(self, number: int, error: int) -> None:
-        """Publish the errno for which produce requests to a directory are refused; 0: they are accepted."""
+        """Publish the errno because of which a directory refuses produce requests; 0 if it accepts them."""
         self._dirs.put_error(number, self._manager.worker.number, error)
 
     def put_wait(self, since_ns: int) -> None:
-        """Publish when a slow sync began; 0: none is under way."""
+        """Publish the time at which a slow sync began (monotonic, in ns); 0 if none is under way."""
         if since_ns or self._waits:
             self._waits = bool(since_ns)
             for log_dir in self._manager.dirs:

@@ -526,7 +526,7 @@ class _Loader:
         return found.position, found.base_offset
 
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
-        """Return whether batches that were never synced are missing before the next segment.
+        """Return whether unsynced batches at the segment's end were lost: the next segment begins later.
 
         Compaction leaves gaps, too, so a compacted topic may have them. Without a checkpoint of the partition
         every gap is accepted, because the topic may have been compacted earlier.

@@ -190,8 +190,8 @@ class RecoveryPool:
     def hand_out(self) -> None:
         """Send waiting jobs to the workers.
 
-        Send no more than fits into a channel: a busy worker must not block the log process. The fewer jobs
-        wait, the fewer are sent to one worker, since each may take long.
+        Send no more than fits into a channel: a busy worker must not block the log process. If few jobs wait,
+        leave some of them for the other workers, since each job may take long.
         """
         while self.waiting and self.workers:
             worker = min(self.workers, key=lambda one: len(one.under_way))

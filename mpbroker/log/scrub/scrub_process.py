@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Publish the damage word of each partition. While a damaged one cannot be read, clear no word."""
+        """Publish each partition's damage word. If a damaged partition is unreadable, clear no word."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -252,7 +252,7 @@ class ScrubProcess:
             if word:
                 self.damaged.store(slot, 0)
         elif not version or self._published.get(slot) != found:
-            # Never a version that a handler may have seen with other ranges, also by a predecessor.
+            # A handler must not have seen this version with other ranges, from this process or a predecessor.
             self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
 
     def _place_of(self, directory: Path) -> tuple[int, Partition] | None:

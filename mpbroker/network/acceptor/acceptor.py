@@ -288,7 +288,7 @@ class Acceptor:
         return True
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close connections above max.connections, of which they already close `owed`."""
+        """Ask processors to close surplus connections. `owed`: how many they have been asked for already."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return
