@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
@@ -42,6 +42,10 @@ from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.records import GroupKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.wire import MalformedMessage
+
+# The assignors that clients bring. librdkafka's cooperative-sticky repeats in an assignment what the member
+# has said itself, and no client reads that. (Kafka refuses such a group.)
+CLIENTS_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -146,7 +150,7 @@ class Upgrade:
             if not member.assignment:
                 continue
             parts, user_data_bytes = decode_assignment(member.assignment)
-            if user_data_bytes:
+            if user_data_bytes and group.protocol not in CLIENTS_ASSIGNORS:
                 raise _refusal(
                     group,
                     "an unsupported custom assignor is in use. Please refer to the documentation or switch "

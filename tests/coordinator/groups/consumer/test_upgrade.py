@@ -92,14 +92,18 @@ def test_an_empty_classic_group_is_replaced_whatever_the_policy(rig: GroupRig) -
 
 @pytest.mark.parametrize("policy", ["bidirectional", "UPGRADE", "downgrade", "disabled"])
 @pytest.mark.parametrize("most", [2, 1])
-@pytest.mark.parametrize("has_user_data", [False, True])
-def test_when_a_group_may_become_a_consumer_group(policy: str, most: int, has_user_data: bool) -> None:
+@pytest.mark.parametrize(
+    ("assignor", "has_user_data"), [("own", False), ("own", True), ("cooperative-sticky", True)]
+)
+def test_when_a_group_may_become_a_consumer_group(
+    policy: str, most: int, assignor: str, has_user_data: bool
+) -> None:
     rig = GroupRig(
         group_initial_rebalance_delay_ms=0,
         group_consumer_migration_policy=policy,
         group_consumer_max_size=most,
     )
-    ids, generation = joined(rig, 2)
+    ids, generation = joined(rig, 2, protocols=(assignor,))
     data = encode_assignment(0, {"t": [0]})
     shares = {ids[0]: data[:-4] + b"\0\0\0\1u" if has_user_data else data}
     assigned(rig, ids, generation, shares)
@@ -109,7 +113,7 @@ def test_when_a_group_may_become_a_consumer_group(policy: str, most: int, has_us
         assert text.endswith("because online upgrade is disabled.")
     elif most == 1:
         assert text.endswith("because the group size exceeds the consumer group maximum size.")
-    elif has_user_data:
+    elif has_user_data and assignor == "own":
         assert "because an unsupported custom assignor is in use. Please refer" in text
     else:
         # It has become one, then there is no room for the client: all is undone.
@@ -125,12 +129,12 @@ def test_when_a_group_may_become_a_consumer_group(policy: str, most: int, has_us
     assert rig.state == "Empty"
 
 
-def joined(rig: GroupRig, count: int) -> tuple[list[str], int]:
+def joined(rig: GroupRig, count: int, **how: Any) -> tuple[list[str], int]:
     """Members that have joined and wait for assignments, the leader first, and their generation."""
-    members = [rig.new_member() for _ in range(count)]
+    members = [rig.new_member(**how) for _ in range(count)]
     rig.until_answered(members[0][1])
     # The others join while the first rebalance is over: all join again.
-    waiters = [rig.join(member_id) for member_id, _ in members]
+    waiters = [rig.join(member_id, **how) for member_id, _ in members]
     rig.until_answered(*waiters)
     answers = [rig.joined(waiter) for waiter in waiters]
     leader = answers[0].leader
