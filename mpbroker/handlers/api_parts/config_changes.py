@@ -134,7 +134,7 @@ def _check(context: RequestContext, resource: Any, changes: list[ConfigChange]) 
 def _alter_loggers(
     context: RequestContext, broker: str, changes: list[ConfigChange], *, replaces: bool
 ) -> None:
-    """Alter levels of loggers. Raises ApiError: always for AlterConfigs (`replaces`), which cannot."""
+    """Alter levels of loggers. Raises ApiError; AlterConfigs (`replaces`) is always refused."""
     if replaces:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,

@@ -103,7 +103,7 @@ def size_of(name: str) -> int:
 def each_once(context: RequestContext) -> Generator[None, None, list[AskedGroup]]:
     """Return each requested group once, without repeated topics and partitions.
 
-    If a group is requested with all its topics at least once, its `topics` are None.
+    A group's `topics` are None (all topics) if they are None in any of its entries in the request.
     """
     groups, done = context.body.groups, 0
     topics: dict[str, dict[tuple[str, bytes], dict[int, None]] | None] = {}
