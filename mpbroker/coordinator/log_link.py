@@ -5,10 +5,10 @@ partitions that it owns. A question is over when all its workers have answered. 
 drops all questions to all workers. Openings and removals that were pending are asked again later; they are
 idempotent.
 
-An append to the metadata log is dropped only when the worker of that log dies. The log must not be read until
-the outcome of the append is known. An answer to an unknown request is logged and ignored. (A dead worker is
-fenced, so such an answer comes only if a fence has failed.) A message that does not fit into the arena waits
-until blocks are returned.
+An append to the metadata log is dropped only when the worker of that log dies, not when another worker dies:
+the log must not be read again before the outcome of the append is known. An answer to an unknown request is
+logged and ignored. (A dead worker is fenced, so such an answer comes only if a fence has failed.) A message
+that does not fit into the arena waits until blocks are returned.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class LogLink:
             rings.flush()
 
     def greet(self) -> None:
-        """Ask the worker of the metadata log to open the log. Calls `log_answers` after its answer."""
+        """Ask the worker of the metadata log to open the log. Its answer calls `LogEvents.log_answers`."""
         self._ask({0: EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])}, Kind.GREETING)
 
     def open(self, topic: Topic, new_from: int | None = None) -> None:
@@ -168,7 +168,7 @@ class LogLink:
         self._ask_all(Recovered({topic.name: topic.topic_id for topic in topics}), Kind.RECOVERED)
 
     def append(self, batch: bytes, count: int, slot: Partition) -> None:
-        """Append one batch to the metadata log. Calls `appended` when it is durable or refused."""
+        """Append a batch to the metadata log. `LogEvents.appended` gets the outcome: durable or refused."""
         new = NewBatch(METADATA_SLOT, slot.generation, slot.config_version, batch, count)
         self.append_all([new], lambda done: self._events.appended(done[0].error, done[0].base_offset))
 

@@ -12,7 +12,7 @@ from mpbroker.ipc.calls import Message
 
 
 class Change(NamedTuple):
-    """Holds the settings' version and the partition count of a topic, which handlers have to read."""
+    """An event: all handlers have read this version of a topic's settings, and its number of partitions."""
 
     topic_id: bytes
     config_version: int

@@ -6,8 +6,9 @@ What clients push as deltas is added up. What else is known of an instance is in
 `kafka_client_info`.
 
 A gauge that the last push of an instance lacks is dropped; sums stay. All series of an instance are dropped
-when it has not pushed for three intervals, or soon after its last push. Any client may push anything, so the
-number of series is bounded, in all and for each instance.
+when it has not pushed for KEPT_MS and for three intervals. After a push that ends the instance
+(`terminating`), KEPT_MS suffice. Any client may push anything, so the number of series is bounded, in all and
+for each instance.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ log = logging.getLogger("mpbroker.exporter")
 
 @dataclass
 class _Instance:
-    """A client instance: its series, and the labels of its info."""
+    """A client instance: its series, and `info`, the rendered labels of its `kafka_client_info`."""
 
     ends_ms: int = 0
     info: str = ""
@@ -127,7 +128,7 @@ class ClientMetrics:
         return instance
 
     def _added(self, instance: _Instance, before: Series, push: Push, point: Point) -> bool:
-        """Add a data point to its series, which was in `before` the push. Return False to leave it out."""
+        """Add a data point to its series; return False to omit it. `before`: the series before the push."""
         name = _name_of(point)
         kind = "counter" if point.adds else "gauge"
         labels = _rendered(_own_labels(push), point.labels)
@@ -186,7 +187,7 @@ def _name_of(point: Point) -> str:
 
 
 def _rendered(own: Labels, theirs: Iterable[tuple[str, str]]) -> str:
-    """Render labels, of which the client's `own` come first; "" if they are too long."""
+    """Render labels as a text; "" if it is too long. If `own` and `theirs` share a name, `own` counts."""
     labels = {name: text[:_TEXT_LENGTH_MAX] for name, text in own}
     for key, text in theirs:
         name = _NO_NAME.sub("_", key.lower()).lstrip("_0123456789")

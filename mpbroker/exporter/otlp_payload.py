@@ -109,7 +109,7 @@ class Payload:
         return ((number, value) for number, value in self._all(data) if isinstance(value, memoryview))
 
     def _all(self, data: memoryview | bytes) -> Iterator[tuple[int, Value]]:
-        """Yield (number, value) of all fields of a message. Numbers of a fixed size are bytes."""
+        """Yield (number, value) of all fields of a message. A value is an int for a varint, else bytes."""
         data, at = memoryview(data), 0
         while at < len(data):
             self._fields += 1

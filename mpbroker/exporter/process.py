@@ -154,7 +154,7 @@ class ExporterProcess:
         self.offsets.close()
 
     async def _take_pushes(self, rung: asyncio.Event) -> None:
-        """Take some pushes beside the event loop, then have the loop look for others."""
+        """Take some pushes in a thread, then set `rung`, so that the event loop looks for more pushes."""
         began = time.monotonic()
         try:
             await asyncio.to_thread(self.clients.take_some)

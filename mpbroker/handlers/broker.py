@@ -72,8 +72,8 @@ class Broker(Services):
     def advertised(self, request: ReceivedRequest) -> Listener:
         """Return the address that the client of this request is to connect to.
 
-        The address is from advertised.listeners, else the listener's own. For a listener on all addresses it
-        is the address that the client connected to.
+        advertised.listeners may have it. Otherwise it is the listener's own address or, if the listener is on
+        all addresses, the address that the client connected to.
         """
         known = self.process.listener(request.slot.listener)
         if known.advertised is not None:

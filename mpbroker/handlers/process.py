@@ -379,10 +379,10 @@ class Handler:
             self.turn.paused = False
 
     def answer_finished(self) -> None:
-        """Answer the jobs that the live workers have returned, and close the connections of all other jobs.
+        """Answer the jobs that live log workers have returned; close the connections of the jobs left over.
 
-        The connection is also closed for a job that no worker has taken, or that could not be returned
-        because a ring was full: processors count the requests of such jobs as lost.
+        Call this after the death of a log worker. A job is left over also if no worker has taken it, or if it
+        could not be returned because a ring was full: processors count the requests of such jobs as lost.
         """
         self.take_and_serve(0)
         self.turn.forget_shared(ANY_PROCESSOR)

@@ -125,7 +125,7 @@ class HttpServer:
     def _make_room(self) -> None:
         """Abort a connection to make room for a new connection, which may be a health probe.
 
-        Choose among the connections that wait for their client, or else among those of the most common kind.
+        Choose among the connections of kind WAITS; if there are none, among those of the most common kind.
         Abort the oldest of these connections from the address that has the most of them.
         """
         kinds: dict[_Kind, list[_Connection]] = {}
@@ -406,7 +406,10 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": body})
 
     async def _linger(self) -> None:
-        """Read and drop what the client sends for up to LINGER_S: a reset could make it lose the response."""
+        """Read and drop what the client sends, for up to LINGER_S.
+
+        To close with unread bytes would reset the connection, and the client could lose the response.
+        """
         with contextlib.suppress(OSError, TimeoutError):
             self._writer.write_eof()
             async with asyncio.timeout(LINGER_S):

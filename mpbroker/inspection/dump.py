@@ -228,7 +228,7 @@ def _group_record(record: Record) -> Entry:
 
 
 def _readable_bytes(value: Any, name: str = "") -> Any:
-    """Return a tree of lists and mappings, with text in place of bytes."""
+    """Return `value`, a tree of lists and mappings, with text in place of bytes. `name`: its key, if any."""
     if isinstance(value, bytes):
         return uuid_text(value) if name == "topic_id" else _text(value)
     if isinstance(value, list):

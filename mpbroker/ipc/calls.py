@@ -403,9 +403,10 @@ class ChangedToken(Struct, tag="changed_token"):
 
 
 class DescribeTokens(Struct, tag="describe_tokens"):
-    """handler -> coordinator: describe tokens with ids greater than `after` that belong to `owners`.
+    """handler -> coordinator: describe tokens that have an owner, requester or renewer in `owners`.
 
-    `owners` are principals; None means all principals. Answered by DescribedTokens.
+    `owners` are principals; None means all tokens. The answer begins after the token with the id `after`, or
+    with the first token if there is no such token. Answered by DescribedTokens.
     """
 
     owners: list[str] | None

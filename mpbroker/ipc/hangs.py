@@ -1,8 +1,8 @@
 """The judgement whether a process is alive, busy for long, waiting for a disk, or hung.
 
 A process is silent while its turn counter does not move. An observer counts its own checks that find silence.
-It does not use the clock alone, or processes would appear dead after the machine or the observer slept. The
-observer is the supervisor or, for the worker processes of a recovery, the log process that started them.
+By the clock alone, processes would appear dead after the machine or the observer has slept. The observer is
+the supervisor or, for the worker processes of a recovery, the log process that started them.
 (Kafka has no counterpart: a JVM cannot replace a thread.)
 
 alive     the turn counter moves; the loop of every process turns at least once in a tick
@@ -43,7 +43,7 @@ EXPORTER_DIVISOR = 4
 
 
 class Patience:
-    """A time limit. The time between two checks counts as LOOK_MAX_S (2 s) at most."""
+    """A time limit for one wait. The time between two calls of `is_over` counts as LOOK_MAX_S at most."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit_s = limit_s

@@ -1,4 +1,4 @@
-"""Log levels: words in shared memory that clients alter and all processes read until the broker stops.
+"""Log levels in shared memory: clients alter them, all processes read them. They end with the broker.
 
 The block `log_levels` has a word for each of LOGGERS, `request_log` one word for the request log: the level
 that a client has set, or 0. Other words of shared memory have one writer each, but these have several: the

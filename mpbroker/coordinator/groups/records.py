@@ -8,7 +8,7 @@ A key begins with its type, a value with its version; a null value is a tombston
 
 Values are written in the versions of Kafka 4.3. Classic groups have version 3. Offsets have version 4, with
 the topic id, or version 1 if the client set their expiry (OffsetCommit v2-4). Versions 0-4 are read. Records
-with other keys belong to kinds of groups that this broker does not have, and are skipped. (So does Kafka.)
+with other keys belong to kinds of groups that this broker does not have, and are skipped, as in Kafka.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from mpbroker.security.authorizer import Client, authorizer_of
 
 
 class Permissions:
-    """Decides by the entries of the durable state. Without an authorizer, clients may do everything."""
+    """Decides by durable access control entries what clients may do (without an authorizer: everything)."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._authorizer = authorizer_of(config)
 
     def replace(self, acls: Iterable[Acl]) -> None:
-        """Replace all entries, since the metadata log was read."""
+        """Replace all entries by `acls`. Call this after the metadata log was read."""
         if self._authorizer is not None:
             self._authorizer.clear()
             for acl in acls:

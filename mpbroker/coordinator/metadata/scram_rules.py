@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Accept one alteration of `user`. If `why` is set, or this is a second one, refuse all of them."""
+        """Note an alteration of `user`. Refuse all of the user's if `why` is set or it is the second one."""
         if user in accepted:
             accepted.remove(user)
             why = (

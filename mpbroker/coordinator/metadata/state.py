@@ -134,7 +134,7 @@ class MetadataState:
     def has_topics_since(self, version: int) -> bool:
         """Return whether topics were created after the state in which `next_offset` was `version`.
 
-        A version of another log, which is greater than ours, may have any topics.
+        A `version` above `next_offset` comes from another log with unknown topics: return True.
         """
         return not self._newest_topic < version <= self.next_offset
 

@@ -20,7 +20,7 @@ Job: TypeAlias = Generator[None, None, T]
 
 @dataclass(eq=False)
 class Background:
-    """Runs jobs as timers that are due at once. `slice_s` is changed by tests."""
+    """Runs jobs as timers that are due at once. `slice_s`: the length of a slice, which tests change."""
 
     _timers: Timers
     _clock: Clock

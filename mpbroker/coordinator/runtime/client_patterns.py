@@ -14,7 +14,7 @@ MEMORY_BYTES: Final = 256 << 10
 
 
 def re2() -> Any:
-    """Return the module, which has no types."""
+    """Return the module `re2` (as Any, since it has no type annotations)."""
     import re2  # type: ignore[import-untyped]
 
     return re2

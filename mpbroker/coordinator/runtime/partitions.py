@@ -1,4 +1,4 @@
-"""The partitions of a coordinator's topic: which partition a name has, and which partitions are loaded."""
+"""The partitions of a coordinator's topic: which one has a group or transactional id, which are loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LoadState(Enum):
 
 
 class TopicPartitions:
-    """A topic's partitions. `states`: by number; None if not known yet, empty if the topic does not exist."""
+    """A topic's partitions. `states` is None if not known yet, and empty if the topic does not exist."""
 
     def __init__(self) -> None:
         self.states: list[LoadState] | None = None

@@ -23,10 +23,11 @@ from mpbroker.security.authorizer import Client
 
 @dataclass(slots=True, unsafe_hash=True)
 class Caller:
-    """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
+    """A caller that waits for an answer. `life`: how often its handler's process had died before the call.
 
-    (A frozen dataclass takes several times as long to construct, and each request needs a Caller.) `api_key`
-    and `version` are set for a forwarded request, and used for its response; they are -1 for other calls.
+    Immutable by convention. (A frozen dataclass takes several times as long to construct, and each request
+    needs a Caller.) `api_key` and `version` are set for a forwarded request, and used for its response; they
+    are -1 for other calls.
     """
 
     handler: int

@@ -2,12 +2,13 @@
 
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
 order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
-own. A refused batch does not affect other batches, except for appends with an `undo`. These describe changes
-that were made in memory already, and each builds on the ones before it. If one is refused, all such appends
-that wait for the same partition are refused with it, and the changes are undone, the newest first. Appends
-without an `undo` that wait are refused if they have the same name: they were decided on the changes. All of
-these end before others that were queued earlier. (Kafka:
-CoordinatorRuntime, with one pending batch per partition, and snapshots to which a failed write returns.)
+own. A refused batch does not affect other batches, except if it has an append with an `undo`. Such appends
+describe changes that were made in memory already, and each builds on the ones before it. If one is refused,
+all such appends that wait for the same partition are refused with it, and their changes are undone, the
+newest first. A waiting append without an `undo` is refused too if it has the name (group id) of one of them,
+because it may depend on the undone changes. All appends that are refused in this way end before other appends
+that were queued earlier. (Kafka: CoordinatorRuntime, with one pending batch per partition, and snapshots to
+which a failed write returns.)
 """
 
 from __future__ import annotations

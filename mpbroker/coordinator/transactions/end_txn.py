@@ -1,4 +1,4 @@
-"""The end of a transaction, from the decision to the record that all its markers are written.
+"""The end of a transaction, from the decision to the record which says that all markers are written.
 
 A client ends its transaction with EndTxn. The coordinator aborts a transaction that is open for too long, or
 whose transactional id gets a new producer. The client is answered when the decision is durable. Then markers
@@ -145,7 +145,7 @@ class EndTxn:
         self._markers.send(marker, transaction.value.partitions, partial(self._complete, transaction))
 
     def _complete(self, transaction: TransactionMetadata) -> None:
-        """Write the record that all markers are durable, so that a restart does not append them again."""
+        """Write the record that completes the transaction. After a restart no markers are appended again."""
         if not self._state.is_current(transaction):
             return
 

@@ -99,7 +99,7 @@ class InitProducerId:
         return transaction
 
     def _begin(self, init: _Init, transaction: TransactionMetadata) -> Action:
-        """Return the action that makes the client the producer of a closed transaction. Raises ApiError."""
+        """Return the action that makes the client the producer. (No transaction is open.) Raises ApiError."""
         value, now_ms = transaction.value, self._clock.wall_ms()
         written = partial(self._written, init, transaction)
         if (

@@ -134,7 +134,7 @@ def _check(context: RequestContext, resource: Any, changes: list[ConfigChange]) 
 def _alter_loggers(
     context: RequestContext, broker: str, changes: list[ConfigChange], *, replaces: bool
 ) -> None:
-    """Alter levels of loggers in this process. Raises ApiError, also for AlterConfigs (`replaces`)."""
+    """Alter levels of loggers. Raises ApiError; AlterConfigs (`replaces`) is always refused."""
     if replaces:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,

@@ -13,8 +13,8 @@ def is_too_large(context: RequestContext) -> bool:
     """Return True, and log a warning, if the request is larger than a record of the group may be.
 
     The record of a generation has the data of all members; that of a member of the consumer protocol has its
-    topics. (Kafka takes any request into its memory, and
-    answers UNKNOWN_SERVER_ERROR when the record cannot be written.)
+    topics. (Kafka takes any request into its memory, and answers UNKNOWN_SERVER_ERROR when the record cannot
+    be written.)
     """
     most_bytes = context.broker.config.message_max_bytes
     if context.body_bytes <= most_bytes:

@@ -49,7 +49,7 @@ def pass_on_commit(
 
 
 def inline_bytes_max(most_bytes: int) -> int:
-    """Return the largest size in bytes of a request that need not be checked with `is_too_large`."""
+    """Return up to which size in bytes a request cannot be `is_too_large` for `most_bytes`."""
     return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
 

@@ -101,7 +101,10 @@ def size_of(name: str) -> int:
 
 
 def each_once(context: RequestContext) -> Generator[None, None, list[AskedGroup]]:
-    """Return each requested group once, without repeated topics and partitions. Topics None: all topics."""
+    """Return each requested group once, without repeated topics and partitions.
+
+    A group's `topics` are None (all topics) if they are None in any of its entries in the request.
+    """
     groups, done = context.body.groups, 0
     topics: dict[str, dict[tuple[str, bytes], dict[int, None]] | None] = {}
     for group in groups:
@@ -132,7 +135,7 @@ def copy_of(group: AskedGroup, topics: list[AskedTopic] | None) -> AskedGroup:
 
 
 def parts_of(groups: list[AskedGroup]) -> Iterator[list[tuple[int, AskedGroup]]]:
-    """Split the groups into lists of (index, group), one for each call of the coordinator, at least one."""
+    """Yield a list of (index, group or a part of it) for each call to the coordinator, at least one list."""
     part: list[tuple[int, AskedGroup]] = []
     size = 0
     for number, group in enumerate(groups):
@@ -182,7 +185,7 @@ def readable(
 class Refused:
     """The requested groups and topics that the client may not describe, with their results.
 
-    `groups` has the other requested groups and topics, which the coordinator is asked for.
+    `groups` has the rest of the request, for the coordinator: the groups and topics that are not refused.
     """
 
     def __init__(self, context: RequestContext) -> None:

@@ -1,7 +1,7 @@
 """UpdateFeatures (key 57), versions 0-2: accepts the levels that the features have, and refuses others.
 
-The program's version decides the levels. A request is checked as Kafka checks it, up to the point where the
-level would change, and that is INVALID_UPDATE_VERSION, too. A refused feature refuses the whole request.
+The program's version decides the levels. A request is checked as Kafka checks it. A level that Kafka would
+then set is refused too, with INVALID_UPDATE_VERSION. If one feature is refused, so is the whole request.
 (Kafka: FeatureControlManager.updateFeatures, QuorumController.updateFeatures; KIP-584, KIP-778, KIP-1022.)
 """
 

@@ -1,9 +1,9 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1: joins a group, stays its member, or leaves it (KIP-848).
 
-From v1 on the client makes the member id, and may subscribe by a regular expression. A client that may not
-describe each topic that it names is refused. Topics that a regular expression matches are filtered by the
-coordinator. Without the protocol the API is still advertised, since librdkafka waits forever for a broker
-that has it, but stops if the response is UNSUPPORTED_VERSION. (Kafka:
+From v1 on the client makes the member id, and may subscribe by a regular expression. A request is refused if
+it names a topic that the client may not describe. Topics that a regular expression matches are filtered by
+the coordinator. If the consumer protocol is switched off, the API is advertised nevertheless: librdkafka
+would wait forever for a broker that has the API, but stops when the response is UNSUPPORTED_VERSION. (Kafka:
 KafkaApis.handleConsumerGroupHeartbeat, GroupCoordinatorService.consumerGroupHeartbeat.)
 """
 

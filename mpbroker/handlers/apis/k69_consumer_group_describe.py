@@ -49,7 +49,7 @@ def topics_shown(group: Group) -> Iterator[str]:
 
 
 def visible(context: RequestContext, groups: list[Group]) -> Generator[None, None, list[Group]]:
-    """Return the groups, those with a topic that the client may not describe as errors."""
+    """Return the groups. An error replaces each group with a topic that the client may not describe."""
     allows = context.broker.authorization.allows
     known: dict[str, bool] = {}
     found: list[Group] = []

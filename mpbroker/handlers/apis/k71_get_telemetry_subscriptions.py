@@ -1,6 +1,7 @@
 """GetTelemetrySubscriptions (key 71), version 0: which metrics a client is to push, and how often.
 
-Any client may ask. It is served with `client.telemetry.enable` only, as Kafka serves it only with a receiver.
+Any client may ask. The API is served if `client.telemetry.enable` is true. (Kafka serves it if a plug-in
+receives the metrics: ClientTelemetryReceiver.)
 (Kafka: ClientMetricsManager.processGetTelemetrySubscriptionRequest; KIP-714.)
 """
 

@@ -1,7 +1,7 @@
-"""PushTelemetry (key 72), version 0: takes metrics of a client, which the exporter serves with its own.
+"""PushTelemetry (key 72), version 0: takes metrics of a client, for the exporter's page of metrics.
 
-The response does not wait for the exporter. If that cannot keep up, the push is dropped and counted. (Kafka:
-ClientMetricsManager.processPushTelemetryRequest; KIP-714.)
+The response does not wait for the exporter. If the exporter cannot keep up, the push is dropped and counted.
+(Kafka: ClientMetricsManager.processPushTelemetryRequest; KIP-714.)
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def describe(context: RequestContext, name: str, start: int, most: int) -> tuple
 def page(
     context: RequestContext, named: set[str], first: Cursor
 ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
-    """Describe topics from `first` on: the named ones, else all that the client may describe."""
+    """Describe topics from `first` on: those `named` or, if none is, all that the client may describe."""
     broker, response = context.broker, DescribeTopicPartitionsResponse()
     most = min(broker.config.max_request_partition_size_limit, context.body.response_partition_limit)
     left, denied, done = max(1, most), [], 0

@@ -31,7 +31,7 @@ def nothing() -> None:
 
 
 def none() -> int:
-    """Return 0, for a client without other calls to count."""
+    """Return 0: the default of `others` in PatientClient."""
     return 0
 
 

@@ -1,13 +1,13 @@
 """Subscriptions to the metrics of clients, and the client instances that push them (KIP-714).
 
-A subscription is a resource of type CLIENT_METRICS. It names metrics by prefixes, how often clients push
-them, and which clients do. A client asks which subscriptions are for it, and pushes what they name until they
-change, which it sees by the error UNKNOWN_SUBSCRIPTION_ID.
+A subscription is a resource of type CLIENT_METRICS. It says which clients push which metrics (by prefixes of
+their names), and how often. A client asks for its subscriptions, and pushes the metrics that they name. The
+error UNKNOWN_SUBSCRIPTION_ID tells the client that they have changed; it then asks again.
 
-Each handler has its own instances. The id of the subscriptions of an instance depends on nothing else that a
-handler remembers, so a client whose next request comes to another handler does not notice; only the intervals
-between its requests are measured by each handler for itself. (Kafka: ClientMetricsManager,
-ClientMetricsInstance, ClientMetricsConfigs.)
+Each handler has its own instances. The subscription id of an instance is computed from the subscriptions that
+match it and from the instance's id. So all handlers compute the same subscription id, and a client may send
+each request to another handler. Only the interval between a client's requests is measured by each handler for
+itself. (Kafka: ClientMetricsManager, ClientMetricsInstance, ClientMetricsConfigs.)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 class Client(NamedTuple):
-    """Who sends a request, as far as subscriptions can match it."""
+    """The properties of a client that subscriptions can match."""
 
     client_id: str
     software_name: str
@@ -67,7 +67,7 @@ class Client(NamedTuple):
         )
 
     def matched(self, instance_id: bytes) -> dict[str, str]:
-        """Return the values by the names that patterns of subscriptions have for them."""
+        """Return the values that subscriptions can match, by the names that their patterns use."""
         return {
             "client_id": self.client_id,
             "client_instance_id": uuid_text(instance_id),
@@ -95,7 +95,7 @@ class _Subscription:
 
 @dataclass
 class Instance:
-    """A client instance. `metrics` and `interval_ms` are of all subscriptions that match it."""
+    """A client instance. Its subscriptions together ask it to push `metrics` every `interval_ms`."""
 
     client: Client
     version: int

@@ -195,7 +195,7 @@ class ReceivedRequest:
 
     @property
     def session(self) -> Session:
-        """The session of the client that sent the request: user, address and software, as of the first use.
+        """The session of the client that sent the request: user, address and software. It is read once.
 
         Raises SessionGone on a first use after the response, when the connection may be closed.
         """

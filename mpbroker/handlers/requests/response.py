@@ -224,7 +224,7 @@ class PendingRequest(ReceivedRequest):
     # ---- the response
 
     def respond(self, response: Message, mutation_ms: int = 0, *, in_pieces: bool = True) -> None:
-        """Send the response, and pause the client for `mutation_ms` or its other quotas, whichever is longer.
+        """Send the response. Pause the client for `mutation_ms`, or longer if another quota demands it.
 
         `mutation_ms` is the pause for quota controller_mutation_rate. With `in_pieces`, a long response is
         encoded in pieces after this call, and the request is `done` only then.

@@ -47,7 +47,7 @@ class Budgets(NamedTuple):
 
 
 class Throttling:
-    """Charges for requests. `on` is True if a client has had a quota since this handler started."""
+    """Charges requests to quotas. `on` is True if a client has had a quota since this handler started."""
 
     def __init__(
         self,
