@@ -63,7 +63,7 @@ class WrittenSchemas(NamedTuple):
 
 
 def decoder(where: RegistryAddress) -> Decoder | None:
-    """Return the decoder of what a registry has schemas for; None without one. Raises CliError."""
+    """Return a decoder with the schemas of a registry; None if no flag names a registry. Raises CliError."""
     if where == RegistryAddress():
         return None
     from mpbroker.registry.json_values import Decoder

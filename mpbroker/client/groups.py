@@ -168,7 +168,7 @@ def _list(admin: Admin, node: int) -> list[m.ListGroupsResponse.ListedGroup]:
 
 
 def _describe(admin: Admin, name: str, kind: str) -> Group:
-    """Ask as Kafka's Admin does, unless the group is known to be classic. Raises ApiFailed."""
+    """Describe a group. Try ConsumerGroupDescribe first, unless `kind` is classic. Raises ApiFailed."""
     order = (_describe_consumer_group, _describe_classic_group)
     for ask_for in order if kind != CLASSIC else reversed(order):
         if (found := ask_for(admin, name)) is not None:

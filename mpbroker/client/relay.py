@@ -1,7 +1,8 @@
 """Connections by a relay: a program on this host that logs in at brokers for this client.
 
 It listens on a Unix socket. The first frame of a connection names the broker, and has the settings for it.
-The relay answers with an error, or an empty frame. (Java: io.mpbroker.spark.fetch.Relay.)
+The relay answers with an error, or with an empty frame after the login.
+(Java: io.mpbroker.spark.fetch.Relay.)
 """
 
 from __future__ import annotations

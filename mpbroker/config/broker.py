@@ -57,7 +57,7 @@ def nonzero(time: int) -> str:
 
 
 def fit_the_memory(most: int, count: int) -> str:
-    """Return the problem if `count` worker processes are more than `most`, or ""."""
+    """Return the problem if shared memory, which has room for `most` workers, cannot take `count`, or ""."""
     if count <= most:
         return ""
     return (

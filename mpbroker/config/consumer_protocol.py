@@ -121,7 +121,7 @@ class ConsumerProtocolSettings(SecuritySettings, frozen=True, kw_only=True):
 
     @property
     def consumer_assignors(self) -> tuple[str, ...]:
-        """Return the own names of the assignors, the default first."""
+        """Return the assignors by name, such as uniform, never by Java class. The default comes first."""
         return tuple(ASSIGNORS[name] for name in self.group_consumer_assignors)
 
     @property

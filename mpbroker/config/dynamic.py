@@ -225,8 +225,9 @@ def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[s
 
 
 def within_bounds(config: BrokerConfig) -> tuple[BrokerConfig, list[str]]:
-    """Bring altered values within the bounds that the file may have narrowed since; return warnings, too.
+    """Replace an altered value that is out of bounds with the nearest bound; return warnings, too.
 
+    The file may have had wider bounds when a client altered the value.
     (Kafka: GroupCoordinatorConfig.clampDynamicConfigs.)
     """
     value_ms = config.group_consumer_assignment_interval_ms
@@ -257,8 +258,8 @@ def static_of(config: BrokerConfig) -> BrokerConfig:
 def step_problem(now: BrokerConfig, was: BrokerConfig, becomes: BrokerConfig) -> str | None:
     """Return why a number of workers in `becomes` is too far from the number in `was`, or None.
 
-    `resize_problem` has the rule. `now` is the configuration of the running broker, which may not have
-    adopted `was` yet.
+    `resize_problem` has the rule. `now` is the configuration of the running broker. If `was` and `now`
+    have the same text for a number, the step begins at the number that the broker has or is resizing to.
     """
     for name, (kind, most) in RESIZABLE.items():
         text = was.altered.text(name)

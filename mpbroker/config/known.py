@@ -1,9 +1,10 @@
 """Keys that Kafka 4.3 or older has and this broker lacks: they are refused or warned about, never ignored.
 
-A setting is refused if it would change permissions, or a limit that an operator relies on: a start without
-it would look like success. All other settings, and any setting whose value is Kafka's default, only get a
-warning. `kafka_keys.json` has the defaults of all keys of Kafka, also of those that this broker supports. For
-the keys in Kafka 4.3's DescribeConfigs it also has type, bounds, and whether clients may alter the key.
+A setting is refused if it would change permissions, or a limit that an operator relies on: if the broker
+started and ignored the setting, that would look like success. All other settings, and any setting whose value
+is Kafka's default, only get a warning. `kafka_keys.json` has the defaults of all keys of Kafka, also of those
+that this broker supports. For the keys in Kafka 4.3's DescribeConfigs it also has type, bounds, and whether
+clients may alter the key.
 """
 
 import json

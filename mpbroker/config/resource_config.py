@@ -33,7 +33,7 @@ def _group_key(name: str) -> Key:
 
 
 def _share_key(kind: ConfigType, name: str, default: Value, choices: tuple[str, ...] = ()) -> Key:
-    """Return the Key of a setting of share groups that no setting of the broker stands for."""
+    """Return the Key of a setting of share groups whose default is not a setting of the broker."""
     return Key(kind, f"No effect here: {known.no_effect(name)}.", name, default, choices=choices)
 
 
@@ -203,8 +203,8 @@ _EFFECTIVE: Final = [
 def group_settings(configs: Mapping[str, str], broker: BrokerConfig) -> tuple[GroupSettings, list[str]]:
     """Return the effective settings of a group that sets `configs`, and warnings.
 
-    A value that the broker's bounds no longer allow is replaced with the bound, and one that this version
-    cannot read with the broker's value. (Kafka: GroupConfig.evaluate.)
+    A value outside the broker's bounds is replaced with the nearest bound. A text that this version cannot
+    parse is replaced with the broker's value. (Kafka: GroupConfig.evaluate.)
     """
     values: list[int] = []
     warnings = []

@@ -85,7 +85,7 @@ def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
     """Return produces and fetches per second by path: native code, Python, or waiting for records.
 
     Native code answers a fetch at once or passes it to Python. Fetches that wait for records always go to
-    Python. They are counted apart: they would hide how many other fetches native code passes to Python.
+    Python. They are counted apart, or they would hide how many other fetches native code passes to Python.
     """
     if before is None or now.now_ns <= before.now_ns:
         return {}

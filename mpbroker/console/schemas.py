@@ -43,9 +43,9 @@ def _decoder(settings: tuple[tuple[str, str], ...]) -> Decoder:
 def add_json(
     rows: Iterable[dict[str, Any]], records: Mapping[tuple[int, int], Record], decoder: Decoder, most: int
 ) -> str:
-    """Add "json" and "schema" to the keys and values of rows that name a schema; `most` bytes of JSON.
+    """Add "json", at most `most` bytes, and "schema" to each key and value in `rows` that names a schema.
 
-    `records`: by partition and offset. Returns why the registry could not be asked, or "".
+    `records`: those of the rows, by partition and offset. Returns why the registry could not be asked, or "".
     """
     for row in rows:
         record = records.get((row["partition"], row["offset"]))

@@ -68,7 +68,7 @@ class ConfigTarget(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """A resource that has settings. `text` is its name in messages, `keys` are its possible settings."""
+    """A resource that has settings. `text` names it for users, `keys` are its possible settings."""
 
     type: ConfigResourceType
     name: str
@@ -269,7 +269,7 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
-    """Return whether the resource itself sets the value; for a broker's setting, whether anything sets it."""
+    """Return whether the resource itself sets the value; for a broker, whether the value is not a default."""
     if resource.type in _OWN_SOURCES:
         return entry.config_source == _OWN_SOURCES[resource.type]
     return entry.config_source != ConfigSource.DEFAULT_CONFIG

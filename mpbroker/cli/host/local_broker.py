@@ -193,7 +193,7 @@ def by_log_dirs(log_dirs: str | None) -> ControlClient:
 
 
 def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:
-    """Return whether the pointer file is a copy: `log_dir` has no broker, but `runtime_dir` has one."""
+    """Return whether the pointer file is a copy: a broker runs in `runtime_dir`, but none on `log_dir`."""
     try:
         return not has_broker(log_dir) and is_locked(runtime_dir)
     except OSError:

@@ -26,7 +26,8 @@ def serve(
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    If the log's format is JSON or journald's, warnings and errors before its first line have it, too.
+    If the log is in JSON or goes to journald, warnings and errors before the first line of the log have the
+    same format.
     """
     try:
         logs.wanted_level(os.environ)

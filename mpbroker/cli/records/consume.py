@@ -69,7 +69,7 @@ def consume(where: ClusterAddress, settings: Settings, decoder: Decoder | None =
 
 
 def _decoded(decoder: Decoder, render: Part | None) -> Part:
-    """Return what prints records with their keys and values decoded: `render`, or None for lines of JSON."""
+    """Return a function that decodes a record, then formats it by `render` (None: as a line of JSON)."""
 
     def printed(topic: str, partition: int, record: Record) -> bytes:
         with failures():

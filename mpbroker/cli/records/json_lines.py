@@ -89,7 +89,7 @@ def render(
 
 
 def parse(line: bytes, number: int, now_ms: int, encoders: Encoders = NO_SCHEMAS) -> Parsed:
-    """Return the record of a line. The line's topic and offset are ignored, and which schemas it names.
+    """Return the record of a line, but ignore which topic, offset and schemas the line names.
 
     `number`: the line number, for errors. `now_ms`: the timestamp for a line without one. Raises CliError.
     """

@@ -270,7 +270,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_sort(self, by: int) -> None:
-        """Move the sort by `by` columns to the right. Unsorted counts as the first column."""
+        """Sort by the column `by` places further right. The place before the first column is "unsorted"."""
         room = self.query_one(Table).size.width
         keys: list[str | None] = [None]
         keys += [

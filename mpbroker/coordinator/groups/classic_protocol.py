@@ -24,7 +24,7 @@ from mpbroker.protocol.messages import (
 
 @dataclass(eq=False)
 class ClassicProtocol:
-    """Serves each request by the kind of its group. A missing group is a classic one."""
+    """Passes each request to the code for its group's protocol. A missing group counts as a classic one."""
 
     _config: BrokerConfig
     _manager: GroupMetadataManager

@@ -133,7 +133,7 @@ class GroupCoordinator:
         topics: TopicMetadata,
         new_id: Callable[[], str],
     ) -> Mapping[ApiKey, Serve]:
-        """Return what serves the requests of members, by both protocols."""
+        """Return the methods that serve the requests of members, of both protocols, by ApiKey."""
         clock, host, manager, rebalances = self._clock, self._host, self.manager, self.rebalances
         members, writer, downgrade = self._consumer_members, self._writer, self._downgrade
         self.background = background = Background(self.timers, clock)

@@ -33,7 +33,7 @@ ALL_WORDS: Final = (Counter.COUNT_CLASSIC_GROUPS, *WORDS.values())
 
 @dataclass(eq=False)
 class GroupCounts:
-    """`rebalances` are those that began since `publish` was called last."""
+    """Counts the groups now and then. `rebalances`: how many have begun since the last `publish`."""
 
     _timers: Timers
     _clock: Clock

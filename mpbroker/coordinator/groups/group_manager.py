@@ -110,9 +110,9 @@ class GroupMetadataManager:
         values: Mapping[str, GroupValue | None],
         consumer_groups: Mapping[str, ConsumerGroup],
     ) -> None:
-        """Add a partition's groups: those of the classic protocol from their last records.
+        """Add the groups of a partition. `values`: the last records of classic groups.
 
-        The partition's offsets must be applied first.
+        An id that has only offsets gets an empty classic group. So the offsets must be applied before.
         """
         # Groups of other partitions are known, or not read yet; there may be many.
         new = (name for name in self._offsets.groups() if name not in self.groups)

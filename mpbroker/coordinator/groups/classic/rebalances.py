@@ -141,9 +141,9 @@ class Rebalances:
             self._timers.cancel((kind, group.group_id))
 
     def replace(self, group: Group, error: ErrorCode) -> Callable[[], None]:
-        """End a group that another one replaces: it is dead. Return a function that continues it.
+        """Make a group Dead, since another one replaces it. Return a function that restores the group.
 
-        Then its members join again, unless it was stable.
+        That function begins a new rebalance if one was under way.
         """
         state = group.state
         self.end_group(group, error)

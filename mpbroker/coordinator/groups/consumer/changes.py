@@ -25,7 +25,7 @@ from mpbroker.protocol.messages import Message
 class Changes:
     """Records of a group, applied to it as they are made, and how to undo them.
 
-    They are undone if a `with` block of them raises an exception.
+    If a `with` block of this object raises an exception, the records are undone.
     """
 
     group: ConsumerGroup
@@ -41,11 +41,11 @@ class Changes:
         self.or_else(partial(self.group.replay, key, before))
 
     def write(self, key: Key, value: Value | None) -> None:
-        """Write the value of a key that is not the group's. The caller applies what it means."""
+        """Add a record that is not a consumer group's. The caller applies the record."""
         self.entries.append((key, value))
 
     def or_else(self, undo: Callable[[], Any]) -> None:
-        """Call `undo` if the changes are undone, in the reverse order of these calls."""
+        """Call `undo` if the changes are undone. The function that was passed last is called first."""
         self._undo.append(undo)
 
     def undo(self) -> None:
@@ -70,10 +70,10 @@ class Writer:
     def answer(
         self, changes: Changes, waiter: Waiter, response: Message, refused: Callable[[ErrorCode], Message]
     ) -> Message | None:
-        """Write changes and answer the request that made them, when they are durable.
+        """Write changes, answer the request that made them when they are durable, and return None.
 
-        Return the response if it depends on nothing that is not durable yet. `refused(error)` returns the
-        response to a request whose changes are refused.
+        If there is nothing to write, and the group's earlier changes are durable, only return `response`.
+        `refused(error)` returns the response to a request whose changes are refused.
         """
         if not changes.entries and not changes.group.unwritten:
             return response
@@ -85,9 +85,10 @@ class Writer:
         return None
 
     def write(self, changes: Changes, then: Then, waiter: Waiter | None = None) -> None:
-        """Write the changes. Without a record, `then` is called after all earlier changes of the group.
+        """Write the changes. Call `then` with the error or NONE when they are durable or refused.
 
-        `then` gets the outcome. `waiter`: the request that it answers.
+        If there is no record to write, `then` only waits for the earlier changes of the group.
+        `waiter`: the request that `then` answers.
         """
         group = changes.group
 

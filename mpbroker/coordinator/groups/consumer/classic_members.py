@@ -55,7 +55,7 @@ log = logging.getLogger("mpbroker.coordinator.groups")
 
 @dataclass(eq=False)
 class ClassicMembers:
-    """`_new_id` returns the random part of a member id."""
+    """Serves the four requests that the module names. `_new_id` returns the random part of a member id."""
 
     _lookup: GroupLookup
     _members: ConsumerGroupMembers
@@ -131,9 +131,9 @@ class ClassicMembers:
         return group.members.get(member_id) or Member(member_id)
 
     def _join_classic_group(self, asked: MemberRequest, join: Join) -> Message | None:
-        """Make the group a classic one: the client takes the place of its last other member.
+        """Make the group a classic one: the client replaces the last member of the consumer protocol.
 
-        Without a rebalance if no partition has to move. Else the client joins the classic group, too.
+        If a partition has to move, a rebalance begins, and the response waits for its end.
         """
         group, waiter = asked.group, asked.context.waiter
         if group.target.epoch >= group.epoch:
@@ -194,8 +194,8 @@ class ClassicMembers:
     ) -> Message | None:
         """Extend the member's session, and ask it to join again if its assignment must change.
 
-        If all members use the classic protocol, there are no other heartbeats. So these, too, begin epochs
-        and compute targets. (Kafka leaves that to the next JoinGroup.) Raises ApiError.
+        If all members use the classic protocol, no ConsumerGroupHeartbeat comes. So this request, too, begins
+        epochs and computes targets. (Kafka leaves that to the next JoinGroup.) Raises ApiError.
         """
         member = self._member(group, request.member_id, request.group_instance_id, request.generation_id)
         self._members.keep_alive(group.group_id, member)
@@ -235,7 +235,7 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, context: RequestContext, request: LeaveGroupRequest
     ) -> Message | None:
-        """Remove members, also such that use the consumer protocol. The response has an error per member."""
+        """Remove members, which may use either protocol. The response has an error per member."""
         asked = list({(m.member_id, m.group_instance_id): m for m in request.members}.values())
         results = [LeaveGroupResponse.MemberResponse(m.member_id, m.group_instance_id) for m in asked]
         left: dict[str, Member] = {}
@@ -272,7 +272,7 @@ def _refused_join(error: ErrorCode) -> JoinGroupResponse:
 
 
 def _metadata_of(known: MemberMetadata, join: Join, subscription: Subscription) -> MemberMetadata:
-    """Return what is known of a member after a JoinGroup. It has no pattern."""
+    """Return what is known of a member after a JoinGroup, which removes the member's pattern."""
     return MemberMetadata(
         known.instance_id if join.request.group_instance_id is None else join.request.group_instance_id,
         known.rack_id if subscription.rack_id is None else subscription.rack_id,

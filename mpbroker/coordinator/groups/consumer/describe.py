@@ -41,7 +41,7 @@ class ConsumerGroupDescribe:
     _answers: Answers
 
     def describe(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> None:
-        """Describe the first groups, as many as fit, when all that is told of them is durable."""
+        """Describe the first groups, as many as fit into a response, when all their changes are durable."""
         found = (self._manager.find(name) for name in request.group_ids)
         unwritten = [group for group in found if isinstance(group, ConsumerGroup) and group.unwritten]
         missing = len(unwritten)

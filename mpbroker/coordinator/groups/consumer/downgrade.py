@@ -1,4 +1,6 @@
-"""A consumer group becomes a classic one: when its last member of the consumer protocol leaves, or is empty.
+"""A consumer group becomes a classic one, because its clients use only the classic protocol now.
+
+Either its last member of the consumer protocol has left or was replaced, or it was empty.
 
 (Kafka: GroupMetadataManager.validateOnlineDowngradeWithFencedMembers, convertToClassicGroup,
 validateOnlineDowngradeWithReplacedMember, maybeDeleteEmptyConsumerGroup, ClassicGroup.fromConsumerGroup.)
@@ -36,9 +38,10 @@ class Downgrade:
     _writer: Writer
 
     def is_due(self, group: ConsumerGroup, leaving: Collection[Member], remaining: int) -> bool:
-        """Return whether the group must become a classic one, since the leaving members are its last others.
+        """Return whether only classic members remain, so that the group must become a classic one.
 
-        `remaining`: how many members it will have.
+        `leaving`: members that do not remain. `remaining`: how many members the group will have. If the
+        settings forbid the change, log that, and return False.
         """
         classic = group.classic_members - sum(member.is_classic for member in leaving)
         if classic < len(group.members) - len(leaving) or remaining <= 0:
@@ -62,9 +65,10 @@ class Downgrade:
         return True
 
     def convert(self, changes: Changes, leaving: Collection[Member] = ()) -> Group:
-        """Return a classic group that takes the place of the consumer group. Its members must be classic.
+        """Return a classic group that replaces the consumer group, without the members `leaving`.
 
-        It is stable, but a rebalance is due unless all members have the partitions of the target.
+        All other members must use the classic protocol. The state of the classic group is Stable, but the
+        caller must begin a rebalance unless all members have the partitions of the target.
         """
         group = changes.group
         left = {member.member_id for member in leaving}

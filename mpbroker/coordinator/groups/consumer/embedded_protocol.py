@@ -27,7 +27,7 @@ Parts = Mapping[str, frozenset[int]]
 
 
 class Subscription(NamedTuple):
-    """What a member subscribes to, and what it has. A member of version 0 does not say what it has."""
+    """What a member subscribes to, and the partitions that it has: `owned`, which is empty in version 0."""
 
     topics: frozenset[str]
     owned: Parts

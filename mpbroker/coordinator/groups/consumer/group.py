@@ -92,7 +92,7 @@ class ConsumerGroup:
     `classic_protocols`: classic members by protocol that they support.
 
     Not from records: `must_check_metadata`: the hash of the subscribed topics may have changed, since members
-    subscribe to others or these are not what they were.
+    subscribe to other topics, or topics were created, deleted or enlarged.
     `is_assigning`: a target is being computed. `unwritten`: how many appends are not durable yet.
     """
 
@@ -159,7 +159,7 @@ class ConsumerGroup:
         return named | resolved.topics if named else resolved.topics
 
     def preferred_assignor(self, default: str) -> str:
-        """Return the assignor with most votes, the first by name if several have as many."""
+        """Return the assignor with most votes; of several with equal votes, the first by name."""
         return min(self.assignor_votes, key=lambda name: (-self.assignor_votes[name], name), default=default)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
@@ -307,7 +307,7 @@ class ConsumerGroup:
                 self.owners.pop(topic_id, None)
 
     def charge_to(self, memory: MemberMemory) -> None:
-        """Charge another estimate of memory from now on, and what the members take already."""
+        """Charge the memory of members to `memory` from now on, also what they take already."""
         memory.charge(self._memory.used_bytes)
         self._memory = memory
 

@@ -29,7 +29,7 @@ def description(group: ConsumerGroup, default_assignor: str, name_of: NameOf) ->
 def description_in_pieces(
     group: ConsumerGroup, default_assignor: str, name_of: NameOf
 ) -> Generator[None, None, DescribedGroup]:
-    """Return a description of the group as it is at the first piece. It may have very many members."""
+    """Describe the group as it is at the first step. There are pauses, since it may have many members."""
     members, targets = list(group.members.values()), group.targets.copy()
     described = DescribedGroup(
         group_id=group.group_id,

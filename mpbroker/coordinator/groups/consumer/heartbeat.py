@@ -103,7 +103,7 @@ class ConsumerGroupHeartbeat:
     def _response(
         self, request: ConsumerGroupHeartbeatRequest, asked: MemberRequest
     ) -> ConsumerGroupHeartbeatResponse:
-        """Return the response. It has the assignment if the client asked for all, or if it has changed."""
+        """Return the response, with the assignment if it changed or the client joins or sent all fields."""
         current = asked.member.current
         has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         is_full = request.rebalance_timeout_ms != UNCHANGED and has_topics and asked.owned is not None
@@ -123,7 +123,7 @@ def _refused(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
 
 
 def owned_in(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
-    """Return what the client says it has, None if it does not say."""
+    """Return the partitions that the client says it has, by topic id; None if it does not say."""
     if request.topic_partitions is None:
         return None
     owned: dict[bytes, set[int]] = {}

@@ -32,5 +32,5 @@ class MemberRequest:
         return self.changes.group
 
     def read_member(self) -> None:
-        """Look at the member again, after its records have changed."""
+        """Set `member` to the member as its changed records describe it."""
         self.member = self.group.members[self.member.member_id]

@@ -50,10 +50,11 @@ log = logging.getLogger("mpbroker.coordinator.groups")
 
 @dataclass(eq=False)
 class ConsumerGroupMembers:
-    """`_find` returns a consumer group by its id, None if there is none.
+    """Sets the members' timers, and removes, fences and replaces members.
 
-    `_downgrades(changes, leaving)` makes the group a classic one without these members; it returns False, and
-    changes nothing, if the group stays as it is.
+    `_find` returns a consumer group by its id, None if there is none. `_downgrades(changes, leaving)` makes
+    the group a classic one without these members; it returns False, and changes nothing, if the group stays
+    as it is.
     """
 
     _settings: Callable[[str], GroupSettings]
@@ -87,7 +88,7 @@ class ConsumerGroupMembers:
         self._set(SYNC, group_id, member.member_id, timeout_ms, "it has sent no SyncGroup in time")
 
     def end_waits(self, group_id: str, member_id: str) -> None:
-        """Cancel the member's timers but for its session: it has done what was asked for."""
+        """Cancel the member's timers except that of its session: it has done what was asked for."""
         for kind in (REBALANCE, JOIN, SYNC):
             self._timers.cancel((kind, group_id, member_id))
 
@@ -152,7 +153,7 @@ class ConsumerGroupMembers:
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
     def _leave_for_a_while(self, changes: Changes, member: Member) -> None:
-        """Keep the partitions of a static member for its successor, as assigned in epoch 0."""
+        """Keep a static member's partitions for its successor, which counts as their owner since epoch 0."""
         current = member.current
         assigned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in current.assigned.items()}
         left = current._replace(epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking=NO_PARTITIONS)

@@ -43,7 +43,7 @@ def check_commit_in_transaction(
     epoch: int,
     partitions: Iterable[tuple[bytes, int]],
 ) -> None:
-    """Raise ApiError unless the client may commit. A client may omit all about the member."""
+    """Raise ApiError unless the client may commit in a transaction. A client need not name a member."""
     if epoch < 0 and (not group.members or (member_id == NO_MEMBER and instance_id is None)):
         return
     try:
@@ -69,7 +69,7 @@ def _check_epoch(member: Member, epoch: int, partitions: Iterable[tuple[bytes, i
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Raise ApiError unless the client may fetch offsets. A client may omit all about the member."""
+    """Raise ApiError unless the client may fetch offsets. A client need not name a member."""
     if member_id is None and epoch < 0:
         return
     member = group.member(member_id or NO_MEMBER)

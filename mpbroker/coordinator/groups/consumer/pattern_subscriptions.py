@@ -51,7 +51,7 @@ class PatternSubscriptions:
     _find: Callable[[str], ConsumerGroup | None]
 
     def update(self, request: MemberRequest) -> None:
-        """Follow a member's change of pattern, and look up the group's topics again if it is due.
+        """Follow a member's change of pattern, and resolve the group's patterns again if that is due.
 
         Raises ApiError if the pattern is invalid.
         """
@@ -114,7 +114,7 @@ class PatternSubscriptions:
             yield
 
     def _put(self, changes: Changes, version: int, found: Matches) -> None:
-        """Keep what the patterns match. A change of it begins an epoch."""
+        """Write which topics the patterns match. Begin an epoch if that, or the topics' hash, has changed."""
         group, now_ms, bumps = changes.group, self._clock.wall_ms(), False
         for pattern, topics in found.items():
             if not group.pattern_subscribers[pattern]:

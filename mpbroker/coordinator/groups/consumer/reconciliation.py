@@ -2,7 +2,7 @@
 
     STABLE ──────────────► UNREVOKED_PARTITIONS    the client has to give up partitions
        │ ▲                          │
-       │ └──────────────────────────┤              it has, and nothing of its target is in use
+       │ └──────────────────────────┤              it has given them up; its target is free
        ▼                            ▼
     UNRELEASED_PARTITIONS ◄─────────┘              other members still have partitions of its target
 
@@ -25,11 +25,11 @@ from mpbroker.coordinator.groups.consumer.records import (
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 Owned = Mapping[bytes, Set[int]]
-"""What the client says it has, by topic id."""
+"""The partitions that the client says it has, by topic id."""
 
 
 class Step(NamedTuple):
-    """What a step is made from. `topics`: the ids of subscribed topics. `owned`: None if not said."""
+    """The inputs of a step. `topics`: the ids of subscribed topics. `owned`: None if it is unknown."""
 
     group: ConsumerGroup
     member: Member

@@ -88,7 +88,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class ClassicMember(NamedTuple):
-    """What a member that uses the classic protocol has besides. `protocols`: (name, metadata) of each."""
+    """What only a member of the classic protocol has. `protocols`: (name, metadata) of each."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]

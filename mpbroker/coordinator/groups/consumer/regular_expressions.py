@@ -89,9 +89,9 @@ def _chunks(patterns: Collection[str]) -> Iterator[list[str]]:
 def _match_together(
     patterns: list[str], names: list[str], room: int
 ) -> Generator[None, None, list[list[str]] | None]:
-    """Return the names that each of some patterns matches, found by one automaton, which is fast.
+    """Return the names that each pattern matches. One automaton finds the names for all patterns: it is fast.
 
-    Return None if the automaton takes too much memory, a pattern is not for it, or there is no room.
+    Return None if it takes too much memory, cannot take a pattern, or finds more than `room` matches.
     """
     automaton = re2().Set.FullMatchSet(options(is_latin=True))
     try:
@@ -141,7 +141,7 @@ def is_refresh_due(
 
     `last_ms` is the time of the last result, None without one. `subscribed` and `resolved` count patterns.
     `is_new`: a member has just brought a pattern. `has_new_topics`: topics were created since the last
-    result. A result of the future is an old one: the wall clock has gone back.
+    result. A result from the future counts as old: the wall clock was set back.
     (Kafka: GroupMetadataManager.maybeUpdateRegularExpressions.)
     """
     if not subscribed or last_ms is None:

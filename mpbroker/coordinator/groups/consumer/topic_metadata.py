@@ -43,7 +43,7 @@ class TopicMetadata:
         return {name: (topic_id, count) for name, topic_id, count in found if topic_id is not None}
 
     def _existing(self, names: Mapping[str, int]) -> Iterable[str]:
-        """Return the names of topics that exist. There may be many more names than topics, or fewer."""
+        """Return those `names` that are topics. The loop is over names or topics, whichever are fewer."""
         known = self._host.metadata.ids
         few, many = (names, known) if len(names) < len(known) else (known, names)
         return (name for name in few if name in many)
@@ -51,7 +51,7 @@ class TopicMetadata:
     def hash_of(self, group: ConsumerGroup) -> int:
         """Return a hash of the ids and sizes of the subscribed topics, 0 if there is none; signed, 64 bits.
 
-        Kafka takes XXH3, and the racks, too. After a move between Kafka and mpbroker each group thus has
+        Kafka uses XXH3 and hashes the racks, too. After a move between Kafka and mpbroker each group thus has
         another hash, and one rebalance in which no partition moves. (Kafka: Utils.computeGroupHash.)
         """
         if not group.must_check_metadata:

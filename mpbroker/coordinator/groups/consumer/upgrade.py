@@ -95,7 +95,7 @@ class Upgrade:
             raise _refusal(group, "the group size exceeds the consumer group maximum size")
 
     def _replace(self, group: Group, changes: Changes) -> None:
-        """End the classic group. Its clients that wait join again, then the consumer group."""
+        """Replace the classic group by the consumer group. Clients whose requests wait are told to rejoin."""
         changes.or_else(self._rebalances.replace(group, ErrorCode.REBALANCE_IN_PROGRESS))
         changes.or_else(partial(self._manager.groups.__setitem__, group.group_id, group))
         changes.or_else(partial(self._members.stop_jobs, changes.group))
@@ -122,7 +122,7 @@ class Upgrade:
     # --- the members of the classic group
 
     def _convert_members(self, group: Group) -> Mapping[str, _Converted]:
-        """Return the members as the consumer group will have them. Raises ApiError if that loses data."""
+        """Return the members as the consumer group will have them. Raises ApiError if one cannot be kept."""
         members = [member for member in group.members.values() if _can_return(member)]
         try:
             subscriptions = {member.member_id: _subscription_of(member, group.protocol) for member in members}
@@ -141,8 +141,9 @@ class Upgrade:
     ) -> dict[str, Assignment]:
         """Return the members' partitions. Raises ApiError, or MalformedMessage.
 
-        A rebalance takes away assignments while clients keep their partitions. Then what a client has named
-        in its last JoinGroup is its assignment. (Kafka takes none, so the partitions may have two owners.)
+        During a rebalance a member has no assignment, while its client still has partitions. The member then
+        gets the partitions that its client named in the last JoinGroup, except those of other members.
+        (Kafka gives the member none, so that partitions may have two owners.)
         """
         found: dict[str, Assignment] = {}
         taken: set[tuple[bytes, int]] = set()

@@ -24,7 +24,7 @@ from mpbroker.coordinator.groups.consumer.assignors.uniform_homogeneous import a
 
 
 def assign_uniformly(spec: GroupSpec) -> Sliced[dict[str, Assignment]]:
-    """Give members about as many partitions each, and move few. Raises PartitionAssignorError."""
+    """Give all members nearly equal numbers of partitions, and move few. Raises PartitionAssignorError."""
     pace = Pace()
     groups = yield from members_by_topics(list(spec.subscribers.values()), pace)
     subscribers = yield from subscribers_by_topic(groups, spec.partitions, pace)

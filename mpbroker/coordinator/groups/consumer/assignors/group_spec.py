@@ -40,7 +40,7 @@ class Subscriber(NamedTuple):
 class GroupSpec(NamedTuple):
     """Members by member id, and the number of partitions by topic id.
 
-    The order of the members breaks ties. Of several to which a partition is assigned, the first has it.
+    The order of the members breaks ties. If a partition is assigned to several members, the first keeps it.
     """
 
     subscribers: Mapping[str, Subscriber]
@@ -110,9 +110,9 @@ def subscribers_by_topic(
 def sorted_topics(
     topics: Iterable[bytes], rank: Callable[[bytes], tuple[Any, ...]], pace: Pace
 ) -> Sliced[list[bytes]]:
-    """Return topic ids by rank, then by id.
+    """Return topic ids, sorted by rank and then by id.
 
-    They are sorted in parts, by rank and first byte, between which there are pauses.
+    Topics with the same rank and first byte are sorted at once. Between such sorts there are pauses.
     """
     buckets: dict[tuple[Any, ...], list[bytes]] = {}
     for topic in topics:

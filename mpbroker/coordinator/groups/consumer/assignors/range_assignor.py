@@ -1,7 +1,7 @@
 """The assignor `range`: each topic's partitions in contiguous ranges, in the same order of members.
 
-Topics with as many partitions and the same subscribers are assigned alike, so that joins find both sides at
-one member. (Kafka: RangeAssignor.)
+Topics with equal numbers of partitions and the same subscribers are assigned alike. So a member that joins
+the records of two topics by key has the matching partitions of both. (Kafka: RangeAssignor.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mpbroker.coordinator.groups.consumer.assignors.group_spec import (
 def assign_ranges(spec: GroupSpec) -> Sliced[dict[str, Assignment]]:
     """Assign ranges to static members by instance id, then to the others by member id.
 
-    The first members get one partition more where the number does not divide. Raises PartitionAssignorError.
+    If equal ranges are impossible, the first ones are larger by one. Raises PartitionAssignorError.
     """
     pace = Pace()
     order = sorted(

@@ -27,7 +27,7 @@ NOBODY: Final = -1
 def assign_heterogeneous(
     spec: GroupSpec, subscribers: Mapping[bytes, list[int]], pace: Pace
 ) -> Sliced[dict[str, Assignment]]:
-    """Assign all partitions of the topics to their subscribers: ascending indices into `spec.subscribers`."""
+    """Assign each topic's partitions to its `subscribers`, which are ascending indices into the members."""
 
     def rank(topic: bytes) -> tuple[float, int]:
         return -spec.partitions[topic] / len(subscribers[topic]), len(subscribers[topic])
@@ -41,7 +41,7 @@ def assign_heterogeneous(
 
 
 class _Target:
-    """The owner of each partition, and the load of each member. Members are numbers."""
+    """The owner of each partition, and the load (count of partitions) of each member. Members are indices."""
 
     def __init__(self, spec: GroupSpec, subscribers: Mapping[bytes, list[int]], pace: Pace) -> None:
         self._spec = spec
@@ -158,9 +158,9 @@ class _Target:
 
 
 def _least_loaded(order: Sequence[int], loads: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield load and member, as if each got a partition: without end, all that have the least load in turn.
+    """Yield load and index of a least loaded member, as if each one before had got a partition.
 
-    `order` has the members by load. Ties are taken in this order.
+    The generator never ends. `order` has the members by load; of equal loads, the first comes first.
     """
     load, end = loads[order[0]], 0
     while True:
@@ -174,9 +174,10 @@ def _least_loaded(order: Sequence[int], loads: Sequence[int]) -> Iterator[tuple[
 def _most_loaded(
     order: list[int], loads: Sequence[int], held: Mapping[int, Sequence[int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield load and member, as if each gave a partition: all that have the most load in turn, from the end.
+    """Yield load and index of a most loaded member, as if each one before had given a partition.
 
-    Members that hold none are passed over and leave the front of `order`.
+    `order` has the members by load; of equal loads, the last comes first. A member that has no partition in
+    `held` is not yielded, and moves to the end of `order`.
     """
     start = end = len(order)
     place, load = end - 1, 0

@@ -21,8 +21,8 @@ from mpbroker.coordinator.groups.consumer.assignors.group_spec import (
 def assign_homogeneous(spec: GroupSpec, topics: Iterable[bytes], pace: Pace) -> Sliced[dict[str, Assignment]]:
     """Assign all partitions of `topics` to the members, which are all subscribed to these.
 
-    Members keep what they have up to their quota. The rest goes to those below it: partitions without an
-    owner by topic and number, then those taken from others.
+    Members keep what they have up to their quota. Members below their quota get the other partitions: first
+    those without an owner, by topic and number, then those that members above their quota gave up.
     """
     unowned: dict[bytes, set[int]] = {}
     for topic in (yield from sorted_topics(topics, lambda _: (), pace)):
@@ -46,8 +46,9 @@ def assign_homogeneous(spec: GroupSpec, topics: Iterable[bytes], pace: Pace) -> 
 class _Shares:
     """Quotas, and what each member keeps.
 
-    A quota is the number of partitions by that of the members. As many members as partitions remain get one
-    more. `unowned`: the partitions of each topic, from which `keep` takes those that members have.
+    A quota is the number of partitions divided by that of the members. The remainder is the number of members
+    whose quota is higher by one. `unowned`: the partitions of each topic; `keep` removes those that have an
+    owner.
     """
 
     def __init__(self, unowned: Mapping[bytes, set[int]], members: int) -> None:
@@ -97,6 +98,6 @@ def _with(kept: Assignment, gained: Iterator[tuple[bytes, int]]) -> Assignment:
 
 
 def _replaced(assigned: Assignment, topics: Mapping[bytes, Collection[int]]) -> Assignment:
-    """Return a copy with other partitions of some topics."""
+    """Return a copy of an assignment in which `topics` replaces these topics' partitions."""
     replaced = {**assigned, **{topic: frozenset(partitions) for topic, partitions in topics.items()}}
     return {topic: partitions for topic, partitions in replaced.items() if partitions}
