@@ -89,7 +89,9 @@ class PatternSubscriptions:
                 self._writer.write(changes, lambda _error: None)
 
         job = resolve(group.group_id, group.pattern_subscribers, metadata.ids, may_describe)
-        self._background.start(PATTERN_JOB, group.group_id, job, resolved)
+        # A client that names topics too gets those first, as Kafka always does it: librdkafka expects that.
+        run = self._background.put_off if request.member.metadata.topics else self._background.start
+        run(PATTERN_JOB, group.group_id, job, resolved)
         is_first_slice = False
 
     def _put(self, changes: Changes, version: int, found: Mapping[str, frozenset[str] | None]) -> None:
