@@ -24,8 +24,8 @@ SHORT = (
     "0130_store_offsets",
     "0140_commit_metadata",
 )
-# Its end depends on which of two members is the first, on any broker.
-RACES = frozenset({"0118_commit_rebalance"})
+# Their end depends on which of two members is the first, and on how busy the machine is.
+FICKLE = frozenset({"0118_commit_rebalance", "0127_fetch_queue_backoff"})
 
 
 def listed() -> dict[str, list[str]]:
@@ -45,7 +45,7 @@ def test_what_passes_on_kafka_passes(tmp_path: Path, scenario: str) -> None:
         numbers = () if writes else [name[:4] for name in wanted]
         ended = run_suite(broker, scenario, numbers, quick=not is_long())
     if writes:
-        passed = [name for name, state in ended.items() if state == "PASSED" and name not in RACES]
+        passed = [name for name, state in ended.items() if state == "PASSED" and name not in FICKLE]
         lines = [
             f"{each} {name}" for each, names in (listed() | {scenario: passed}).items() for name in names
         ]
