@@ -95,7 +95,7 @@ def _tools(directory: Path) -> Path:
 
 
 def run_suite(
-    broker: Broker, scenario: str, tests: Collection[str] = (), *, quick: bool = True, aside: int = ASIDE
+    broker: Broker, scenario: str, tests: Collection[str] = (), *, quick: bool, aside: int = ASIDE
 ) -> dict[str, str]:
     """Run the suite's tests, or those of these numbers; return how each one ended, by its name.
 

@@ -99,7 +99,9 @@ class PatternSubscriptions:
                 self._background.put_off(PATTERN_JOB, group.group_id, writes, lambda _: None)
 
         job = resolve(group.group_id, group.pattern_subscribers, metadata.ids, may_describe)
-        self._background.start(PATTERN_JOB, group.group_id, job, resolved)
+        # A client that names topics too gets those first, as Kafka always does it: librdkafka expects that.
+        run = self._background.put_off if request.member.metadata.topics else self._background.start
+        run(PATTERN_JOB, group.group_id, job, resolved)
         is_first_slice = False
 
     def _write(self, group_id: str, version: int, pieces: Iterable[Matches]) -> Job[None]:

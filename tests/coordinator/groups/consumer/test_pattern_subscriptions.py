@@ -35,6 +35,8 @@ def test_an_invalid_pattern_changes_nothing(rig: GroupRig) -> None:
 
 def test_names_and_a_pattern_count_together(rig: GroupRig) -> None:
     a = Consumer(rig, "a", topics=("t",), pattern="u")
+    a.beat()
+    assert len(a.owned) == 4  # what it names is first
     settle(rig, a)
     assert len(a.owned) == 5
 
