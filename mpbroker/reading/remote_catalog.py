@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec import structs
@@ -125,8 +126,14 @@ def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
 
 
 def client_config(options: ReadOptions, base: ClientConfig) -> ClientConfig:
-    """Return `base` with the settings of a query. Raises ClientConfigError."""
+    """Return `base` with the settings of a query. Raises ClientConfigError, SourceUnavailable."""
     if options.relay:
+        if not Path(options.relay).exists():
+            raise SourceUnavailable(
+                "With these kafka.sasl.… or kafka.ssl.… options Python logs in by the JVM of Spark's driver, "
+                "and that is not on this host. Let tasks read in the JVM, without valueFormat and "
+                "accelerated=false, or log in by PLAIN or SCRAM, with PEM or PKCS12 stores"
+            )
         settings = tuple(sorted(kafka_client_settings(options).items()))
         return structs.replace(base, relay=options.relay, relay_settings=settings)
     config, _ = from_properties(options.client, base)

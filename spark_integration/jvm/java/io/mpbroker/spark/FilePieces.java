@@ -25,6 +25,11 @@ final class FilePieces implements Pieces {
   }
 
   @Override
+  public long firstOffset() {
+    return range.start();
+  }
+
+  @Override
   public long start() {
     return file.position();
   }

@@ -2,6 +2,7 @@ package io.mpbroker.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import io.mpbroker.spark.fetch.Fetcher;
 import java.io.IOException;
 import java.io.Serializable;
 import java.util.ArrayList;
@@ -40,11 +41,6 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
             root.get("checkCrcs").booleanValue(),
             root.get("lossAdvice").textValue(),
             brokers(root.get("brokers")));
-    if (rules.brokers() != null && !Fetcher.isPresent()) {
-      return forPython(
-          "tasks may have to fetch, and the jar was built without Maven, so without Kafka's client. Install maven, "
-              + "and build it again: python -m ops.setup.jvm_reader");
-    }
     return new Manifest(List.copyOf(tasks), rules, null);
   }
 

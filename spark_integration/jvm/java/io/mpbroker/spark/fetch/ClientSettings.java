@@ -28,6 +28,7 @@ final class ClientSettings {
   private ClientSettings() {}
 
   static AdminClientConfig of(List<String> servers, Map<String, String> given) {
+    SaslClients.register();
     Map<String, Object> settings = new HashMap<>(given);
     settings.replaceAll((name, value) -> renamed(name, (String) value));
     settings.put("bootstrap.servers", String.join(",", servers));
