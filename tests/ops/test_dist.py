@@ -65,7 +65,7 @@ def test_the_sdist_has_every_source_and_nothing_built(sdist: Path) -> None:
 
 
 def look_into(wheel: Path) -> None:
-    """Look whether a wheel has native modules, none of their sources, and the JVM reader if it can be built."""
+    """Look whether a wheel has native modules, no source of them, and the JVM reader if it can be built."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     assert wheel.name.startswith(f"mpbroker_server-{VERSION}-{tag}-{tag}-linux_")
     with zipfile.ZipFile(wheel) as archive:
