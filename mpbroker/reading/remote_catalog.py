@@ -152,12 +152,23 @@ def kafka_client_settings(options: ReadOptions) -> dict[str, str]:
             f"org.apache.kafka.common.security.{module}LoginModule required "
             f'username="{user}" password="{password}";'
         )
+    # Python looks into a store, and needs no type.
+    for store in ("ssl.truststore.", "ssl.keystore."):
+        is_inline = f"{store}certificates" in given or f"{store}key" in given
+        if is_inline or _is_pem(given.get(f"{store}location")):
+            given[f"{store}type"] = "PEM"
     return {
         "client.id": base.client_id,
         "request.timeout.ms": str(base.request_timeout_ms),
         "receive.buffer.bytes": str(base.receive_buffer_bytes),
         **given,
     }
+
+
+def _is_pem(location: str | None) -> bool:
+    # Kafka's client says what is wrong with a file that is missing.
+    path = Path(location) if location is not None else None
+    return path is not None and path.is_file() and b"-----BEGIN " in path.read_bytes()
 
 
 def _base(options: ReadOptions) -> ClientConfig:

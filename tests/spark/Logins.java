@@ -48,10 +48,10 @@ public final class Logins {
   private static String kafka(Properties given) throws Exception {
     Properties settings = new Properties();
     settings.putAll(given);
-    settings.put("request.timeout.ms", "5000");
-    settings.put("default.api.timeout.ms", "5000");
+    settings.put("request.timeout.ms", "60000");
+    settings.put("default.api.timeout.ms", "60000");
     try (Admin admin = Admin.create(settings)) {
-      return "listed " + admin.listTopics().names().get(5, TimeUnit.SECONDS).size();
+      return "listed " + admin.listTopics().names().get(60, TimeUnit.SECONDS).size();
     } catch (Exception error) {
       return "not listed";
     }
