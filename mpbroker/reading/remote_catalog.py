@@ -130,9 +130,9 @@ def client_config(options: ReadOptions, base: ClientConfig) -> ClientConfig:
     if options.relay:
         if not Path(options.relay).exists():
             raise SourceUnavailable(
-                "With these kafka.sasl.… or kafka.ssl.… options Python logs in by the JVM of Spark's driver, "
-                "and that is not on this host. Let tasks read in the JVM, without valueFormat and "
-                "accelerated=false, or log in by PLAIN or SCRAM, with PEM or PKCS12 stores"
+                "With this login Python connects by the JVM of Spark's driver, and that is not on this host. "
+                "Let tasks read in the JVM, without valueFormat and accelerated=false, or log in by PLAIN or "
+                "SCRAM, with PEM or PKCS12 stores"
             )
         settings = tuple(sorted(kafka_client_settings(options).items()))
         return structs.replace(base, relay=options.relay, relay_settings=settings)
