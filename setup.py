@@ -142,14 +142,14 @@ class BuildPython(build_py):
     def _build_jar(self) -> None:
         """Build the jar for the PySpark of the environment that builds.
 
-        Without a JDK or PySpark, take the jar in the checkout, if there is one.
+        Without a JDK, Maven or PySpark, take the jar in the checkout, if there is one.
         """
         from ops.setup import jvm_reader
 
         into = Path(self.build_lib) / JVM_READER
         try:
             print(f"setup.py: built {jvm_reader.build(into)}", file=sys.stderr)
-        except (jvm_reader.NoCompiler, PackageNotFoundError) as reason:
+        except (jvm_reader.CannotBuild, PackageNotFoundError) as reason:
             if not (into / jvm_reader.NAME).exists():
                 print(
                     f"setup.py: going on without the JVM reader of Spark sessions: {reason}", file=sys.stderr

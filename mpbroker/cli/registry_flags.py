@@ -115,7 +115,15 @@ def _open(where: RegistryAddress) -> Registry | Directory:
     try:
         if place is None:
             return open_schemas(settings)
-        return open_schemas(settings | {"schema.registry.url": place} if is_address(place) else place)
+        if is_address(place):
+            return open_schemas(settings | {"schema.registry.url": place})
+        if settings:
+            raise CliError(
+                f"--registry-config goes with an address, and --schema-registry {place} is a directory: "
+                f"leave one away (or {SCHEMA_REGISTRY_CONFIG}, {SCHEMA_REGISTRY} of the environment)",
+                USAGE_ERROR,
+            )
+        return open_schemas(place)
     except RegistryConfigError as error:
         raise CliError(str(error), USAGE_ERROR) from error
 

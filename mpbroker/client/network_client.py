@@ -402,9 +402,9 @@ def _configure(sock: socket.socket, config: ClientConfig) -> None:
 def _transport_maker(config: ClientConfig) -> Callable[[str, str, socket.socket], Transport]:
     """Return what makes a transport for the host, the address, and the connected socket of a node."""
     if config.relay:
-        from mpbroker.client.relay import RelayTransport
+        from mpbroker.client.relay import logged_in
 
-        return lambda _host, address, sock: RelayTransport(config, address, sock)
+        return lambda _host, address, sock: logged_in(config, address, sock)
     if not config.uses_tls:
         return lambda _host, _address, sock: PlaintextTransport(sock)
     # ssl is a large module: only a client that uses TLS loads it.

@@ -57,12 +57,14 @@ class NothingCame(ClientError):
 
 
 class Batches(NamedTuple):
-    """The whole record batches of a fetch, and the first offset after them.
+    """The whole record batches of a fetch from offset `start`, and the first offset after them.
 
-    `aborted` has (producer id, first offset) of each aborted transaction with records in the batches.
+    The first batch may begin before `start`. `aborted` has (producer id, first offset) of each aborted
+    transaction with records in the batches.
     """
 
     records: memoryview
+    start: int
     next_offset: int
     aborted: Sequence[tuple[int, int]]
 
@@ -74,9 +76,8 @@ def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iter
         for fetched in _fetches(brokers, task, options):
             try:
                 aborted = from_fetch(fetched.records, fetched.aborted)
-                yield from columns.decode(
-                    fetched.records, 0, len(fetched.records), task.start, task.end, aborted
-                )
+                records = fetched.records
+                yield from columns.decode(records, 0, len(records), fetched.start, task.end, aborted)
             except CorruptBatch as error:
                 raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
     except ClientError as error:
@@ -172,7 +173,7 @@ def _taken(brokers: Brokers, consumer: Consumer, asked: list[Asked], task: TaskR
         # Before Fetch v13 a fetch names the topic. Ids are never reused: if the name has the planned id
         # afterwards, the records are of the planned topic.
         raise TopicIsGone
-    fetched = _whole_batches(part, task)
+    fetched = _whole_batches(part, task, offset)
     if fetched.next_offset > offset:
         return fetched
     if part.high_watermark <= offset:
@@ -181,7 +182,7 @@ def _taken(brokers: Brokers, consumer: Consumer, asked: list[Asked], task: TaskR
     raise NothingCame(f"{address} sent no record from offset {offset} on, reading {task}")
 
 
-def _whole_batches(part: Fetched, task: TaskRange) -> Batches:
+def _whole_batches(part: Fetched, task: TaskRange, start: int) -> Batches:
     view = memoryview(part.records).cast("B")
     position, next_offset = 0, -1
     try:
@@ -190,7 +191,7 @@ def _whole_batches(part: Fetched, task: TaskRange) -> Batches:
             next_offset = frame.base_offset + frame.last_offset_delta + 1
     except CorruptBatch as error:
         raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
-    return Batches(view[:position], next_offset, part.aborted)
+    return Batches(view[:position], start, next_offset, part.aborted)
 
 
 def _after_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec import structs
@@ -125,8 +126,14 @@ def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
 
 
 def client_config(options: ReadOptions, base: ClientConfig) -> ClientConfig:
-    """Return `base` with the settings of a query. Raises ClientConfigError."""
+    """Return `base` with the settings of a query. Raises ClientConfigError, SourceUnavailable."""
     if options.relay:
+        if not Path(options.relay).exists():
+            raise SourceUnavailable(
+                "With this login Python connects by the JVM of Spark's driver, and that is not on this host. "
+                "Let tasks read in the JVM, without valueFormat and accelerated=false, or log in by PLAIN or "
+                "SCRAM, with PEM or PKCS12 stores"
+            )
         settings = tuple(sorted(kafka_client_settings(options).items()))
         return structs.replace(base, relay=options.relay, relay_settings=settings)
     config, _ = from_properties(options.client, base)
@@ -145,12 +152,23 @@ def kafka_client_settings(options: ReadOptions) -> dict[str, str]:
             f"org.apache.kafka.common.security.{module}LoginModule required "
             f'username="{user}" password="{password}";'
         )
+    # Python looks into a store, and needs no type.
+    for store in ("ssl.truststore.", "ssl.keystore."):
+        is_inline = f"{store}certificates" in given or f"{store}key" in given
+        if is_inline or _is_pem(given.get(f"{store}location")):
+            given[f"{store}type"] = "PEM"
     return {
         "client.id": base.client_id,
         "request.timeout.ms": str(base.request_timeout_ms),
         "receive.buffer.bytes": str(base.receive_buffer_bytes),
         **given,
     }
+
+
+def _is_pem(location: str | None) -> bool:
+    # Kafka's client says what is wrong with a file that is missing.
+    path = Path(location) if location is not None else None
+    return path is not None and path.is_file() and b"-----BEGIN " in path.read_bytes()
 
 
 def _base(options: ReadOptions) -> ClientConfig:

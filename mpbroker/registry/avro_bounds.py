@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from mpbroker.registry.framing import read_varint
+
 DEPTH_MAX: Final = 100
 """Records of one schema within each other."""
 EMPTY_ELEMENTS_MAX: Final = 1024
@@ -24,15 +26,11 @@ _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double
 Bounds = Callable[[bytes, int], None]
 
 
-class OutOfBounds(ValueError):
-    """An encoded value is larger than it may be, or does not fit the schema."""
-
-
 def bounds_of(written: Any, *, is_resolved: bool) -> Bounds | None:
     """Return a function that checks bytes from a position on; None if the schema needs no check.
 
     `written` is the writer's schema as fastavro parses it. `is_resolved`: the reader has another schema,
-    and fastavro skips the fields that are missing there. The returned function raises OutOfBounds.
+    and fastavro skips the fields that are missing there. The returned function raises ValueError.
     """
     plan = _Plan(is_resolved=is_resolved)
     step = plan.of(written).step
@@ -53,26 +51,12 @@ class _Walk:
     def skip(self, size: int) -> None:
         self.at += size
         if size < 0 or self.at > len(self.data):
-            raise OutOfBounds(f"it ends too early, or has a wrong size: {size}")
+            raise ValueError(f"it ends too early, or has a wrong size: {size}")
 
     def long(self) -> int:
         """Read a number of variable length, in zigzag."""
-        data, at, bits, shift = self.data, self.at, 0, 0
-        while True:
-            if at >= len(data):
-                raise OutOfBounds("it ends within a number")
-            byte = data[at]
-            at += 1
-            bits |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift >= _LONG_BITS:
-                break
-        if shift >= _LONG_BITS or bits >> _LONG_BITS:
-            raise OutOfBounds(f"a number has more than {_LONG_BITS} bits")
-        self.at = at
-        return (bits >> 1) ^ -(bits & 1)
+        number, self.at = read_varint(self.data, self.at, _LONG_BITS)
+        return number
 
 
 Step = Callable[[_Walk], None]
@@ -141,7 +125,7 @@ class _Plan:
         def step(walk: _Walk) -> None:
             walk.depth += 1
             if walk.depth > DEPTH_MAX:
-                raise OutOfBounds(f"it is nested deeper than {DEPTH_MAX} records")
+                raise ValueError(f"it is nested deeper than {DEPTH_MAX} records")
             self._named[name].step(walk)
             walk.depth -= 1
 
@@ -163,7 +147,7 @@ def _over_bytes(walk: _Walk) -> None:
 def _over_decimal(walk: _Walk) -> None:
     size = walk.long()
     if size > DECIMAL_BYTES_MAX:
-        raise OutOfBounds(f"a decimal has {size} bytes, and may have {DECIMAL_BYTES_MAX}")
+        raise ValueError(f"a decimal has {size} bytes, and may have {DECIMAL_BYTES_MAX}")
     walk.skip(size)
 
 
@@ -179,7 +163,7 @@ def _over_branch(branches: list[Step]) -> Step:
     def step(walk: _Walk) -> None:
         number = walk.long()
         if not 0 <= number < len(branches):
-            raise OutOfBounds(f"a union of {len(branches)} has no branch {number}")
+            raise ValueError(f"a union of {len(branches)} has no branch {number}")
         branches[number](walk)
 
     return step
@@ -204,11 +188,11 @@ def _over_blocks(element: Step) -> Step:
                 if walk.at == before:
                     walk.empty_elements += 1
                     if walk.empty_elements > EMPTY_ELEMENTS_MAX:
-                        raise OutOfBounds(
+                        raise ValueError(
                             f"arrays have more than {EMPTY_ELEMENTS_MAX} elements that take no bytes"
                         )
             if end is not None and end != walk.at:
-                raise OutOfBounds(f"a block of an array or a map has another size than its {size} bytes")
+                raise ValueError(f"a block of an array or a map has another size than its {size} bytes")
 
     return step
 

@@ -22,7 +22,7 @@ _OF_ID: Final = 0
 _OF_GUID: Final = 1
 # Messages within each other; compilers of Protobuf allow fewer.
 _PATH_MAX: Final = 100
-_INDEX_BITS: Final = 35
+_INDEX_BITS: Final = 32
 
 Path = tuple[int, ...]
 FIRST_MESSAGE: Final[Path] = (0,)
@@ -86,14 +86,14 @@ def prefix(number: int, path: Path | None = None) -> bytes:
 
 def read_path(data: bytes, at: int) -> tuple[Path, int]:
     """Read the path of a message; return it and the position after it. Raises ValueError."""
-    count, at = _read_varint(data, at)
+    count, at = read_varint(data, at, _INDEX_BITS)
     if not count:
         return FIRST_MESSAGE, at
     if not 0 < count <= _PATH_MAX:
         raise ValueError(f"the path of a message cannot have {count} steps")
     path = []
     for _ in range(count):
-        index, at = _read_varint(data, at)
+        index, at = read_varint(data, at, _INDEX_BITS)
         path.append(index)
     return tuple(path), at
 
@@ -108,14 +108,17 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int, bits_max: int) -> tuple[int, int]:
+    """Read a zigzag varint; return it and the position after it. Raises ValueError."""
     bits = 0
-    for shift in range(0, _INDEX_BITS, 7):
+    for shift in range(0, bits_max, 7):
         if at >= len(data):
-            raise ValueError("it ends within the path of its message")
+            raise ValueError("it ends within a number")
         byte = data[at]
         at += 1
         bits |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if bits >> bits_max:
+                break
             return (bits >> 1) ^ -(bits & 1), at
-    raise ValueError("an index of a message has more than 32 bits")
+    raise ValueError(f"a number has more than {bits_max} bits")

@@ -2,8 +2,7 @@
 
 Needs a JDK (javac 17 or newer) and the jars of the installed PySpark. The reader fetches from brokers with
 Kafka's own client. The jar contains the client's classes, renamed, because a program may use another version
-of the client at the same time, as Spark's connector does. Maven downloads the client once; without Maven the
-reader in the jar can read files only.
+of the client at the same time, as Spark's connector does. Maven downloads the client once.
 """
 
 from __future__ import annotations
@@ -60,25 +59,21 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 _READABLE_BY_ALL = 0o644 << 16
 
 
-class NoCompiler(RuntimeError):
-    """This machine has no javac, or none that is new enough."""
-
-
-class NoKafkaClient(RuntimeError):
-    """Kafka's client cannot be had from Maven."""
+class CannotBuild(RuntimeError):
+    """This machine lacks a javac that is new enough, or Kafka's client, which Maven brings."""
 
 
 def javac() -> str:
-    """Return the compiler of JAVA_HOME, else that of PATH. Raises NoCompiler."""
+    """Return the compiler of JAVA_HOME, else that of PATH. Raises CannotBuild."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("javac", path=f"{home}/bin") if home else None
     found = found or shutil.which("javac")
     if found is None:
-        raise NoCompiler("javac is missing: install openjdk-17-jdk-headless, or set JAVA_HOME to a JDK")
+        raise CannotBuild("javac is missing: install openjdk-17-jdk-headless, or set JAVA_HOME to a JDK")
     answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=True)
     version = (answer.stdout + answer.stderr).split()[-1]
     if int(version.split(".")[0]) < JAVA_VERSION:
-        raise NoCompiler(f"{found} is version {version}; the JVM reader needs {JAVA_VERSION} or newer")
+        raise CannotBuild(f"{found} is version {version}; the JVM reader needs {JAVA_VERSION} or newer")
     return found
 
 
@@ -88,7 +83,7 @@ def spark_jars() -> Path:
 
 
 def libraries() -> Path:
-    """Return the directory with the jars of CHECKSUMS; the first call fetches them. Raises NoKafkaClient."""
+    """Return the directory with the jars of CHECKSUMS; the first call fetches them. Raises CannotBuild."""
     LIBRARIES.parent.mkdir(exist_ok=True)
     if not LIBRARIES.is_dir():
         fresh = LIBRARIES.with_name(f"kafka-client.{os.getpid()}")
@@ -96,48 +91,33 @@ def libraries() -> Path:
             maven.copy_dependencies(POM, fresh)
         except (maven.MissingToolError, subprocess.TimeoutExpired) as error:
             shutil.rmtree(fresh, ignore_errors=True)
-            raise NoKafkaClient(str(error)) from error
+            raise CannotBuild(str(error)) from error
         fresh.replace(LIBRARIES)
     for name, expected in CHECKSUMS.items():
         path = LIBRARIES / name
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-            raise NoKafkaClient(f"{path} is not the file that this version wants: remove {LIBRARIES}")
+            raise CannotBuild(f"{path} is not the file that this version wants: remove {LIBRARIES}")
     return LIBRARIES
 
 
 def build(into: Path) -> Path:
-    """Compile the sources and write the jar. Raises NoCompiler, PackageNotFoundError, CalledProcessError."""
-    compiler = javac()
-    try:
-        kafka = libraries()
-    except NoKafkaClient as error:
-        print(f"setup: the JVM reader of Spark sessions will not fetch: {error}", file=sys.stderr)
-        kafka = None
+    """Compile the sources and write the jar. Raises CannotBuild, PackageNotFoundError, CalledProcessError."""
+    compiler, kafka = javac(), libraries()
     jar = into / NAME
     with tempfile.TemporaryDirectory() as name:
         classes = Path(name, "classes")
-        sources = [
-            one for one in sorted(SOURCES.rglob("*.java")) if kafka or SOURCES / FETCH not in one.parents
-        ]
         command = [
             *(compiler, *(f"-J{flag}" for flag in SHORT_LIVED)),
             *("-nowarn", "-proc:none", "-g:source,lines", "-encoding", "UTF-8"),
             *("-source", str(JAVA_VERSION), "-target", str(JAVA_VERSION)),
             # Where a mapping's address comes from; Spark opens the package to all when it runs.
             *("--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"),
-            *(
-                "-XDignore.symbol.file",
-                "-Xlint:-options",
-                "-classpath",
-                f"{spark_jars()}/*" + (f":{kafka / KAFKA}" if kafka else ""),
-                "-d",
-                str(classes),
-            ),
-            *map(str, sources),
+            *("-XDignore.symbol.file", "-Xlint:-options", "-d", str(classes)),
+            *("-classpath", f"{spark_jars()}/*:{kafka / KAFKA}"),
+            *map(str, sorted(SOURCES.rglob("*.java"))),
         ]
         subprocess.run(command, check=True)
-        if kafka:
-            add_kafka(classes, kafka)
+        add_kafka(classes, kafka)
         shutil.copytree(SOURCES / SERVICES, classes / SERVICES)
         for old in into.glob("mpbroker-spark-*.jar"):
             # Of a checkout before the name had no version.
@@ -198,7 +178,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=INTO, help="directory for the jar")
     try:
         print(f"setup: built {build(parser.parse_args().into)}", file=sys.stderr)
-    except NoCompiler as error:
+    except CannotBuild as error:
         print(f"setup: going on without the JVM reader of Spark sessions: {error}", file=sys.stderr)
     return 0
 

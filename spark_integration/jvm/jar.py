@@ -18,7 +18,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 def jar_path() -> Path | None:
-    """Return the jar; None if this is a clone or an sdist that was set up without a JDK."""
+    """Return the jar; None if this is a clone or an sdist that was set up without a JDK or Maven."""
     return _PATH if _PATH.is_file() else None
 
 
@@ -32,7 +32,7 @@ def add_to(session: SparkSession) -> None:
     if jar is None:
         _LOG.warning(
             "Python reads format('mpbroker'), not the JVM: %s is missing. A wheel has it; in a clone install "
-            "a JDK (openjdk-17-jdk-headless) and run make setup-spark",
+            "a JDK and Maven (openjdk-17-jdk-headless, maven) and run make setup-spark",
             _PATH,
         )
         return

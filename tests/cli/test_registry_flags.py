@@ -146,5 +146,7 @@ def test_flags_that_do_not_go_together_are_refused(
     assert cli("consume", mpbroker_topic, *EVERYTHING, *found).out == '{"id":5}\n'
     said = cli("consume", mpbroker_topic, *EVERYTHING, *where, code=1).err
     assert "the registry answers 401 Unauthorized" in said
+    both = ("--schema-registry", str(tmp_path), *found)
+    cli.refused("consume", mpbroker_topic, *both, says="--registry-config goes with an address")
     properties.write_text("schema.registry.urls=x\n")
     cli.refused("consume", mpbroker_topic, *found, says="it has no setting urls, only url, basic")

@@ -121,17 +121,25 @@ def test_retries_end() -> None:
 
 def test_records_that_went_between_plan_and_fetch() -> None:
     def retention(_nth: int, _offset: int) -> None:
-        server.log_start = 70
+        server.log_start = 75
 
     with (
         KafkaServer("t", batches_of(10), fault=retention) as server,
         pytest.raises(
-            DataLoss, match=r"Cannot fetch offset 0 of t-0.*start offset is 70.*up to 100.*failOnDataLoss"
+            DataLoss, match=r"Cannot fetch offset 0 of t-0.*start offset is 75.*up to 100.*failOnDataLoss"
         ),
     ):
         rows(server)
     with KafkaServer("t", batches_of(10), fault=retention) as server:
-        assert offsets(rows(server, failOnDataLoss=False)) == list(range(70, 100))
+        assert offsets(rows(server, failOnDataLoss=False)) == list(range(75, 100))
+
+
+def test_a_login_of_the_drivers_jvm_on_another_host(tmp_path: Path) -> None:
+    with (
+        KafkaServer("t", batches_of(1)) as server,
+        pytest.raises(SourceUnavailable, match="by the JVM of Spark's driver, and that is not on this host"),
+    ):
+        rows(server, **{"mpbroker.relay": tmp_path / "socket"})
 
 
 @pytest.mark.parametrize("fetch_max", [18, 12], ids=["by-id", "by-name"])

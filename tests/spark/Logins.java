@@ -1,4 +1,4 @@
-import io.mpbroker.spark.Fetcher;
+import io.mpbroker.spark.fetch.Fetcher;
 import java.io.FileReader;
 import java.util.HashMap;
 import java.util.List;
@@ -35,7 +35,7 @@ public final class Logins {
     given.stringPropertyNames().forEach(name -> client.put(name, given.getProperty(name)));
     List<String> servers = List.of(client.remove("bootstrap.servers"));
     long offset = 0;
-    try (Fetcher fetcher = Fetcher.open(new Fetcher.Settings(servers, client, 1 << 20, 0, 0, true), partition)) {
+    try (Fetcher fetcher = new Fetcher(new Fetcher.Settings(servers, client, 1 << 20, 0, 0, true), partition)) {
       while (offset < end) {
         offset = fetcher.fetch(offset, end).nextOffset();
       }
@@ -48,10 +48,10 @@ public final class Logins {
   private static String kafka(Properties given) throws Exception {
     Properties settings = new Properties();
     settings.putAll(given);
-    settings.put("request.timeout.ms", "5000");
-    settings.put("default.api.timeout.ms", "5000");
+    settings.put("request.timeout.ms", "60000");
+    settings.put("default.api.timeout.ms", "60000");
     try (Admin admin = Admin.create(settings)) {
-      return "listed " + admin.listTopics().names().get(5, TimeUnit.SECONDS).size();
+      return "listed " + admin.listTopics().names().get(60, TimeUnit.SECONDS).size();
     } catch (Exception error) {
       return "not listed";
     }

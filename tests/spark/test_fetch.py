@@ -234,16 +234,18 @@ def test_an_answer_that_never_comes(read: Read) -> None:
 
 def test_records_that_went_between_plan_and_fetch(read: Read) -> None:
     def retention(_nth: int, _offset: int) -> None:
-        server.log_start = 70
+        server.log_start = 75
 
-    lost = r"Cannot fetch offset 0 of t-0 .*start offset is 70.*up to 100.*failOnDataLoss"
+    lost = r"Cannot fetch offset 0 of t-0 .*start offset is 75.*up to 100.*failOnDataLoss"
     with (
         KafkaServer("t", batches_of(10), fault=retention) as server,
         pytest.raises(PySparkException, match=lost),
     ):
         offsets(read(server))
     with KafkaServer("t", batches_of(10), fault=retention) as server:
-        assert offsets(read(server, failOnDataLoss=False)) == list(range(70, 100))
+        assert offsets(read(server, failOnDataLoss=False)) == list(range(75, 100))
+    with KafkaServer("t", batches_of(10), fault=retention) as server:
+        assert len(read(server, failOnDataLoss=False).select("partition").collect()) == 25
 
 
 @pytest.mark.parametrize("fetch_max", [18, 12], ids=["by-id", "by-name"])

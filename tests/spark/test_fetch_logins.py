@@ -160,6 +160,17 @@ def test_queries_log_in(
         ("SASL", lambda _broker: {"sasl.mechanism": "GSSAPI"}, r"do not fit together.*KafkaClient"),
         # Kafka's default is GSSAPI.
         ("SASL", lambda _broker: {}, r"do not fit together.*KafkaClient"),
+        # The JVM connects for Python, and says what it met.
+        (
+            "SASL",
+            lambda broker: unsecured(broker) | {"bootstrap.servers": "nowhere.invalid:9092"},
+            "cannot connect to nowhere.invalid:9092: the driver's host does not know the name",
+        ),
+        (
+            "SASL",
+            lambda broker: unsecured(broker) | {"bootstrap.servers": "127.0.0.1:1"},
+            "cannot connect to 127.0.0.1:1: the connection was refused",
+        ),
         ("SASL", lambda _broker: {"sasl.mechanism": "MAGIC"}, r"kafka\.sasl\.mechanism=MAGIC is not one of"),
     ],
 )
@@ -173,6 +184,7 @@ def test_a_refused_login_says_why(
     options = {"bootstrap.servers": broker.address_of(listener), "security.protocol": PROTOCOLS[listener]}
     options |= given(broker)
     reader = spark.read.format("mpbroker").option("subscribe", TOPIC).option("accelerated", "true")
+    reader = reader.option("fetchOffset.retryIntervalMs", "0")
     with pytest.raises(PySparkException, match=expected):
         reader.options(**{f"kafka.{name}": value for name, value in options.items()}).load().collect()
 

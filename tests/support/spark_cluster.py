@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pyspark
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 from ops.bench.brokers import HOST, free_port
 from tests.support import spark_classes
 from tests.support.polling import until
+from tests.support.programs import ran
 from tests.support.spark_here import PYTHON_PATH
 
 SPARK_HOME = Path(pyspark.__path__[0])
@@ -60,25 +62,28 @@ def _in_namespace(flags: Sequence[str], mounts: str) -> list[str]:
 class Cluster:
     """Use `running_cluster`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, host: str = HOST) -> None:
         self._directory = directory
+        self._host = host
         self._port, self._web_port = free_port(), free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def master(self) -> str:
-        return f"spark://{HOST}:{self._port}"
+        return f"spark://{self._host}:{self._port}"
 
     def start(self, workers: Sequence[Sequence[str]], cores: int) -> None:
         """One worker with so many cores for each prefix of a command; returns when all have registered."""
-        self._start(
-            "master", [], ["master.Master", "--port", str(self._port), "--webui-port", str(self._web_port)]
-        )
+        words = ["master.Master", "--port", str(self._port), "--webui-port", str(self._web_port)]
+        self._start("master", [], words, self._host)
         until(self._answers, "the master answers")
         for number, prefix in enumerate(workers):
-            words = ["worker.Worker", "--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
-            self._start(f"worker-{number}", prefix, [*words, self.master])
+            self.add_worker(f"worker-{number}", prefix, cores, self._host)
         until(lambda: self._workers_alive() == len(workers), "all workers have registered")
+
+    def add_worker(self, name: str, prefix: Sequence[str], cores: int, host: str) -> None:
+        words = ["worker.Worker", "--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
+        self._start(name, prefix, [*words, self.master], host)
 
     def stop(self) -> None:
         """Ends the daemons, and with them their executors."""
@@ -94,18 +99,18 @@ class Cluster:
     def output(self, name: str) -> str:
         return (self._directory / name / "output.log").read_text(errors="replace")
 
-    def _start(self, name: str, prefix: Sequence[str], words: Sequence[str]) -> None:
+    def _start(self, name: str, prefix: Sequence[str], words: Sequence[str], host: str) -> None:
         place = self._directory / name
         place.mkdir(parents=True)
         main, *rest = words
         command = [*prefix, str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}"]
         with (place / "output.log").open("wb") as output:
             process = subprocess.Popen(
-                [*command, "--host", HOST, *rest],
+                [*command, "--host", host, *rest],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(place),
+                env=_environment(place, host),
                 cwd=place,
             )
         self._processes.append(process)
@@ -125,16 +130,16 @@ class Cluster:
 
     def _workers_alive(self) -> int:
         self._check()
-        with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self._host}:{self._web_port}/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
 
 
-def _environment(place: Path) -> Mapping[str, str]:
+def _environment(place: Path, host: str) -> Mapping[str, str]:
     mine = {
         "SPARK_HOME": SPARK_HOME,
         "SPARK_WORKER_DIR": place / "work",
         "SPARK_LOCAL_DIRS": place / "local",
-        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LOCAL_IP": host,
         "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
         "SPARK_DAEMON_JAVA_OPTS": spark_classes.jvm_options(),
     }
@@ -153,10 +158,48 @@ def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return []
 
 
+class Network(NamedTuple):
+    """A network that one other host is on: the addresses of this host and of that one, and the beginning of a
+    command that runs there.
+    """
+
+    here: str
+    there: str
+    prefix: Sequence[str]
+
+
 @contextmanager
-def running_cluster(directory: Path, workers: Sequence[Sequence[str]], cores: int = 1) -> Iterator[Cluster]:
+def other_host() -> Iterator[Network]:
+    """A network of a namespace that reaches this host by one address and nothing else; skips without one."""
+    name = f"mpb{os.getpid()}"
+    # Of the range for benchmarks, which nobody routes.
+    here, there = (f"198.18.{os.getpid() % 256}.{number}" for number in (1, 2))
+    steps = (
+        f"link add {name}a type veth peer name {name}b netns {name}",
+        f"addr add {here}/30 dev {name}a",
+        f"link set {name}a up",
+        f"-n {name} addr add {there}/30 dev {name}b",
+        f"-n {name} link set {name}b up",
+        f"-n {name} link set lo up",
+    )
+    try:
+        ran(["ip", "netns", "add", name], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a network namespace takes root and iproute2: {error}")
+    try:
+        for step in steps:
+            ran(["ip", *step.split()], check=True)
+        yield Network(here, there, ["ip", "netns", "exec", name])
+    finally:
+        ran(["ip", "netns", "del", name], check=True)
+
+
+@contextmanager
+def running_cluster(
+    directory: Path, workers: Sequence[Sequence[str]], cores: int = 1, host: str = HOST
+) -> Iterator[Cluster]:
     """A cluster with a worker of so many cores for each prefix of a command, certainly gone afterwards."""
-    cluster = Cluster(directory)
+    cluster = Cluster(directory, host)
     try:
         cluster.start(workers, cores)
         yield cluster

@@ -1,5 +1,6 @@
 package io.mpbroker.spark;
 
+import com.fasterxml.jackson.annotation.JsonCreator;
 import java.io.Serializable;
 import java.util.Arrays;
 
@@ -16,6 +17,7 @@ final class AbortedRanges implements Serializable {
   private final boolean complete;
 
   /** Takes over the array, whose rows are (producer id, first offset, last offset), and sorts it. */
+  @JsonCreator
   AbortedRanges(long[][] ranges) {
     this(ranges, true);
   }

@@ -73,6 +73,11 @@ final class BatchCursor implements Closeable {
     return pieces instanceof FetchedPieces;
   }
 
+  /** Returns the first offset that is wanted of the batch. */
+  long firstOffset() {
+    return pieces.firstOffset();
+  }
+
   boolean isAtEnd() {
     return ended;
   }

@@ -2,6 +2,7 @@ package io.mpbroker.spark;
 
 import io.mpbroker.spark.Failures.CorruptLog;
 import io.mpbroker.spark.Failures.SourceUnavailable;
+import io.mpbroker.spark.fetch.Fetcher;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import sun.nio.ch.DirectBuffer;
@@ -11,6 +12,7 @@ final class FetchedPieces implements Pieces {
   private final LogRange range;
   private final Manifest.Rules rules;
   private final Fetcher fetcher;
+  private long first;
   private long offset;
   private long deadlineNs;
   private boolean follows;
@@ -26,7 +28,7 @@ final class FetchedPieces implements Pieces {
     offset = range.start();
     try {
       fetcher =
-          Fetcher.open(
+          new Fetcher(
               rules.brokers(),
               new Fetcher.Partition(range.topic(), range.partition(), range.topicId(), range.toString()));
     } catch (Fetcher.Failed error) {
@@ -53,6 +55,7 @@ final class FetchedPieces implements Pieces {
         if (found == null) {
           return false;
         }
+        first = offset;
         records = found.records();
         aborted = AbortedRanges.known(found.aborted());
         offset = found.nextOffset();
@@ -121,6 +124,11 @@ final class FetchedPieces implements Pieces {
 
   private static SourceUnavailable unavailable(Fetcher.Failed error) {
     return new SourceUnavailable(error.getMessage(), error);
+  }
+
+  @Override
+  public long firstOffset() {
+    return first;
   }
 
   @Override

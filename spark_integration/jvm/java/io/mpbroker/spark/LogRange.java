@@ -29,6 +29,11 @@ record LogRange(
   static final LogRange NOTHING =
       new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
 
+  /** Takes null for the ranges if the reader wants aborted records, too. */
+  LogRange {
+    aborted = aborted == null ? AbortedRanges.NOT_WANTED : aborted;
+  }
+
   /** Describes a task that fetches. */
   static LogRange fetched(String topic, int partition, long start, long end, String topicId) {
     return new LogRange(

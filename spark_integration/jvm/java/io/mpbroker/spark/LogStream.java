@@ -9,9 +9,7 @@ import java.util.Map;
 import java.util.Optional;
 import net.razorvine.pickle.Unpickler;
 import net.razorvine.pickle.objects.ClassDict;
-import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.InputPartition;
-import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
@@ -24,7 +22,6 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInput
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceReadLimit;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -192,7 +189,7 @@ final class LogStream
     if (isRealTime) {
       return new RealTime.Readers(plan.rules(), schema);
     }
-    return plan.readers() != null ? new ByPython(plan.readers()) : LogScan.readers(plan.rules(), schema);
+    return plan.readers() != null ? plan.readers() : LogScan.readers(plan.rules(), schema);
   }
 
   /** Commits the offset to the consumer group, if the query has one. */
@@ -235,23 +232,5 @@ final class LogStream
   @Override
   public String toString() {
     return Progress.describe(options);
-  }
-
-  /** Reads rows of Python, which has no columnar batches. */
-  private record ByPython(PartitionReaderFactory readers) implements PartitionReaderFactory {
-    @Override
-    public boolean supportColumnarReads(InputPartition partition) {
-      return false;
-    }
-
-    @Override
-    public PartitionReader<InternalRow> createReader(InputPartition partition) {
-      return readers.createReader(partition);
-    }
-
-    @Override
-    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-      throw new UnsupportedOperationException("Python reads rows");
-    }
   }
 }

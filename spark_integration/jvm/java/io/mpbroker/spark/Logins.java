@@ -1,5 +1,7 @@
 package io.mpbroker.spark;
 
+import io.mpbroker.spark.Failures.SourceUnavailable;
+import io.mpbroker.spark.fetch.Relay;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.Files;
@@ -29,11 +31,15 @@ final class Logins {
   /** Returns the options, with the path of the relay if Python needs it. */
   static CaseInsensitiveStringMap relayed(Map<String, String> options) {
     CaseInsensitiveStringMap given = new CaseInsensitiveStringMap(options);
-    if (!Fetcher.isPresent() || !needsRelay(given)) {
+    if (!needsRelay(given)) {
       return given;
     }
     Map<String, String> more = new HashMap<>(given.asCaseSensitiveMap());
-    more.put(RELAY, Fetcher.relay());
+    try {
+      more.put(RELAY, Relay.path());
+    } catch (IOException error) {
+      throw new SourceUnavailable("The driver cannot listen on a socket, for the login: " + error.getMessage(), error);
+    }
     return new CaseInsensitiveStringMap(more);
   }
 

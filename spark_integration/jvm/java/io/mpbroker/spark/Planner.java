@@ -23,6 +23,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * <p>It uses a worker of the kind that Spark itself starts for Python sources, and keeps for the next query.
  */
 final class Planner extends PythonPlannerRunner<Manifest> {
+  private static final ObjectMapper JSON = new ObjectMapper();
+
   private final byte[] request;
 
   private Planner(PythonFunction environment, byte[] request) {
@@ -49,14 +51,13 @@ final class Planner extends PythonPlannerRunner<Manifest> {
   }
 
   private static byte[] request(CaseInsensitiveStringMap options, StructType schema, Filter[] filters) {
-    ObjectMapper mapper = new ObjectMapper();
-    ObjectNode request = mapper.createObjectNode();
+    ObjectNode request = JSON.createObjectNode();
     ObjectNode given = request.putObject("options");
     options.forEach(given::put);
     request.put("schema", schema.json());
     request.set("conditions", Conditions.json(filters));
     try {
-      return mapper.writeValueAsBytes(request);
+      return JSON.writeValueAsBytes(request);
     } catch (JsonProcessingException error) {
       throw new IllegalStateException(error);
     }

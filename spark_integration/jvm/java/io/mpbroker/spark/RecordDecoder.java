@@ -15,20 +15,22 @@ final class RecordDecoder {
   private static final String BAD_FIELD = "a field of the record is malformed or reaches beyond its end";
 
   private final Columns columns;
-  private final long low;
   private final long high;
   private long at;
   private long stop;
 
-  /** Decodes the records with offsets in [low, high), and skips the others. */
-  RecordDecoder(Columns columns, long low, long high) {
+  /** Decodes the records with offsets below `high`. */
+  RecordDecoder(Columns columns, long high) {
     this.columns = columns;
-    this.low = low;
     this.high = high;
   }
 
-  /** Appends the records at [address, address + bytes) from this row on. Returns the new number of rows. */
-  int decode(BatchHeader header, long address, long bytes, int row) throws Malformed {
+  /**
+   * Appends the records at [address, address + bytes) with offsets from `low` on, the first as this row.
+   *
+   * <p>Returns the new number of rows.
+   */
+  int decode(BatchHeader header, long address, long bytes, long low, int row) throws Malformed {
     if (header.count() < 0 || header.count() > bytes / SMALLEST_RECORD_BYTES) {
       throw new Malformed("the record's length does not fit");
     }

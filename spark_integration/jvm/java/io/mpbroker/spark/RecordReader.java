@@ -34,7 +34,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
     this.limit = limit;
     this.cursor = cursor;
     columns = new Columns(schema, range);
-    decoder = new RecordDecoder(columns, range.start(), range.end());
+    decoder = new RecordDecoder(columns, range.end());
   }
 
   @Override
@@ -77,7 +77,9 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
 
   private int take(BatchHeader header, int rows) {
     bytes += header.length();
-    if (columns.areOfThePartition() && header.isFull() && range.holds(header)) {
+    long low = cursor.firstOffset();
+    boolean isWhole = range.holds(header) && header.baseOffset() >= low;
+    if (columns.areOfThePartition() && header.isFull() && isWhole) {
       // The header has the number of rows, and they are alike.
       return rows + header.count();
     }
@@ -89,7 +91,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
         unpacked = codecs.size();
         address = arena.add(codecs.bytes(), unpacked);
       }
-      return decoder.decode(header, address, unpacked, rows);
+      return decoder.decode(header, address, unpacked, low, rows);
     } catch (Malformed error) {
       throw cursor.corrupt(error.getMessage());
     }

@@ -1,10 +1,5 @@
 package io.mpbroker.spark.fetch;
 
-import java.io.BufferedReader;
-import java.io.IOException;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -28,18 +23,12 @@ final class ClientSettings {
   private ClientSettings() {}
 
   static AdminClientConfig of(List<String> servers, Map<String, String> given) {
+    SaslClients.register();
     Map<String, Object> settings = new HashMap<>(given);
     settings.replaceAll((name, value) -> renamed(name, (String) value));
     settings.put("bootstrap.servers", String.join(",", servers));
     // Kafka's default chooses this one in clients, but also loads a library that only brokers need.
     settings.putIfAbsent("sasl.oauthbearer.jwt.validator.class", ClientJwtValidator.class.getName());
-    // Python looks into a store, and needs no type.
-    for (String store : List.of("ssl.truststore.", "ssl.keystore.")) {
-      boolean inline = given.containsKey(store + "certificates") || given.containsKey(store + "key");
-      if (inline || isPem(given.get(store + "location"))) {
-        settings.put(store + "type", "PEM");
-      }
-    }
     return new AdminClientConfig(settings);
   }
 
@@ -50,18 +39,5 @@ final class ClientSettings {
     }
     boolean namesClasses = name.endsWith(".class") || name.endsWith(".classes") || name.endsWith(".providers");
     return namesClasses ? value.replace(ORIGINAL, RENAMED) : value;
-  }
-
-  private static boolean isPem(String location) {
-    if (location == null) {
-      return false;
-    }
-    // Other stores are binary, and any byte is a letter of this charset.
-    try (BufferedReader text = Files.newBufferedReader(Path.of(location), StandardCharsets.ISO_8859_1)) {
-      return text.lines().limit(100).anyMatch(line -> line.startsWith("-----BEGIN "));
-    } catch (IOException error) {
-      // Kafka's client says what is wrong with it.
-      return false;
-    }
   }
 }

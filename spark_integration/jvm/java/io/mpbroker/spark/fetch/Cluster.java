@@ -16,6 +16,7 @@ import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.AuthenticationException;
+import org.apache.kafka.common.memory.MemoryPool;
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.network.Selector;
 import org.apache.kafka.common.protocol.Errors;
@@ -63,7 +64,6 @@ final class Cluster implements Closeable {
     // Where Kafka and JAAS look for classes that settings name.
     thread.setContextClassLoader(Cluster.class.getClassLoader());
     try {
-      SaslClients.register();
       AdminClientConfig config = ClientSettings.of(servers, settings);
       timeoutMs = config.getInt(AdminClientConfig.REQUEST_TIMEOUT_MS_CONFIG);
       expiresMs = time.milliseconds() + config.getLong(AdminClientConfig.METADATA_MAX_AGE_CONFIG);
@@ -79,22 +79,25 @@ final class Cluster implements Closeable {
     }
   }
 
+  /** Makes connections with the settings. Throws RuntimeException if they do not fit together. */
+  static Selector selector(AdminClientConfig config, Metrics metrics, MemoryPool memory, LogContext log) {
+    return new Selector(
+        ANSWER_BYTES_MAX,
+        config.getLong(AdminClientConfig.CONNECTIONS_MAX_IDLE_MS_CONFIG),
+        metrics,
+        Time.SYSTEM,
+        "mpbroker",
+        Map.of(),
+        false,
+        false,
+        ClientUtils.createChannelBuilder(config, Time.SYSTEM, log),
+        memory,
+        log);
+  }
+
   private NetworkClient connected(AdminClientConfig config, LogContext log) {
-    Selector selector =
-        new Selector(
-            ANSWER_BYTES_MAX,
-            config.getLong(AdminClientConfig.CONNECTIONS_MAX_IDLE_MS_CONFIG),
-            metrics,
-            time,
-            "mpbroker",
-            Map.of(),
-            false,
-            false,
-            ClientUtils.createChannelBuilder(config, time, log),
-            memory,
-            log);
     return new NetworkClient(
-        selector,
+        selector(config, metrics, memory, log),
         new ManualMetadataUpdater(),
         config.getString(AdminClientConfig.CLIENT_ID_CONFIG),
         1,

@@ -5,6 +5,7 @@ import java.util.Deque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
@@ -18,16 +19,11 @@ final class Connections {
   private static final int KEPT_MAX = 4;
   private static final Map<Key, Deque<Kept>> KEPT = new HashMap<>();
   private static final ScheduledThreadPoolExecutor CLOSER = closer();
-  private static boolean isCloserWaiting;
 
   /** Identifies a cluster and the login there. */
   record Key(List<String> servers, Map<String, String> settings) {}
 
-  private record Kept(Cluster cluster, long sinceMs) {
-    boolean isIdle() {
-      return nowMs() - sinceMs >= IDLE_MS_MAX;
-    }
-  }
+  private record Kept(Cluster cluster, ScheduledFuture<?> end) {}
 
   private Connections() {}
 
@@ -51,8 +47,12 @@ final class Connections {
   }
 
   private static synchronized Cluster kept(Key key) {
-    Deque<Kept> clusters = KEPT.get(key);
-    return clusters == null || clusters.isEmpty() ? null : clusters.pop().cluster();
+    Kept newest = KEPT.containsKey(key) ? KEPT.get(key).poll() : null;
+    if (newest == null) {
+      return null;
+    }
+    newest.end().cancel(false);
+    return newest.cluster();
   }
 
   private static synchronized boolean keep(Key key, Cluster cluster) {
@@ -60,29 +60,17 @@ final class Connections {
     if (clusters.size() >= KEPT_MAX) {
       return false;
     }
-    clusters.push(new Kept(cluster, nowMs()));
-    awaitIdle();
+    var end = CLOSER.schedule(() -> closeIdle(key, cluster), IDLE_MS_MAX, TimeUnit.MILLISECONDS);
+    clusters.push(new Kept(cluster, end));
     return true;
   }
 
-  private static synchronized void closeIdle() {
-    isCloserWaiting = false;
-    for (Deque<Kept> clusters : KEPT.values()) {
-      while (!clusters.isEmpty() && clusters.peekLast().isIdle()) {
-        clusters.pollLast().cluster().close();
-      }
+  private static synchronized void closeIdle(Key key, Cluster cluster) {
+    // Another task may have taken it just now.
+    if (KEPT.containsKey(key) && KEPT.get(key).removeIf(one -> one.cluster() == cluster)) {
+      cluster.close();
     }
     KEPT.values().removeIf(Deque::isEmpty);
-    if (!KEPT.isEmpty()) {
-      awaitIdle();
-    }
-  }
-
-  private static void awaitIdle() {
-    if (!isCloserWaiting) {
-      isCloserWaiting = true;
-      CLOSER.schedule(Connections::closeIdle, IDLE_MS_MAX, TimeUnit.MILLISECONDS);
-    }
   }
 
   private static ScheduledThreadPoolExecutor closer() {
@@ -94,13 +82,10 @@ final class Connections {
               thread.setDaemon(true);
               return thread;
             });
+    made.setRemoveOnCancelPolicy(true);
     // A process that no longer fetches has no such thread.
     made.setKeepAliveTime(1, TimeUnit.SECONDS);
     made.allowCoreThreadTimeOut(true);
     return made;
-  }
-
-  private static long nowMs() {
-    return System.nanoTime() / 1_000_000;
   }
 }

@@ -1,98 +1,84 @@
 package io.mpbroker.spark.fetch;
 
-import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.io.Closeable;
-import java.io.EOFException;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Queue;
-import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.locks.LockSupport;
-import org.apache.kafka.clients.ClientUtils;
 import org.apache.kafka.common.memory.MemoryPool;
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.network.ByteBufferSend;
 import org.apache.kafka.common.network.ChannelState;
-import org.apache.kafka.common.network.NetworkReceive;
 import org.apache.kafka.common.network.NetworkSend;
 import org.apache.kafka.common.network.Selectable;
 import org.apache.kafka.common.network.Selector;
 import org.apache.kafka.common.utils.LogContext;
-import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.Utils;
 
 /**
  * Logs in at brokers for the Python that plans, with what its own client cannot do, such as Kerberos.
  *
- * <p>Python connects to a Unix socket in a directory of this user. It sends a frame with broker and settings. The
- * answer is a frame with an error, or an empty one; then frames are passed on both ways, unchanged. (Python:
- * mpbroker/client/relay.py.)
+ * <p>Python connects to a Unix socket in a directory of this user. It sends a frame with the settings of a client. The
+ * answer is an empty frame, or one with an error. Then each frame is a request, whose answer is passed back before
+ * the next request is read. (Python: mpbroker/client/relay.py.)
  */
-public final class Relay implements Closeable {
+public final class Relay {
   private static final String BROKER = "broker";
-  private static final long POLL_MS = 60_000;
-  private static final long LOGIN_POLL_MS = 1_000;
+  private static final long POLL_MS = 1_000;
   private static final long LOGIN_NS_MAX = 30_000_000_000L;
   private static final long PAUSE_NS = 1_000_000_000;
-  private static final String PREFIX = "mpbroker-relay";
-  /** The path of a socket has at most 107 bytes, and ends with a name. */
-  private static final int PATH_CHARACTERS_MAX = 90;
-  private static final int FRAME_BYTES_MAX = 1 << 30;
   private static String path;
 
-  private final SocketChannel python;
-  private final Queue<ByteBuffer> requests = new ConcurrentLinkedQueue<>();
-  private final Metrics metrics = new Metrics();
-  private Selector selector;
-  private volatile boolean isOver;
-  private boolean isSending;
-
-  private Relay(SocketChannel python) {
-    this.python = python;
-  }
+  private Relay() {}
 
   /** Returns the path of the socket. The first call begins to listen. */
   public static synchronized String path() throws IOException {
     if (path == null) {
-      Path directory = directory();
-      Path socket = directory.resolve("socket");
-      directory.toFile().deleteOnExit();
-      socket.toFile().deleteOnExit();
-      ServerSocketChannel listener = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
-      listener.bind(UnixDomainSocketAddress.of(socket));
-      start("mpbroker-relay", () -> accept(listener));
-      path = socket.toString();
+      path = listen();
     }
     return path;
   }
 
-  /** Returns a new directory. That of temporary files may have too long a path for a socket, as on YARN. */
-  private static Path directory() throws IOException {
-    Path usual = Files.createTempDirectory(PREFIX);
-    if (usual.toString().length() <= PATH_CHARACTERS_MAX) {
-      return usual;
+  private static String listen() throws IOException {
+    ServerSocketChannel listener = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
+    IOException failed = null;
+    // The path of a socket has at most 107 bytes. That of temporary files may have more, as on YARN.
+    for (String parent : List.of(System.getProperty("java.io.tmpdir"), "/tmp")) {
+      Path directory = Files.createTempDirectory(Path.of(parent), "mpbroker-relay");
+      Path socket = directory.resolve("socket");
+      try {
+        listener.bind(UnixDomainSocketAddress.of(socket));
+        directory.toFile().deleteOnExit();
+        socket.toFile().deleteOnExit();
+        start("mpbroker-relay", () -> accept(listener));
+        return socket.toString();
+      } catch (IOException error) {
+        Files.delete(directory);
+        failed = error;
+      }
     }
-    Files.delete(usual);
-    return Files.createTempDirectory(Path.of("/tmp"), PREFIX);
+    listener.close();
+    throw failed;
   }
 
   private static void accept(ServerSocketChannel listener) {
     while (true) {
       try {
-        Relay relay = new Relay(listener.accept());
-        start("mpbroker-relay-connection", relay::serve);
+        SocketChannel python = listener.accept();
+        start("mpbroker-relay-connection", () -> serve(python));
       } catch (IOException | OutOfMemoryError error) {
         // Descriptors or threads have run out, for example.
         LockSupport.parkNanos(PAUSE_NS);
@@ -107,123 +93,89 @@ public final class Relay implements Closeable {
     thread.start();
   }
 
-  private void serve() {
-    try (this) {
-      String refusal = connect(new ObjectMapper().readTree(read().array()));
-      if (refusal == null) {
-        return;
-      }
-      write(ByteBuffer.wrap(refusal.getBytes(StandardCharsets.UTF_8)));
-      if (refusal.isEmpty()) {
-        start("mpbroker-relay-requests", this::takeRequests);
-        pump();
+  private static void serve(SocketChannel python) {
+    try (DataInputStream requests = new DataInputStream(Channels.newInputStream(python));
+        DataOutputStream answers = new DataOutputStream(Channels.newOutputStream(python));
+        Metrics metrics = new Metrics()) {
+      Map<String, String> settings = new ObjectMapper().readValue(read(requests), new TypeReference<>() {});
+      try (Selector selector = connect(settings, metrics)) {
+        write(answers, ByteBuffer.allocate(0));
+        pass(selector, requests, answers);
+      } catch (BrokerFailure error) {
+        String text = (error.isRetriable() ? "lost " : "refused ") + error.getMessage();
+        write(answers, ByteBuffer.wrap(text.getBytes(StandardCharsets.UTF_8)));
       }
     } catch (IOException error) {
       // Python or the broker has closed its connection: both are closed.
     }
   }
 
-  /** Connects. Returns why the broker, or this client, refuses; null if the connection is lost. */
-  private String connect(JsonNode wanted) throws IOException {
-    Map<String, String> settings = new HashMap<>();
-    JsonNode given = wanted.get("settings");
-    given.fieldNames().forEachRemaining(name -> settings.put(name, given.get(name).textValue()));
-    String server = wanted.get("server").textValue();
-    LogContext log = new LogContext("[mpbroker relay] ");
+  private static Selector connect(Map<String, String> settings, Metrics metrics) throws BrokerFailure, IOException {
+    String server = settings.get("bootstrap.servers");
+    Selector selector;
     try {
-      SaslClients.register();
-      selector =
-          new Selector(
-              FRAME_BYTES_MAX,
-              Selector.NO_IDLE_TIMEOUT_MS,
-              metrics,
-              Time.SYSTEM,
-              "mpbroker-relay",
-              Map.of(),
-              false,
-              false,
-              ClientUtils.createChannelBuilder(ClientSettings.of(List.of(server), settings), Time.SYSTEM, log),
-              MemoryPool.NONE,
-              log);
+      var config = ClientSettings.of(List.of(server), settings);
+      selector = Cluster.selector(config, metrics, MemoryPool.NONE, new LogContext("[mpbroker relay] "));
     } catch (RuntimeException error) {
-      return BrokerFailure.ofSettings(error).getMessage();
+      throw BrokerFailure.ofSettings(error);
     }
-    InetSocketAddress address = new InetSocketAddress(Utils.getHost(server), Utils.getPort(server));
+    try {
+      logIn(selector, new InetSocketAddress(Utils.getHost(server), Utils.getPort(server)));
+    } catch (BrokerFailure | IOException error) {
+      selector.close();
+      throw error;
+    }
+    return selector;
+  }
+
+  private static void logIn(Selector selector, InetSocketAddress address) throws BrokerFailure, IOException {
     if (address.isUnresolved()) {
-      return null;
+      throw BrokerFailure.lost("the driver's host does not know the name " + address.getHostString());
     }
     selector.connect(BROKER, address, Selectable.USE_DEFAULT_BUFFER_SIZE, Selectable.USE_DEFAULT_BUFFER_SIZE);
     long deadlineNs = System.nanoTime() + LOGIN_NS_MAX;
     while (!selector.isChannelReady(BROKER)) {
       if (System.nanoTime() > deadlineNs) {
-        return null;
-      }
-      selector.poll(LOGIN_POLL_MS);
-      ChannelState lost = selector.disconnected().get(BROKER);
-      if (lost != null) {
-        return lost.exception() == null ? null : lost.exception().getMessage();
-      }
-    }
-    return "";
-  }
-
-  private void takeRequests() {
-    try {
-      while (!isOver) {
-        requests.add(read());
-        selector.wakeup();
-      }
-    } catch (IOException error) {
-      isOver = true;
-      selector.wakeup();
-    }
-  }
-
-  private void pump() throws IOException {
-    while (!isOver && selector.disconnected().isEmpty()) {
-      if (!isSending && !requests.isEmpty()) {
-        selector.send(new NetworkSend(BROKER, ByteBufferSend.sizePrefixed(requests.poll())));
-        isSending = true;
+        throw BrokerFailure.lost("no login within " + LOGIN_NS_MAX / 1_000_000_000 + " s");
       }
       selector.poll(POLL_MS);
-      isSending &= selector.completedSends().isEmpty();
-      for (NetworkReceive answer : selector.completedReceives()) {
-        write(answer.payload());
+      ChannelState lost = selector.disconnected().get(BROKER);
+      if (lost != null && lost.exception() != null) {
+        throw BrokerFailure.fatal(lost.exception().getMessage(), lost.exception());
+      } else if (lost != null) {
+        throw BrokerFailure.lost("the connection was refused, or was lost during the login");
       }
     }
   }
 
-  private ByteBuffer read() throws IOException {
-    int bytes = fill(ByteBuffer.allocate(4)).getInt();
-    if (bytes < 0 || bytes > FRAME_BYTES_MAX) {
-      throw new IOException("a frame has " + bytes + " bytes");
-    }
-    return fill(ByteBuffer.allocate(bytes));
-  }
-
-  private ByteBuffer fill(ByteBuffer room) throws IOException {
-    while (room.hasRemaining()) {
-      if (python.read(room) < 0) {
-        throw new EOFException();
+  /** Passes requests and answers on until either side closes its connection. */
+  private static void pass(Selector selector, DataInputStream requests, DataOutputStream answers) throws IOException {
+    while (true) {
+      ByteBuffer request = ByteBuffer.wrap(read(requests));
+      // Notices a broker that has closed the connection meanwhile.
+      selector.poll(0);
+      if (!selector.isChannelReady(BROKER)) {
+        return;
       }
+      selector.send(new NetworkSend(BROKER, ByteBufferSend.sizePrefixed(request)));
+      do {
+        selector.poll(POLL_MS);
+        if (!selector.disconnected().isEmpty()) {
+          return;
+        }
+      } while (selector.completedReceives().isEmpty());
+      write(answers, selector.completedReceives().iterator().next().payload());
     }
-    return room.flip();
   }
 
-  private void write(ByteBuffer frame) throws IOException {
-    ByteBuffer[] parts = {ByteBuffer.allocate(4).putInt(frame.remaining()).flip(), frame};
-    while (parts[0].hasRemaining() || parts[1].hasRemaining()) {
-      python.write(parts);
-    }
+  private static byte[] read(DataInputStream frames) throws IOException {
+    byte[] frame = new byte[frames.readInt()];
+    frames.readFully(frame);
+    return frame;
   }
 
-  @Override
-  public void close() throws IOException {
-    isOver = true;
-    python.close();
-    if (selector != null) {
-      selector.close();
-    }
-    metrics.close();
+  private static void write(DataOutputStream frames, ByteBuffer frame) throws IOException {
+    frames.writeInt(frame.remaining());
+    frames.write(frame.array(), frame.arrayOffset() + frame.position(), frame.remaining());
   }
 }

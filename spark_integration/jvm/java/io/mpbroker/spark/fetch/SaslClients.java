@@ -26,19 +26,22 @@ public final class SaslClients extends Provider {
   private static final String OAUTH = "OAUTHBEARER";
 
   static {
-    try {
-      Class.forName(ScramLoginModule.class.getName());
-      Class.forName(OAuthBearerLoginModule.class.getName());
-    } catch (ClassNotFoundException error) {
-      throw new NoClassDefFoundError(error.getMessage());
-    }
-    ClassLoader ours = SaslClients.class.getClassLoader();
-    for (Provider provider : Security.getProviders()) {
-      if (provider.getClass().getName().startsWith("io.mpbroker.") && provider.getClass().getClassLoader() == ours) {
-        Security.removeProvider(provider.getName());
+    // The lock of Security's methods: no other client registers its providers while ours have the names.
+    synchronized (Security.class) {
+      try {
+        Class.forName(ScramLoginModule.class.getName());
+        Class.forName(OAuthBearerLoginModule.class.getName());
+      } catch (ClassNotFoundException error) {
+        throw new NoClassDefFoundError(error.getMessage());
       }
+      ClassLoader ours = SaslClients.class.getClassLoader();
+      for (Provider provider : Security.getProviders()) {
+        if (provider.getClass().getName().startsWith("io.mpbroker.") && provider.getClass().getClassLoader() == ours) {
+          Security.removeProvider(provider.getName());
+        }
+      }
+      Security.insertProviderAt(new SaslClients(), 1);
     }
-    Security.insertProviderAt(new SaslClients(), 1);
   }
 
   private SaslClients() {

@@ -1,7 +1,8 @@
 package io.mpbroker.spark.fetch;
 
-import io.mpbroker.spark.Fetcher;
+import java.io.Closeable;
 import java.io.InterruptedIOException;
+import java.io.Serializable;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -33,11 +34,11 @@ import org.apache.kafka.common.requests.ListOffsetsRequest;
 import org.apache.kafka.common.requests.ListOffsetsResponse;
 
 /**
- * Fetches batches by the rules of Python's read_remote (Kafka: Fetcher, CompletedFetch).
+ * Fetches whole record batches of a partition, by the rules of Python's read_remote (Kafka: CompletedFetch).
  *
  * <p>A topic is known by its id. Brokers without Fetch version 13 are asked for the id after each fetch.
  */
-public final class KafkaFetcher implements Fetcher {
+public final class Fetcher implements Closeable {
   private static final int WAIT_MS_MAX = 500;
   private static final short FIRST_VERSION_WITH_IDS = 13;
 
@@ -51,8 +52,66 @@ public final class KafkaFetcher implements Fetcher {
   private long highWatermark;
   private boolean isClosed;
 
-  /** Takes connections for the partition. */
-  public KafkaFetcher(Settings settings, Partition partition) throws Failed {
+  /**
+   * Says how to reach the brokers. {@code client} has settings by their names in Kafka, passwords among them.
+   *
+   * <p>A fetch asks for {@code fetchBytes}; a larger batch comes alone. A failed request is sent up to
+   * {@code retries} times again, with pauses of {@code retryIntervalMs}.
+   */
+  public record Settings(
+      List<String> servers,
+      Map<String, String> client,
+      int fetchBytes,
+      int retries,
+      long retryIntervalMs,
+      boolean readCommitted)
+      implements Serializable {
+    @Override
+    public String toString() {
+      return "brokers " + servers;
+    }
+  }
+
+  /** Names a partition. {@code topicId} is null if the brokers have no topic ids; errors name {@code range}. */
+  public record Partition(String topic, int number, String topicId, String range) {
+    @Override
+    public String toString() {
+      return range;
+    }
+  }
+
+  /**
+   * Holds batches in direct memory, and the first offset after them.
+   *
+   * <p>{@code aborted} has the aborted transactions with records among them: producer, first and last offset.
+   */
+  public record Batches(ByteBuffer records, long nextOffset, long[][] aborted) {}
+
+  /** Says what is left of a partition: offsets [start, end). */
+  public record Bounds(long start, long end) {}
+
+  /** Names why records cannot be fetched. */
+  public enum Reason {
+    /** The offset was deleted or truncated; with old brokers, the topic may also have been created again. */
+    OFFSET_OUT_OF_RANGE,
+    /** The topic was deleted. Another one may have its name. */
+    TOPIC_DELETED,
+    DAMAGED,
+    UNAVAILABLE
+  }
+
+  /** Ends a fetch. */
+  public static final class Failed extends Exception {
+    public final Reason reason;
+
+    private Failed(Reason reason, String text, Throwable cause) {
+      super(text, cause);
+      this.reason = reason;
+    }
+  }
+
+  /** Connects to the brokers, or takes connections that an earlier task has left. */
+  public Fetcher(Settings settings, Partition partition) throws Failed {
     this.settings = settings;
     this.partition = partition;
     place = new TopicPartition(partition.topic(), partition.number());
@@ -64,7 +123,11 @@ public final class KafkaFetcher implements Fetcher {
     }
   }
 
-  @Override
+  /**
+   * Returns the batches from the offset on. They are valid until the next call.
+   *
+   * <p>If the range continues up to `end`, the next fetch is sent before this returns.
+   */
   public Batches fetch(long offset, long end) throws Failed, InterruptedIOException {
     giveBack();
     Batches found = next(offset);
@@ -95,7 +158,9 @@ public final class KafkaFetcher implements Fetcher {
     return ofPlannedTopic(() -> taken(start(offset), offset));
   }
 
-  @Override
+  /**
+   * Waits up to `waitMs` ms for batches from the offset on; null if none come. They are valid until the next call.
+   */
   public Batches await(long offset, long waitMs) throws Failed, InterruptedIOException {
     giveBack();
     return ofPlannedTopic(() -> arrived(start(offset, (int) Math.min(waitMs, WAIT_MS_MAX)), offset));
@@ -121,7 +186,7 @@ public final class KafkaFetcher implements Fetcher {
         });
   }
 
-  @Override
+  /** Asks for the offsets that can be read now. */
   public Bounds bounds() throws Failed, InterruptedIOException {
     return retried(
         () ->
@@ -145,7 +210,7 @@ public final class KafkaFetcher implements Fetcher {
           throw error.isUnknownTopic() ? topicDeleted(error) : unavailable(error);
         }
       }
-      Fetcher.pause(settings.retryIntervalMs());
+      pause(settings.retryIntervalMs());
       refresh();
     }
   }
@@ -301,6 +366,16 @@ public final class KafkaFetcher implements Fetcher {
 
   private static Failed unavailable(BrokerFailure error) {
     return new Failed(Reason.UNAVAILABLE, error.getMessage(), error);
+  }
+
+  /** Waits before another try. Throws InterruptedIOException if the task is killed. */
+  public static void pause(long ms) throws InterruptedIOException {
+    try {
+      Thread.sleep(ms);
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("the task was killed while it fetched");
+    }
   }
 
   @Override
