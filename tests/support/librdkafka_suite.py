@@ -31,7 +31,7 @@ SOURCES = "package/deps/librdkafka/"
 BUILT = ROOT / "build" / "librdkafka"
 LEFT_OUT = ("--disable-ssl", "--disable-gssapi", "--disable-curl", "--disable-optimization")
 FETCH_TIMEOUT_S = 120
-# What the suite's own clusters have (tests/scenarios/default.json), ACLs, and timeouts that end within a test's.
+# What the suite's own clusters have (tests/scenarios), ACLs, and timeouts that end within a test's.
 SETTINGS = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "allow.everyone.if.no.acl.found": "true",
