@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from ops.bench.brokers import Broker
 from tests.support.client_tools import eventually
+from tests.support.forms import long_only
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
@@ -193,6 +194,7 @@ def group(broker: Broker, topic: str) -> Iterator[Group]:
             made.leave(name)
 
 
+@long_only("members of three clients in one group change its protocol")
 def test_members_are_replaced_one_after_the_other(broker: Broker, new_topic: TopicMaker) -> None:
     with group(broker, new_topic(PARTITIONS)) as members:
         members.join("kafka-python", kafka_python)

@@ -31,20 +31,16 @@ SOURCES = "package/deps/librdkafka/"
 BUILT = ROOT / "build" / "librdkafka"
 LEFT_OUT = ("--disable-ssl", "--disable-gssapi", "--disable-curl", "--disable-optimization")
 FETCH_TIMEOUT_S = 120
-# What the suite's own clusters have (its tests/scenarios), ACLs, and timeouts that end within a test's.
+# What the suite's own clusters have (tests/scenarios), ACLs, and timeouts that end within a test's.
 SETTINGS = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "allow.everyone.if.no.acl.found": "true",
     "num.partitions": "4",
+    "auto.create.topics.enable": "true",
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.session.timeout.ms": "6000",
     "group.consumer.heartbeat.interval.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "1000",
-}
-# Which of its tests run in which cluster; a cluster without automatic topics has its own.
-SCENARIOS = {
-    "default": {"auto.create.topics.enable": "true"},
-    "noautocreate": {"auto.create.topics.enable": "false"},
 }
 TOOLS = {
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
@@ -95,7 +91,7 @@ def _tools(directory: Path) -> Path:
 
 
 def run_suite(
-    broker: Broker, scenario: str, tests: Collection[str] = (), *, quick: bool, aside: int = ASIDE
+    broker: Broker, tests: Collection[str] = (), *, quick: bool, aside: int = ASIDE
 ) -> dict[str, str]:
     """Run the suite's tests, or those of these numbers; return how each one ended, by its name.
 
@@ -117,7 +113,7 @@ def run_suite(
     }
     if tests:
         environment["TESTS"] = ",".join(tests)
-    command = ["./test-runner", f"-p{aside}", "-L", "-E", "-K", *(["-Q"] if quick else []), "-s", scenario]
+    command = ["./test-runner", f"-p{aside}", "-L", "-E", "-K", *(["-Q"] if quick else [])]
     with open(directory / "suite.log", "ab") as output:
         subprocess.run(
             command,
