@@ -17,7 +17,6 @@ SPARK_CLASSES := .venv/spark-classes.jsa
 KAFKA_CLASSES := build/kafka/classes.jsa
 CONNECTOR := build/spark-connector/made
 FRANZ := build/franz/franz
-LIBRDKAFKA := build/librdkafka/made
 JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 DATA ?= data
@@ -74,7 +73,7 @@ clean: ## remove .venv and all that was built; data stays
 
 #### Work on it
 
-setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) $(LIBRDKAFKA) ## .venv with all that tests and benchmarks need, native modules, jar and programs of tests built in place
+setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) ## .venv with all that tests and benchmarks need, native modules, jar and programs of tests built in place
 
 SETUP := PYTHON="$(PYTHON)" ops/setup/setup.sh
 
@@ -109,11 +108,6 @@ $(JAR): $(SPARK) $(JAVA) ops/setup/jvm_reader.py ops/setup/kafka_client_pom.xml
 $(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)
 	@$(BIN)/python -c 'from tests.support import client_tools; client_tools.franz_program(), client_tools.franz_tests()' || \
 	  echo "setup: the programs of franz-go are not built, their tests will try again"
-
-# librdkafka's own tests. Without a C++ compiler, or the registry of npm, only they fail.
-$(LIBRDKAFKA): $(SYNCED)
-	@$(BIN)/python -c 'from tests.support import librdkafka_suite; librdkafka_suite.suite()' || \
-	  echo "setup: the tests of librdkafka are not built, they will try again"
 
 # Of Spark's tests, for the version of PySpark and of Java that are here; without it they are slow, not wrong.
 $(SPARK_CLASSES): $(SYNCED) tests/support/spark_classes.py

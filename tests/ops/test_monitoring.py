@@ -189,12 +189,13 @@ def test_the_page_can_be_typed_from(tmp_path: Path) -> None:
     kafka, http, prometheus = (f"{HOST}:{free_port()}" for _ in range(3))
     commands = re.findall(r"^    (\S.*)$", PAGE.read_text(), re.MULTILINE)
     programs = [command.split()[0] for command in commands]
-    assert programs == ["mpbroker", "curl", "curl", "prometheus", "promtool"]
+    assert programs == ["mpbroker", "curl", "curl", "prometheus", "promtool", "mpbroker"]
     bin_directory = str(Path(sys.executable).parent)
     environment = {
         **os.environ,
         "PATH": f"{bin_directory}:{os.environ['PATH']}",
         "MPBROKER_RUNTIME_DIR": str(SHARED_MEMORY / f"mpbroker-page-{os.getpid()}"),
+        "MPBROKER_BOOTSTRAP_SERVER": kafka,
     }
     shutil.copytree(OPS / "prometheus", tmp_path / "ops" / "prometheus")
     config = tmp_path / "ops" / "prometheus" / "prometheus.yml"
@@ -206,9 +207,10 @@ def test_the_page_can_be_typed_from(tmp_path: Path) -> None:
     serving: list[subprocess.Popen[bytes]] = []
     try:
         for program, command in zip(programs, commands, strict=True):
-            line = command.replace("127.0.0.1:9644", http) + more.get(program, "")
-            with (tmp_path / f"{program}.log").open("wb") as log:
-                if program in more:
+            serves = program in more and f"{program} config" not in command
+            line = command.replace("127.0.0.1:9644", http) + (more[program] if serves else "")
+            with (tmp_path / f"{program}.log").open("ab") as log:
+                if serves:
                     run = ["sh", "-c", f"exec {line}"]
                     serving.append(subprocess.Popen(run, cwd=tmp_path, env=environment, stderr=log))
                     url = {"mpbroker": f"http://{http}/readyz", "prometheus": f"http://{prometheus}/-/ready"}

@@ -1,7 +1,7 @@
 """librdkafka's own tests with group.protocol=consumer: what passes on Apache Kafka 4.3 passes here.
 
 `librdkafka_suite.txt` lists what passes on Apache Kafka. MPBROKER_TEST_BROKER=kafka asks Kafka, and with
-MPBROKER_TEST_WRITES=1 the long form writes the list. The long form takes five minutes.
+MPBROKER_TEST_WRITES=1 the test writes the list. It takes five minutes, and the build of the suite one before.
 """
 
 from __future__ import annotations
@@ -9,35 +9,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from tests.support.forms import is_long
+from tests.support.forms import long_only
 from tests.support.librdkafka_suite import SETTINGS, run_suite
 from tests.support.real_brokers import make_broker, served, with_settings
 
 LISTED = Path(__file__).with_name("librdkafka_suite.txt")
-# Some seconds together, with the subtests that librdkafka calls quick.
-SHORT = (
-    "0022_consume_batch",
-    "0056_balanced_group_mt",
-    "0067_empty_topic",
-    "0099_commit_metadata",
-    "0113_cooperative_rebalance",
-    "0130_store_offsets",
-    "0140_commit_metadata",
-)
 # Their end depends on which of two members is the first, on how busy the machine is, and on whether an answer
 # comes while the client unsubscribes: it may leave after it has subscribed again, and then sends nothing.
 FICKLE = frozenset({"0118_commit_rebalance", "0127_fetch_queue_backoff", "0045_subscribe_many_updates"})
 
 
-@pytest.mark.soak(left_out="but some quick ones of librdkafka's own tests")
+@long_only("librdkafka's own tests")
 def test_what_passes_on_kafka_passes(tmp_path: Path) -> None:
     writes = os.environ.get("MPBROKER_TEST_WRITES") == "1"
-    wanted = LISTED.read_text().split() if is_long() else SHORT
+    wanted = LISTED.read_text().split()
     with served(with_settings(make_broker(tmp_path / "broker"), SETTINGS)) as broker:
         numbers = () if writes else [name[:4] for name in wanted]
-        ended = run_suite(broker, numbers, quick=not is_long())
+        ended = run_suite(broker, numbers)
     if writes:
         wanted = [name for name, state in ended.items() if state == "PASSED" and name not in FICKLE]
         LISTED.write_text("".join(f"{name}\n" for name in wanted))

@@ -54,7 +54,7 @@ SUITE_TIMEOUT_S = 3600
 
 @cache
 def suite() -> Path:
-    """The directory of the suite's tests, with its program: built by `make setup`, or here."""
+    """The directory of the suite's tests, with its program: built here when it is asked for first."""
     BUILT.mkdir(parents=True, exist_ok=True)
     tree, made = BUILT / VERSION, BUILT / "made"
     with open(BUILT / "lock", "w") as lock:
@@ -90,9 +90,7 @@ def _tools(directory: Path) -> Path:
     return directory
 
 
-def run_suite(
-    broker: Broker, tests: Collection[str] = (), *, quick: bool, aside: int = ASIDE
-) -> dict[str, str]:
+def run_suite(broker: Broker, tests: Collection[str] = (), *, aside: int = ASIDE) -> dict[str, str]:
     """Run the suite's tests, or those of these numbers; return how each one ended, by its name.
 
     What it prints is in `suite.log` beside the broker's.
@@ -113,7 +111,7 @@ def run_suite(
     }
     if tests:
         environment["TESTS"] = ",".join(tests)
-    command = ["./test-runner", f"-p{aside}", "-L", "-E", "-K", *(["-Q"] if quick else [])]
+    command = ["./test-runner", f"-p{aside}", "-L", "-E", "-K"]
     with open(directory / "suite.log", "ab") as output:
         subprocess.run(
             command,

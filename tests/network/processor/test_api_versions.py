@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.apis import served
 from mpbroker.ipc.counters import Counter
 from mpbroker.network.processor.processor import api_versions_bodies
@@ -23,7 +24,7 @@ METADATA = 3
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     rig = Rig()
-    rig.turn.answer_api_versions(api_versions_bodies(served()))
+    rig.turn.answer_api_versions(api_versions_bodies(served(BrokerConfig())))
     yield rig
     rig.close()
 
@@ -46,7 +47,7 @@ def test_each_version_is_answered_without_a_handler(rig: Rig, version: int) -> N
     told, end = decode_response(ApiKey.API_VERSIONS, version, answer[4:])
     assert end == len(answer) - 4
     assert told.error_code == ErrorCode.NONE  # type: ignore[attr-defined]
-    assert {one.api_key for one in told.api_keys} == {one.api_key for one in served()}  # type: ignore[attr-defined]
+    assert {one.api_key for one in told.api_keys} == {one.api_key for one in served(BrokerConfig())}  # type: ignore[attr-defined]
     assert rig.requests_taken() == []
     assert rig.in_use_bytes() == 0
 
@@ -54,7 +55,7 @@ def test_each_version_is_answered_without_a_handler(rig: Rig, version: int) -> N
 def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
     """Send more of them than a turn's share, with one for a handler in between."""
     client = rig.connect()
-    body = api_versions_bodies(served())[0]
+    body = api_versions_bodies(served(BrokerConfig()))[0]
     client.sendall(b"".join(request(0, n) for n in range(50)) + frame(METADATA, 1, 50) + request(0, 51))
     rig.step(60)
     for correlation in range(50):
@@ -124,4 +125,6 @@ def test_it_counts_like_any_other_request(rig: Rig) -> None:
         rig.step()
     assert (rig.counter(Counter.COUNT_REQUESTS), rig.counter(Counter.COUNT_RESPONSES)) == (3, 3)
     assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 0
-    assert rig.counter(Counter.COUNT_RESPONSE_BYTES_MAX) == 8 + len(api_versions_bodies(served())[3])
+    assert rig.counter(Counter.COUNT_RESPONSE_BYTES_MAX) == 8 + len(
+        api_versions_bodies(served(BrokerConfig()))[3]
+    )
