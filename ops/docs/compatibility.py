@@ -76,6 +76,9 @@ CLOSING = """
   listeners.
 * Owners of delegation tokens are users; Kafka makes tokens for owners of any type. A token cannot be used
   from the moment when it expires, not only once it is removed.
+* Groups of librdkafka's `cooperative-sticky` can move to the consumer protocol; Kafka refuses them. Members
+  keep what they have in a move: Kafka gives them nothing if the classic group is rebalancing, and their
+  targets on the way back.
 * Settings of share groups and of streams groups are checked, kept, listed and described, without effect yet.
 * GetTelemetrySubscriptions and PushTelemetry are served with `client.telemetry.enable=true`; Kafka serves
   them with a receiver's plug-in. A push of more than 16 MiB, decompressed, is answered INVALID_RECORD. Each

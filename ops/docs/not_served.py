@@ -54,7 +54,7 @@ NOT_SERVED = (
         ),
         "share groups (queues, KIP-932)",
         "`kafka-console-share-consumer.sh`; `kafka-share-groups.sh` but for `--list`, which is empty",
-        "consumer groups of the classic protocol",
+        "consumer groups",
     ),
     NotServed(
         (ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE),

@@ -1,6 +1,6 @@
-"""`mpbroker config`: settings of topics, groups and brokers by DescribeConfigs and IncrementalAlterConfigs.
+"""`mpbroker config`: settings of topics, groups, client metrics, brokers and loggers.
 
-(Kafka: ConfigCommand)
+(DescribeConfigs, IncrementalAlterConfigs; Kafka: ConfigCommand)
 """
 
 from __future__ import annotations

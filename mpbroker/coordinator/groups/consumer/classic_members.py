@@ -55,7 +55,10 @@ log = logging.getLogger("mpbroker.coordinator.groups")
 
 @dataclass(eq=False)
 class ClassicMembers:
-    """Serves the four requests that the module names. `_new_id` returns the random part of a member id."""
+    """Serves JoinGroup, SyncGroup, Heartbeat and LeaveGroup of consumer groups.
+
+    `_new_id` returns the random part of a member id.
+    """
 
     _lookup: GroupLookup
     _members: ConsumerGroupMembers
@@ -279,7 +282,7 @@ def _metadata_of(known: MemberMetadata, join: Join, subscription: Subscription) 
         join.context.client_id,
         join.context.client_host,
         subscription.topics,
-        known.pattern and "",
+        "",
         join.rebalance_timeout_ms,
         known.assignor,
         ClassicMember(join.request.session_timeout_ms, join.protocols),

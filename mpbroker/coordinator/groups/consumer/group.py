@@ -31,6 +31,7 @@ from mpbroker.coordinator.groups.consumer.records import (
     MemberKey,
     MemberMetadata,
     MemberState,
+    PartitionMetadata,
     PartitionMetadataKey,
     PatternKey,
     ResolvedPattern,
@@ -235,7 +236,7 @@ class ConsumerGroup:
                 return target
             case PartitionMetadataKey():
                 had, self.has_partition_metadata = self.has_partition_metadata, value is not None
-                return () if had else None
+                return PartitionMetadata() if had else None
             case TargetMemberKey():
                 return _put(self.targets, key.member_id, value)
             case PatternKey():

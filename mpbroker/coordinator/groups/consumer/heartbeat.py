@@ -14,7 +14,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.resource_config import GroupSettings
 from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Member
+from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
@@ -135,8 +135,8 @@ def owned_in(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
     """Raise ApiError if a field of the request is invalid. (Kafka: GroupCoordinatorService.)"""
     epoch = request.member_epoch
-    named_by_client = version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID or epoch > JOIN_EPOCH or epoch == -1
-    if named_by_client and not request.member_id.strip(BLANK):
+    goes_on = epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
+    if (goes_on or version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID) and not request.member_id.strip(BLANK):
         raise _invalid("MemberId can't be empty.")
     for name, text in (
         ("GroupId", request.group_id),

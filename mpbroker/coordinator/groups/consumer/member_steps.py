@@ -34,7 +34,10 @@ log = logging.getLogger("mpbroker.coordinator.groups")
 
 @dataclass(eq=False)
 class MemberSteps:
-    """Takes these steps. `_check_memory(group_id, more_bytes)` raises ApiError if that is too much memory."""
+    """Runs the steps: subscribe, assign (or refresh), reconcile.
+
+    `_check_memory(group_id, more_bytes)` raises ApiError if members would take too much memory.
+    """
 
     _check_memory: Callable[[str, int], None]
     _members: ConsumerGroupMembers

@@ -40,7 +40,7 @@ ASSIGNMENT_JOB: Final = "assignment"
 PATTERN_JOB: Final = "patterns"
 # The timers of a member: of its session, and of the time in which it must give up partitions, or join again
 # or send SyncGroup by the classic protocol.
-SESSION: Final = "member"
+SESSION: Final = "member"  # as in classic groups: process.py counts both
 REBALANCE: Final = "rebalance"
 JOIN: Final = "join of member"
 SYNC: Final = "sync of member"

@@ -162,8 +162,6 @@ ConsumerValue: TypeAlias = (
     | CurrentAssignment
     | ResolvedPattern
 )
-ConsumerEntry: TypeAlias = tuple[ConsumerKey, Any]
-"""A key and its value, None for a tombstone."""
 
 
 class Kind(NamedTuple):

@@ -179,7 +179,7 @@ class Upgrade:
 
 def _refusal(group: Group, why: str) -> ApiError:
     text = f"Cannot upgrade classic group {group.group_id:.255s} to consumer group because {why}."
-    log.info("group %.255s: %s", group.group_id, text)
+    log.info("group %.255s: it stays a classic group, because %s", group.group_id, why)
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
 
 
