@@ -36,7 +36,7 @@ help: ## this list
 #### Use it
 
 # As in the server.properties that Kafka comes with: the first consumer of a group waits for no other.
-RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
+RUN_FLAGS := -o group.initial.rebalance.delay.ms=0 -o group.consumer.assignment.interval.ms=0
 HTTP ?= 127.0.0.1:9644
 
 run: $(BUILT) ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…; ARGS='-o http.console.write=true': more flags)

@@ -145,7 +145,11 @@ def _guessing(admin: Admin, name: str) -> Iterator[None]:
     except ApiFailed as error:
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise
-        guess = known.hint([name], [one.group_id for one in list_groups(admin)])
+        types = {one.group_id: one.group_type for one in list_groups(admin)}
+        if types.get(name) == CONSUMER:
+            text = "the broker does not serve consumer groups (group.coordinator.rebalance.protocols)"
+            raise ApiFailed(f"group {name}", ErrorCode.UNSUPPORTED_VERSION, text) from error
+        guess = known.hint([name], list(types))
         raise ApiFailed(f"group {name}", error.code, f"does not exist{guess}") from error
 
 

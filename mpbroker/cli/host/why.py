@@ -51,7 +51,7 @@ def why(
     name: Annotated[str, typer.Argument(metavar="TOPIC|GROUP", hidden=True)],
     look: Annotated[
         float, option("--look", "SECONDS", "Time between two reads of offsets.", min=0, callback=SECONDS)
-    ] = 2.0,
+    ] = 6.0,
     *,
     where: ClusterAddress,
     json: Json = False,

@@ -17,6 +17,7 @@ from mpbroker.protocol.topic_names import TopicPartition
 _LOW_ROOM_BYTES: Final = 128 << 20
 _REBALANCES: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 _EMPTY: Final = "Empty"
+_ASSIGNING: Final = "Assigning"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -104,7 +105,8 @@ class Facts(msgspec.Struct, frozen=True):
     def owners(self) -> dict[TopicPartition, str]:
         """Return the client id of the member that owns each assigned partition."""
         members = self.group.members if self.group is not None else []
-        return {place: one.client for one in members for place in one.partitions}
+        present = (one for one in members if one.state != "away")
+        return {place: one.client for one in present for place in one.partitions}
 
 
 Check = Callable[[Facts], Iterator[Finding]]
@@ -211,15 +213,26 @@ def no_members(facts: Facts) -> Iterator[Finding]:
 def rebalances(facts: Facts) -> Iterator[Finding]:
     if facts.group is None or facts.group.state not in _REBALANCES:
         return
-    if facts.group.type == CONSUMER:
-        missing = sum(one.state != "stable" for one in facts.group.members)
+    away = [one.instance or one.client for one in facts.group.members if one.state == "away"]
+    missing = sum(one.state not in ("stable", "away") for one in facts.group.members)
+    if away:
+        yield Finding(
+            f"{', '.join(away)} left and may come back: the partitions of these static members wait for them.",
+            "Start them again, or wait until their sessions end (group.consumer.session.timeout.ms).",
+        )
+    if facts.group.type == CONSUMER and facts.group.state == _ASSIGNING:
+        yield Finding(
+            "The group has a new epoch, whose assignment is not computed yet.",
+            "The next heartbeat of a member computes it, if group.consumer.assignment.interval.ms is over.",
+        )
+    elif facts.group.type == CONSUMER and missing:
         yield Finding(
             f"The group rebalances ({facts.group.state}): {missing} of {len(facts.group.members)} members do "
             "not have the partitions that they shall have.",
             "Find the members that hold up the others: mpbroker group describe --members shows them as "
             "revoking. They are removed after their max.poll.interval.ms.",
         )
-    else:
+    elif facts.group.type != CONSUMER:
         yield Finding(
             f"The group rebalances ({facts.group.state}): its members wait for each other.",
             "Find a member that does not poll, or comes and goes: mpbroker group describe --members. A "
@@ -255,8 +268,9 @@ def not_committing(facts: Facts) -> Iterator[Finding]:
         )
         yield Finding(
             f"{client} has {_name(place)} and {state}.",
-            "It has paused the partition, works on a record for long, fails at one again and again, or does "
-            "not commit (enable.auto.commit): read its log, and the record at that offset.",
+            "It has paused the partition, works on a record for long, fails at one again and again, does not "
+            "commit (enable.auto.commit), or was killed less than a session ago: read its log, and the record "
+            "at that offset.",
         )
 
 
@@ -293,11 +307,29 @@ def out_of_range(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def without_target(facts: Facts) -> Iterator[Finding]:
+    """Find members of the consumer protocol whose subscription has no topic."""
+    members = facts.group.members if facts.group is not None and facts.group.type == CONSUMER else []
+    for one in members:
+        if one.target or one.state == "away" or any(other.target for other in members if other is not one):
+            continue
+        if one.pattern:
+            yield Finding(
+                f"{one.client} subscribes to {one.pattern}, which matches no topic.",
+                f"A regular expression matches whole names: perhaps {one.pattern}.* is meant.",
+            )
+        elif one.topics:
+            yield Finding(
+                f"{one.client} has no partition: {', '.join(one.topics)} may not exist.",
+                "mpbroker topic list has the names. A topic that is made later is found by itself.",
+            )
+
+
 OF_TOPICS: Final[tuple[Check, ...]] = (
     *(coordinator, offline, directories, transactions, damaged, produce_quotas),
 )
 OF_GROUPS: Final[tuple[Check, ...]] = (
-    *(no_members, rebalances, without_owner, not_committing, slower, out_of_range),
+    *(no_members, rebalances, without_target, without_owner, not_committing, slower, out_of_range),
     *(offline, directories, transactions, damaged, consumer_quotas),
 )
 

@@ -18,7 +18,7 @@ from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, 
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
-from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
+from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers, who
 from mpbroker.coordinator.groups.consumer.reconciliation import Owned
 from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
 from mpbroker.coordinator.runtime.requests import RequestContext
@@ -33,6 +33,12 @@ FIRST_VERSION_WITH_CLIENT_MEMBER_ID: Final = 1
 UNCHANGED: Final = -1
 # The characters that Java's String.trim removes.
 BLANK: Final = "".join(map(chr, range(ord(" ") + 1)))
+
+# What clients do not repeat, and often do not show.
+LOGGED_REFUSALS: Final = (
+    *(ErrorCode.INVALID_REGULAR_EXPRESSION, ErrorCode.UNRELEASED_INSTANCE_ID),
+    *(ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNSUPPORTED_ASSIGNOR),
+)
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -60,6 +66,11 @@ class ConsumerGroupHeartbeat:
                 else:
                     response = self._serve(context, request, changes)
         except ApiError as error:
+            if error.code in LOGGED_REFUSALS:
+                names = shown([context.client_id, context.client_host.removeprefix("/")])
+                log.info(
+                    "group %.255s: a client cannot join (%s): %s", request.group_id, names, error.message
+                )
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         return self._writer.answer(changes, context.waiter, response, _refused)
 
@@ -75,6 +86,8 @@ class ConsumerGroupHeartbeat:
         if member.is_classic:
             self._members.end_waits(group.group_id, member.member_id)
         self._members.keep_alive(group.group_id, asked.member)
+        if request.member_epoch == JOIN_EPOCH:
+            log.info("group %.255s: %s joins by the consumer protocol", group.group_id, who(asked.member))
         return self._response(request, asked)
 
     def _find_member(self, changes: Changes, request: ConsumerGroupHeartbeatRequest) -> Member:
@@ -82,7 +95,6 @@ class ConsumerGroupHeartbeat:
         group, joins = changes.group, request.member_epoch == JOIN_EPOCH
         member_id, instance_id = request.member_id or self._new_id(), request.instance_id
         if joins and (instance_id is None or instance_id not in group.static_members):
-            log.info("group %.255s: %s joins by the consumer protocol", group.group_id, shown([member_id]))
             return group.members.get(member_id) or Member(member_id)
         if instance_id is None:
             member = group.member(member_id)

@@ -81,7 +81,9 @@ class MemberSteps:
         if bumps or metadata_hash != group.metadata_hash:
             changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
             self._counts.rebalances += 1
-            log.info("group %.255s: epoch %d", group.group_id, group.epoch)
+            log.info(
+                "group %.255s: epoch %d: subscriptions or topics have changed", group.group_id, group.epoch
+            )
         changes.put(PartitionMetadataKey(group.group_id), None)
         group.must_check_metadata = False
         changes.or_else(partial(setattr, group, "must_check_metadata", True))

@@ -48,6 +48,15 @@ SYNC: Final = "sync of member"
 log = logging.getLogger("mpbroker.coordinator.groups")
 
 
+def who(member: Member) -> str:
+    """Return a member's id, client, host and instance as a text for the log."""
+    told = member.metadata
+    names = [told.client_id, told.client_host.removeprefix("/")]
+    if told.instance_id is not None:
+        names.append(f"instance {told.instance_id}")
+    return f"{shown([member.member_id])} ({shown(names)})"
+
+
 @dataclass(eq=False)
 class ConsumerGroupMembers:
     """Sets the members' timers, and removes, fences and replaces members.
@@ -128,7 +137,7 @@ class ConsumerGroupMembers:
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return
-        log.info("group %.255s: %.255s is removed: %s", group_id, member_id, why)
+        log.info("group %.255s: %s is removed: %s", group_id, who(member), why)
         changes = Changes(group)
         self.remove(changes, [member])
         self._writer.write(changes, lambda _error: None)
@@ -145,10 +154,14 @@ class ConsumerGroupMembers:
         else:
             member = group.check_instance(member_id, instance_id)
         if instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
-            log.info("group %.255s: instance %s left for a while", group.group_id, shown([instance_id]))
+            log.info(
+                "group %.255s: %s left for a while, its partitions wait until its session ends",
+                group.group_id,
+                who(member),
+            )
             self._leave_for_a_while(changes, member)
         else:
-            log.info("group %.255s: %s left", group.group_id, shown([member_id]))
+            log.info("group %.255s: %s left", group.group_id, who(member))
             self.remove(changes, [member])
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
