@@ -151,7 +151,7 @@ class ClientMetrics:
         ended = [one for one, instance in self._instances.items() if instance.ends_ms <= now_ms]
         for one in ended:
             self.series -= 1 + len(self._instances.pop(one).series)
-        if ended:
+        if ended or len(self._types) > 2 * SERIES_MAX:
             left = {name for instance in self._instances.values() for name, _ in instance.series}
             self._types = {name: kind for name, kind in self._types.items() if name in left}
 

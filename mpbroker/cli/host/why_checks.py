@@ -217,7 +217,7 @@ def rebalances(facts: Facts) -> Iterator[Finding]:
     missing = sum(one.state not in ("stable", "away") for one in facts.group.members)
     if away:
         yield Finding(
-            f"{', '.join(away)} left and may come back: the partitions of these static members wait for them.",
+            f"{', '.join(away)} left and may come back: their partitions wait for these static members.",
             "Start them again, or wait until their sessions end (group.consumer.session.timeout.ms).",
         )
     if facts.group.type == CONSUMER and facts.group.state == _ASSIGNING:
@@ -269,8 +269,8 @@ def not_committing(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             f"{client} has {_name(place)} and {state}.",
             "It has paused the partition, works on a record for long, fails at one again and again, does not "
-            "commit (enable.auto.commit), or was killed less than a session ago: read its log, and the record "
-            "at that offset.",
+            "commit (enable.auto.commit), or was killed less than a session ago: read its log, and the "
+            "record at that offset.",
         )
 
 

@@ -138,7 +138,7 @@ class GroupCoordinator:
         members, writer, downgrade = self._consumer_members, self._writer, self._downgrade
         self.background = background = Background(self.timers, clock)
         self.counts = counts = GroupCounts(self.timers, clock, background, manager)
-        lookup = GroupLookup(config, manager, Upgrade(config, manager, rebalances, members, topics))
+        lookup = GroupLookup(config, manager, Upgrade(config, manager, rebalances, members, topics), members)
         steps = MemberSteps(
             lookup.check_memory,
             members,

@@ -3,12 +3,10 @@
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
 order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
 own. A refused batch does not affect other batches, except if it has an append with an `undo`. Such appends
-describe changes that were made in memory already, and each builds on the ones before it. If one is refused,
-all such appends that wait for the same partition are refused with it, and their changes are undone, the
-newest first. A waiting append without an `undo` is refused too if it has the name (group id) of one of them,
-because it may depend on the undone changes. All appends that are refused in this way end before other appends
-that were queued earlier. (Kafka: CoordinatorRuntime, with one pending batch per partition, and snapshots to
-which a failed write returns.)
+describe changes that were made in memory already, and each builds on the ones of its name (a group id) before
+it. If one is refused, all waiting appends with its name are refused with it, and their changes are undone,
+the newest first. They end before other appends that were queued earlier. (Kafka: CoordinatorRuntime, with one
+pending batch per partition, and snapshots to which a failed write returns.)
 """
 
 from __future__ import annotations
@@ -250,7 +248,7 @@ class WriteQueue(Generic[EntryT]):
         if not any(append.undo for append in refused):
             return refused
         waiting = self._waiting.get(partition, deque())
-        names = {append.name for append in (*refused, *waiting) if append.undo}
+        names = {append.name for append in refused if append.undo}
         later = [append for append in waiting if append.name in names]
         others = [append for append in waiting if append.name not in names]
         waiting.clear()

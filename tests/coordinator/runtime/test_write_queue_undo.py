@@ -126,11 +126,8 @@ def test_memory_is_what_the_log_accepted(done: list[dict[str, object] | set[int]
     numbers = [number for number, _ in owner.ended]
     assert sorted(numbers) == list(range(1, owner.count + 1)), "each write ends once"
     mine = [(number, *undoable[number]) for number in numbers if number in undoable]
-    for some in (
-        *([one for one in mine if one[1] == name] for name in NAMES),
-        [one for one in mine if one[1] in "ab" and one[2]],
-    ):
-        assert some == sorted(some), "writes of a name, and changes of a partition, end in order"
+    for some in ([one for one in mine if one[1] == name] for name in NAMES):
+        assert some == sorted(some), "writes of a name end in order"
 
 
 def test_a_refused_change_takes_back_those_that_build_on_it() -> None:
@@ -152,16 +149,18 @@ def test_a_refused_change_takes_back_those_that_build_on_it() -> None:
     assert owner.values == {("c", "X"): 3, ("d", "x"): 8}
 
 
-def test_a_change_that_is_too_large_takes_back_later_ones_only() -> None:
+def test_a_change_that_is_too_large_takes_back_later_ones_of_its_name_only() -> None:
     owner = Owner()
     owner.write("a", ["X"], undoable=True, size=1, in_transaction=False, then_again=False)
     owner.write("b", ["X"], undoable=True, size=TOO_LARGE, in_transaction=False, then_again=False)
-    owner.write("a", ["X"], undoable=True, size=1, in_transaction=False, then_again=False)
+    for name in ("a", "b"):
+        owner.write(name, ["X"], undoable=True, size=1, in_transaction=False, then_again=False)
     owner.round(lambda _place: False)
-    assert owner.values == {("a", "X"): 3, ("b", "X"): 2}
+    assert owner.values == {("a", "X"): 3, ("b", "X"): 4}
     owner.round(lambda _place: False)
-    assert owner.ended == [(1, NONE), (2, ErrorCode.MESSAGE_TOO_LARGE), (3, ErrorCode.MESSAGE_TOO_LARGE)]
-    assert owner.values == {("a", "X"): 1}
+    large = ErrorCode.MESSAGE_TOO_LARGE
+    assert owner.ended == [(1, NONE), (2, large), (4, large), (3, NONE)]
+    assert owner.values == {("a", "X"): 3}
     assert owner.queue.is_idle
 
 

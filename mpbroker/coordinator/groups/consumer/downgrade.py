@@ -12,6 +12,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
@@ -24,6 +25,9 @@ from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.protocol.errors import ErrorCode
+
+# An estimate of a member's place in the classic group's record, and of its tombstones.
+RECORDS_BYTES: Final = 350
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -51,6 +55,8 @@ class Downgrade:
             why = "the online downgrade is disabled"
         elif remaining > self._config.group_max_size:
             why = "its group size is greater than classic group max size"
+        elif sum(_size_of(one) for one in group.members.values()) > self._config.message_max_bytes:
+            why = "its record would take more than message.max.bytes"
         if why:
             log.info("group %.255s: it cannot become a classic group, because %s", group.group_id, why)
         return not why
@@ -87,9 +93,10 @@ class Downgrade:
 
     def replace_empty(self, group: ConsumerGroup) -> None:
         """Let an empty classic group take the place of an empty consumer group."""
-        changes = Changes(group)
-        self._members.delete(changes)
-        self._replace(changes, self._manager.new_group(group.group_id))
+        classic = self._manager.new_group(group.group_id)
+        with Changes(group) as changes:
+            self._members.delete(changes)
+            self._replace(changes, classic)
         log.info("group %.255s: an empty consumer group becomes a classic group", group.group_id)
         self._writer.write(changes, lambda _error: None)
 
@@ -122,6 +129,13 @@ class Downgrade:
             parts = self._topics.by_name(member.current.partitions)
             converted.assign(became, encode_assignment(version, parts))
         return converted
+
+
+def _size_of(member: Member) -> int:
+    """Estimate the bytes that a conversion writes for a member."""
+    protocols = () if member.metadata.classic is None else member.metadata.classic.protocols
+    partitions = sum(map(len, member.current.partitions.values()))
+    return RECORDS_BYTES + 8 * partitions + sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 def _member_of(member: Member) -> FutureMember:

@@ -70,13 +70,13 @@ class _Reader:
         return frozenset(self.text() or "" for _ in range(self.i32()))
 
     def parts(self) -> Parts:
-        found: dict[str, frozenset[int]] = {}
+        found: dict[str, set[int]] = {}
         for _ in range(self.i32()):
             topic, count = self.text() or "", self.i32()
             numbers = struct.unpack_from(f">{count}i", self._data, self._at)
             self._at += _INT.size * count
-            found[topic] = found.get(topic, frozenset()).union(numbers)
-        return found
+            found.setdefault(topic, set()).update(numbers)
+        return {topic: frozenset(numbers) for topic, numbers in found.items()}
 
 
 def version_of(data: bytes) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.consumer.changes import Changes
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.upgrade import Upgrade
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -21,6 +22,7 @@ class GroupLookup:
     _config: BrokerConfig
     _manager: GroupMetadataManager
     _upgrade: Upgrade
+    _members: ConsumerGroupMembers
 
     def group_for(self, group_id: str, *, creates: bool) -> Changes:
         """Return the group, with the changes that made it if it is new. Raises ApiError.
@@ -38,6 +40,7 @@ class GroupLookup:
             return self._upgrade.convert(group)
         changes = Changes(ConsumerGroup(group_id, self._manager.memory))
         changes.or_else(partial(self._manager.remove, changes.group))
+        changes.or_else(partial(self._members.stop_jobs, changes.group))
         self._manager.add(changes.group)
         return changes
 

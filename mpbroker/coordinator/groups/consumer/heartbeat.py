@@ -21,6 +21,7 @@ from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers, who
 from mpbroker.coordinator.groups.consumer.reconciliation import Owned
 from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
+from mpbroker.coordinator.groups.consumer.regular_expressions import compiled
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
@@ -60,6 +61,8 @@ class ConsumerGroupHeartbeat:
         try:
             check_request(request, context.version, self._config.consumer_assignors)
             joins = request.member_epoch == JOIN_EPOCH
+            if joins and request.subscribed_topic_regex:
+                compiled(request.subscribed_topic_regex)  # before a classic group is converted
             with self._lookup.group_for(request.group_id, creates=joins) as changes:
                 if request.member_epoch < JOIN_EPOCH:
                     response = self._members.leave(changes, request)

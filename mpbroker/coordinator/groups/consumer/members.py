@@ -138,8 +138,8 @@ class ConsumerGroupMembers:
         if group is None or member is None:
             return
         log.info("group %.255s: %s is removed: %s", group_id, who(member), why)
-        changes = Changes(group)
-        self.remove(changes, [member])
+        with Changes(group) as changes:
+            self.remove(changes, [member])
         self._writer.write(changes, lambda _error: None)
 
     # --- leaving
@@ -212,6 +212,9 @@ class ConsumerGroupMembers:
         self._remove_records(changes, old)
         changes.put(MemberKey(group_id, new_id), old.metadata)
         changes.put(TargetMemberKey(group_id, new_id), target)
+        if group.is_assigning:
+            # The target that is being computed is the old member's: another one is needed.
+            changes.put(EpochKey(group_id), GroupEpoch(group.epoch + 1, group.metadata_hash))
         current: CurrentAssignment = old.current._replace(epoch=0, previous_epoch=0)
         changes.put(CurrentKey(group_id, new_id), current)
         log.info(

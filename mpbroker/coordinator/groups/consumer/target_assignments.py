@@ -102,7 +102,8 @@ class TargetAssignments:
         """Return whether the assignment interval is over. (Kafka: canComputeNextTargetAssignment.)"""
         computed_ms = group.target.computed_ms
         interval_ms = self._settings(group.group_id).assignment_interval_ms
-        return not computed_ms or not interval_ms or self._clock.wall_ms() >= computed_ms + interval_ms
+        # The wall clock may have gone back.
+        return not computed_ms or not 0 <= self._clock.wall_ms() - computed_ms < interval_ms
 
     def _compute(self, group: ConsumerGroup, epoch: int) -> Generator[None, None, Targets]:
         """Return the targets that change, by member id. (The targets of removed members are gone already.)"""

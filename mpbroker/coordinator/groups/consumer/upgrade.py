@@ -47,6 +47,9 @@ from mpbroker.protocol.wire import MalformedMessage
 # has said itself, and no client reads that. (Kafka refuses such a group.)
 CLIENTS_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
+# An estimate of a member's records, without its protocols and its assignment.
+RECORDS_BYTES: Final = 250
+
 log = logging.getLogger("mpbroker.coordinator.groups")
 
 
@@ -74,6 +77,9 @@ class Upgrade:
         if not group.is_empty:
             self._check(group)
             members = self._convert_members(group)
+            if len(group.members) == self._config.group_consumer_max_size:
+                text = f"The consumer group has reached its maximum capacity of {len(members)} members."
+                raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         changes = Changes(ConsumerGroup(group.group_id, self._manager.memory))
         self._replace(group, changes)
         if members is not None:
@@ -93,6 +99,9 @@ class Upgrade:
             raise _refusal(group, "the group does not use the consumer embedded protocol")
         if len(group.members) > self._config.group_consumer_max_size:
             raise _refusal(group, "the group size exceeds the consumer group maximum size")
+        size = sum(RECORDS_BYTES + 3 * len(one.assignment) + _size_of(one) for one in group.members.values())
+        if size > self._config.message_max_bytes:
+            raise _refusal(group, "its records would take more than message.max.bytes")
 
     def _replace(self, group: Group, changes: Changes) -> None:
         """Replace the classic group by the consumer group. Clients whose requests wait are told to rejoin."""
@@ -175,6 +184,10 @@ class Upgrade:
                     (topic_id, number) for topic_id, free in found[member_id].items() for number in free
                 )
         return found
+
+
+def _size_of(member: FormerMember) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in member.protocols)
 
 
 def _refusal(group: Group, why: str) -> ApiError:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from mpbroker.config.resource_config import GROUP
+from mpbroker.coordinator.groups.consumer import target_assignments
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentAssignment,
     CurrentKey,
@@ -324,3 +327,24 @@ def test_what_is_written_of_a_group_is_read_as_it_was(rig: GroupRig) -> None:
     )
     assert values[CurrentKey, CurrentKey("g", "b")].epoch == b.epoch
     assert a.epoch == 2
+
+
+def test_a_static_member_that_returns_while_a_target_is_computed_gets_one_of_its_own(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target under way is of its former member id."""
+    monkeypatch.setattr(target_assignments, "MEMBERS_AT_ONCE", 1)
+    rig.coordinator.background.slice_s = 0.0
+    members = [Consumer(rig, f"m{n}", instance=f"i{n}") for n in range(3)]
+    settle(rig, *members)
+    leaving, static, other = members
+    leaving.leave()
+    rig.later(1_100)
+    waiter = rig.ask(other.request(), 1)
+    static.leave(-2)
+    back = Consumer(rig, "back", instance="i1")
+    back.beat()
+    rig.settle()
+    other.take(rig.answers[waiter])  # type: ignore[arg-type]
+    settle(rig, other, back)
+    assert sorted(other.partitions + back.partitions) == [0, 1, 2, 3]

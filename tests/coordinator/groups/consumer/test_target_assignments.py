@@ -52,12 +52,10 @@ def test_a_group_may_have_no_interval(rig: GroupRig) -> None:
 
 
 def test_an_interval_is_over_although_the_clock_was_set_back(rig: GroupRig) -> None:
-    """With an interval of 0, a target is computed even if the last one is of the future."""
     Consumer(rig, "a").beat()
-    rig.now_ms -= 1_000
     Consumer(rig, "b").beat()
     assert described(rig).assignment_epoch == 2
-    rig.metadata.settings[GROUP, "g"] = {"consumer.assignment.interval.ms": "0"}
+    rig.now_ms -= 1_000
     Consumer(rig, "c").beat()
     assert described(rig).assignment_epoch == 4
 

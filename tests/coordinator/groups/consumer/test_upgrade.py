@@ -116,7 +116,7 @@ def test_when_a_group_may_become_a_consumer_group(
     elif has_user_data and assignor == "own":
         assert "because an unsupported custom assignor is in use. Please refer" in text
     else:
-        # It has become one, then there is no room for the client: all is undone.
+        # There is no room for the client that would be its member.
         assert error is ErrorCode.GROUP_MAX_SIZE_REACHED
     if error is not ErrorCode.GROUP_MAX_SIZE_REACHED:
         assert error is ErrorCode.GROUP_ID_NOT_FOUND
