@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from mpbroker.client.range_assignor import assigned_partitions
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 from mpbroker.protocol.topic_names import TopicPartition
 
 # The types of groups.
@@ -92,14 +93,14 @@ def subscription_text(topics: Iterable[str], pattern: str | None) -> str | None:
 
 def classic_group(group: m.DescribeGroupsResponse.DescribedGroup) -> Group:
     # Members that are no consumers (Connect's workers) have assignments in formats of their own.
-    is_readable = group.protocol_type == PROTOCOL_TYPE
+    is_readable = group.protocol_type == CONSUMER_PROTOCOL
     members = [
         Member(
             one.member_id,
             one.group_instance_id,
             one.client_id,
             one.client_host.removeprefix("/"),
-            sorted(decode_assignment(one.member_assignment)) if is_readable else [],
+            assigned_partitions(one.member_assignment) if is_readable else [],
         )
         for one in group.members
     ]
@@ -113,7 +114,7 @@ def consumer_group(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> Gro
         group.group_id,
         CONSUMER,
         group.group_state,
-        PROTOCOL_TYPE,
+        CONSUMER_PROTOCOL,
         group.assignor_name,
         [_member(one, group.assignment_epoch) for one in group.members],
         group.group_epoch,

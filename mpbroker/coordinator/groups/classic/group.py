@@ -19,9 +19,10 @@ from typing import Final, TypeAlias
 from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
+from mpbroker.protocol.consumer_protocol import decode_topics
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
-from mpbroker.protocol.wire import REPLACED, MalformedMessage
+from mpbroker.protocol.wire import MalformedMessage
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Name and metadata of each protocol that a member supports, in its order of preference."""
@@ -340,7 +341,7 @@ class Group:
         read = 0
         try:
             for member in self.members.values():
-                named = topics_in(member.metadata(self.protocol))
+                named = decode_topics(member.metadata(self.protocol), SUBSCRIPTION_MAX)
                 read += len(named)
                 if read > SUBSCRIBED_MAX:
                     raise MalformedMessage(f"the members name more than {SUBSCRIBED_MAX} topics")
@@ -392,7 +393,7 @@ def size_of(protocols: Protocols) -> int:
 
 
 def names_in(subscription: bytes) -> int:
-    """Return an upper bound of the number of topics that `topics_in` finds in a subscription."""
+    """Return an upper bound of the number of topics that `decode_topics` finds in a subscription."""
     count = int.from_bytes(subscription[2:6], signed=True)
     return min(count, len(subscription) // 2) if 0 < count <= SUBSCRIPTION_MAX else 0
 
@@ -402,26 +403,3 @@ def shown(names: Sequence[str]) -> str:
     text = ", ".join(f"{name:.{NAME_SHOWN_MAX}}" for name in names[:NAMES_SHOWN_MAX])
     more = len(names) - NAMES_SHOWN_MAX
     return f"{text} and {more} more" if more > 0 else text
-
-
-def topics_in(subscription: bytes) -> list[str]:
-    """Return the topics of a ConsumerProtocolSubscription. Raises MalformedMessage.
-
-    All versions begin alike: version i16 | count of topics i32 | for each topic its length i16 and bytes | …
-    """
-    at = 6
-    topics = []
-    count = int.from_bytes(subscription[2:6], signed=True)
-    if len(subscription) < at or count < 0:
-        raise MalformedMessage("a subscription is cut off")
-    if count > SUBSCRIPTION_MAX:
-        raise MalformedMessage(f"it has {count} topics, more than {SUBSCRIPTION_MAX}")
-    for _ in range(count):
-        head = subscription[at : at + 2]
-        length = int.from_bytes(head, signed=True)
-        name = subscription[at + 2 : at + 2 + length]
-        if length < 0 or len(name) != length or len(head) != 2:
-            raise MalformedMessage("a subscription is cut off")
-        topics.append(name.decode("utf-8", REPLACED))
-        at += 2 + length
-    return topics

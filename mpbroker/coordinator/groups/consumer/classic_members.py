@@ -17,12 +17,6 @@ from mpbroker.coordinator.groups.classic.join_group import FIRST_VERSION_WITH_RE
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances, refused_join
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.downgrade import Downgrade
-from mpbroker.coordinator.groups.consumer.embedded_protocol import (
-    Subscription,
-    decode_subscription,
-    encode_assignment,
-    version_of,
-)
 from mpbroker.coordinator.groups.consumer.group import (
     CONSUMER_PROTOCOL,
     ConsumerGroup,
@@ -36,6 +30,12 @@ from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.records import ClassicMember, MemberMetadata, MemberState
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.consumer_protocol import (
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    version_of,
+)
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     HeartbeatRequest,

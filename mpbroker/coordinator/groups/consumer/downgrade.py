@@ -18,11 +18,11 @@ from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, 
 from mpbroker.coordinator.groups.classic.group import Member as FutureMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.embedded_protocol import encode_assignment, version_of
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.protocol.consumer_protocol import encode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger("mpbroker.coordinator.groups")

@@ -17,11 +17,6 @@ from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, 
 from mpbroker.coordinator.groups.classic.group import Member as FormerMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes
-from mpbroker.coordinator.groups.consumer.embedded_protocol import (
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-)
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.records import (
@@ -40,6 +35,11 @@ from mpbroker.coordinator.groups.consumer.records import (
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.records import GroupKey
+from mpbroker.protocol.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+)
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.wire import MalformedMessage
 

@@ -10,11 +10,14 @@ with a version. A later version only appends fields.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from mpbroker.protocol.wire import REPLACED, MalformedMessage
 
+CONSUMER_PROTOCOL: Final = "consumer"
+"""The protocol type of consumers in groups. Others have subscriptions and assignments of their own."""
 VERSION_WITH_OWNED: Final = 1
 VERSION_WITH_GENERATION: Final = 2
 VERSION_WITH_RACK: Final = 3
@@ -66,13 +69,26 @@ class _Reader:
         self._at += length
         return length
 
-    def topics(self) -> frozenset[str]:
-        return frozenset(self.text() or "" for _ in range(self.i32()))
+    def name(self) -> str:
+        """Read a text that must not be null. Raises MalformedMessage."""
+        name = self.text()
+        if name is None:
+            raise MalformedMessage("a name is null")
+        return name
+
+    def topics(self, most: int) -> list[str]:
+        """Read names. Raises MalformedMessage if they are more than `most`."""
+        count = self.i32()
+        if count < 0:
+            raise MalformedMessage(f"{count} topics are no number of topics")
+        if count > most:
+            raise MalformedMessage(f"it has {count} topics, more than {most}")
+        return [self.name() for _ in range(count)]
 
     def parts(self) -> Parts:
         found: dict[str, frozenset[int]] = {}
         for _ in range(self.i32()):
-            topic, count = self.text() or "", self.i32()
+            topic, count = self.name(), self.i32()
             numbers = struct.unpack_from(f">{count}i", self._data, self._at)
             self._at += _INT.size * count
             found[topic] = found.get(topic, frozenset()).union(numbers)
@@ -89,7 +105,7 @@ def decode_subscription(data: bytes) -> Subscription:
     try:
         reader = _Reader(data)
         version = _checked(reader.i16())
-        topics = reader.topics()
+        topics = frozenset(reader.topics(sys.maxsize))
         reader.skip_bytes()
         owned = reader.parts() if version >= VERSION_WITH_OWNED else {}
         if version >= VERSION_WITH_GENERATION:
@@ -98,6 +114,19 @@ def decode_subscription(data: bytes) -> Subscription:
     except struct.error as error:
         raise MalformedMessage(f"a subscription is cut off: {error}") from error
     return Subscription(topics, owned, rack_id)
+
+
+def decode_topics(data: bytes, most: int = sys.maxsize) -> list[str]:
+    """Return the topics of a subscription, and read no more of it.
+
+    Raises MalformedMessage, also if they are more than `most`.
+    """
+    try:
+        reader = _Reader(data)
+        _checked(reader.i16())
+        return reader.topics(most)
+    except struct.error as error:
+        raise MalformedMessage(f"a subscription is cut off: {error}") from error
 
 
 def decode_assignment(data: bytes) -> tuple[Parts, int]:
@@ -116,11 +145,20 @@ def _checked(version: int) -> int:
     return version
 
 
+def encode_subscription(topics: Collection[str]) -> bytes:
+    """Return a subscription of version 0, which every client reads."""
+    return _SHORT.pack(0) + _INT.pack(len(topics)) + b"".join(map(_text, topics)) + _NO_USER_DATA
+
+
 def encode_assignment(version: int, parts: Mapping[str, Collection[int]]) -> bytes:
     """Return an assignment without user data."""
     data = bytearray(_SHORT.pack(version) + _INT.pack(len(parts)))
     for topic, numbers in parts.items():
-        name = topic.encode()
-        data += _SHORT.pack(len(name)) + name + _INT.pack(len(numbers))
+        data += _text(topic) + _INT.pack(len(numbers))
         data += struct.pack(f">{len(numbers)}i", *sorted(numbers))
     return bytes(data + _NO_USER_DATA)
+
+
+def _text(name: str) -> bytes:
+    data = name.encode()
+    return _SHORT.pack(len(data)) + data
