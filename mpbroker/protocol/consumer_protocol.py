@@ -1,7 +1,8 @@
-"""Subscriptions and assignments as clients of the classic protocol write them into requests and records.
+"""What members of groups of consumers and the broker agree on: constants, subscriptions and assignments.
 
-(Kafka: ConsumerProtocol, ConsumerProtocolSubscription, ConsumerProtocolAssignment, versions 0-3.) All begin
-with a version. A later version only appends fields.
+Clients of the classic protocol write subscriptions and assignments into requests, and the broker writes them
+into records. (Kafka: ConsumerProtocol, ConsumerProtocolSubscription, ConsumerProtocolAssignment, versions
+0-3.) All begin with a version. A later version only appends fields.
 
     subscription   version i16 | topics | user data | v1+: owned partitions | v2+: generation i32 | v3+: rack
     assignment     version i16 | topics with their partitions | user data
@@ -18,6 +19,16 @@ from mpbroker.protocol.wire import REPLACED, MalformedMessage
 
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of consumers in groups. Others have subscriptions and assignments of their own."""
+# The types of groups in ListGroups.
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+# The types of members in ConsumerGroupDescribe: which protocol they use.
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
+# The member id of a client that has none yet.
+NO_MEMBER: Final = ""
+# The epoch of a static member that has left for a while, and keeps its partitions.
+STATIC_LEAVE_EPOCH: Final = -2
 VERSION_WITH_OWNED: Final = 1
 VERSION_WITH_GENERATION: Final = 2
 VERSION_WITH_RACK: Final = 3

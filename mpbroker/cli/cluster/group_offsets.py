@@ -21,7 +21,6 @@ from mpbroker.cli.text.output import print_json, print_table, say_each
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, FailedPrecondition, InvalidArgument, raise_all
-from mpbroker.client.group_descriptions import CLASSIC, CONSUMER
 from mpbroker.client.offset_resets import (
     Reset,
     ResetPlan,
@@ -32,7 +31,7 @@ from mpbroker.client.offset_resets import (
     planned,
     to_datetime,
 )
-from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
+from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
 from mpbroker.protocol.topic_names import TopicPartition

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
-from mpbroker.protocol.consumer_protocol import decode_topics
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, decode_topics
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
 from mpbroker.protocol.wire import MalformedMessage
@@ -27,14 +27,12 @@ from mpbroker.protocol.wire import MalformedMessage
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Name and metadata of each protocol that a member supports, in its order of preference."""
 
-CONSUMER_PROTOCOL: Final = "consumer"
 # Topics of a member's subscription that are read, and of all members together. If there are more, the group
 # counts as subscribed to every topic: none of its offsets expires or is deleted by mistake.
 SUBSCRIPTION_MAX: Final = 10_000
 SUBSCRIBED_MAX: Final = 100_000
 NAMES_SHOWN_MAX: Final = 10
 NAME_SHOWN_MAX: Final = 255
-NO_MEMBER: Final = ""
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.classic.group import Member as FutureMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
@@ -22,7 +22,7 @@ from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
-from mpbroker.protocol.consumer_protocol import encode_assignment, version_of
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, encode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger("mpbroker.coordinator.groups")

@@ -14,7 +14,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.resource_config import GroupSettings
 from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member
+from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Member
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
@@ -22,6 +22,7 @@ from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.reconciliation import Owned
 from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.consumer_protocol import STATIC_LEAVE_EPOCH
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     ConsumerGroupHeartbeatRequest,

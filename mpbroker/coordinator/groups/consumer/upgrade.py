@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.classic.group import Member as FormerMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes
@@ -36,6 +36,7 @@ from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.records import GroupKey
 from mpbroker.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL,
     Subscription,
     decode_assignment,
     decode_subscription,

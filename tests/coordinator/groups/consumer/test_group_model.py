@@ -23,16 +23,12 @@ from hypothesis.stateful import (
 )
 
 from mpbroker.coordinator.groups.consumer import pattern_subscriptions, target_assignments
-from mpbroker.coordinator.groups.consumer.group import (
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroup,
-    Member,
-    size_of,
-)
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member, size_of
 from mpbroker.coordinator.groups.consumer.records import EpochKey
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.records import decode
+from mpbroker.protocol.consumer_protocol import STATIC_LEAVE_EPOCH
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse, DeleteGroupsRequest
 from mpbroker.records.iterate import iterate_batches
