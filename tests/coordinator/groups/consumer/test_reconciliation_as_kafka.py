@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
-from mpbroker.coordinator.groups.consumer.reconciliation import Step
+from mpbroker.coordinator.groups.consumer.reconciliation import CurrentAssignmentBuilder
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentAssignment,
     EpochAssignment,
@@ -28,7 +28,7 @@ MEMBER_ID = "member"
 
 
 class Situation(NamedTuple):
-    step: Step
+    builder: CurrentAssignmentBuilder
     subscription_changed: bool
 
 
@@ -74,7 +74,7 @@ def situation(random: Random) -> Situation:
     )
     known = held["assigned"] + held["revoking"]
     owned = random.choice((None, by_topic(some(random, known)), by_topic(held["assigned"]), {}))
-    step = Step(
+    builder = CurrentAssignmentBuilder(
         group,
         Member(MEMBER_ID, current=current),
         epoch + random.choice((0, 1, 5)),
@@ -82,7 +82,7 @@ def situation(random: Random) -> Situation:
         frozenset(random.sample(TOPICS, random.randint(0, len(TOPICS)))),
         owned,
     )
-    return Situation(step, random.random() < 0.5)
+    return Situation(builder, random.random() < 0.5)
 
 
 def epochs_json(assignment: EpochAssignment) -> dict[str, dict[int, int]]:
@@ -97,7 +97,7 @@ def epochs_from(found: Mapping[str, Mapping[str, int]]) -> dict[bytes, dict[int,
 
 
 def case(asked: Situation) -> dict[str, Any]:
-    step = asked.step
+    step = asked.builder
     current = step.member.current
     return {
         "state": current.state.name,
@@ -118,7 +118,7 @@ def case(asked: Situation) -> dict[str, Any]:
 
 def ours(asked: Situation) -> CurrentAssignment | ErrorCode:
     try:
-        return asked.step.reconciled(subscription_changed=asked.subscription_changed)
+        return asked.builder.build(subscription_changed=asked.subscription_changed)
     except ApiError as error:
         return error.code
 
