@@ -15,7 +15,7 @@ from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.classic.group import Group, GroupState
-from mpbroker.coordinator.groups.classic.group import Member as FutureMember
+from mpbroker.coordinator.groups.classic.group import Member as ClassicGroupMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
@@ -124,10 +124,10 @@ class Downgrade:
         return converted
 
 
-def _member_of(member: Member) -> FutureMember:
+def _member_of(member: Member) -> ClassicGroupMember:
     told = member.metadata
     assert told.classic is not None
-    return FutureMember(
+    return ClassicGroupMember(
         member.member_id,
         told.instance_id,
         told.client_id,

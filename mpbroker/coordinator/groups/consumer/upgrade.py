@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.classic.group import Group, GroupState
-from mpbroker.coordinator.groups.classic.group import Member as FormerMember
+from mpbroker.coordinator.groups.classic.group import Member as ClassicGroupMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
@@ -138,7 +138,7 @@ class Upgrade:
         }
 
     def _assignments(
-        self, group: Group, members: Iterable[FormerMember], subscriptions: Mapping[str, Subscription]
+        self, group: Group, members: Iterable[ClassicGroupMember], subscriptions: Mapping[str, Subscription]
     ) -> dict[str, Assignment]:
         """Return the members' partitions. Raises ApiError, or MalformedMessage.
 
@@ -184,12 +184,12 @@ def _refusal(group: Group, why: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
 
 
-def _can_return(member: FormerMember) -> bool:
+def _can_return(member: ClassicGroupMember) -> bool:
     """Return whether the client knows its member id. Else it joins under another one."""
     return member.knows_its_id or not member.is_new or member.instance_id is not None
 
 
-def _subscription_of(member: FormerMember, protocol: str | None) -> Subscription:
+def _subscription_of(member: ClassicGroupMember, protocol: str | None) -> Subscription:
     """Return what the member subscribes to: by the group's protocol, else by the first that it supports.
 
     Raises MalformedMessage.
@@ -199,7 +199,7 @@ def _subscription_of(member: FormerMember, protocol: str | None) -> Subscription
     return decode_subscription(protocols.get(protocol or "", first))
 
 
-def _metadata_of(member: FormerMember, subscription: Subscription) -> MemberMetadata:
+def _metadata_of(member: ClassicGroupMember, subscription: Subscription) -> MemberMetadata:
     return MemberMetadata(
         member.instance_id,
         subscription.rack_id,
