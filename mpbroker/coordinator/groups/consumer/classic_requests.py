@@ -51,7 +51,7 @@ log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 @dataclass(eq=False)
-class ClassicMembers:
+class ClassicRequests:
     """Serves JoinGroup, SyncGroup, Heartbeat and LeaveGroup of consumer groups.
 
     `_new_id` returns the random part of a member id.
