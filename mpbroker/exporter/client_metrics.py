@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 
 from mpbroker.exporter import mpbroker_metrics
 from mpbroker.exporter.exposition import Family, Page, labels_text
-from mpbroker.exporter.otlp_payload import POINTS_MAX, Labels, MalformedPayload, Payload, Point
+from mpbroker.exporter.pushed_payload import POINTS_MAX, Labels, MalformedPayload, Payload, Point
 from mpbroker.ipc.client_metrics import DECOMPRESSED_BYTES_MAX, Push, PushQueue
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.compression import Codec, decompress

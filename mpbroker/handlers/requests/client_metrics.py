@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mpbroker.config.keys import listed
-from mpbroker.config.resource_config import ALL_METRICS, CLIENT_METRICS_KEYS, client_patterns
+from mpbroker.config.resource_config import ALL_METRICS, CLIENT_METRICS_KEYS, parse_matching_patterns
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.ipc.client_metrics import DECOMPRESSED_BYTES_MAX, Push
@@ -87,7 +87,7 @@ class _Subscription:
         return cls(
             frozenset(listed(configs.get("metrics", ""))),
             int(configs.get("interval.ms", DEFAULT_INTERVAL_MS)),
-            client_patterns(configs.get("match", "")),
+            parse_matching_patterns(configs.get("match", "")),
         )
 
 
