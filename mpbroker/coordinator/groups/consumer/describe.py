@@ -24,8 +24,8 @@ from mpbroker.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGro
 # The most that one response has of members; the handler asks again for the groups that are left out.
 DESCRIBED_BYTES: Final = 1 << 20
 # Estimates of what a response takes.
-MEMBER_BYTES: Final = 200
-NAME_BYTES: Final = 40
+DESCRIBED_MEMBER_BYTES: Final = 200
+DESCRIBED_NAME_BYTES: Final = 40
 DESCRIBE_JOB: Final = "describe"
 
 log = logging.getLogger("mpbroker.coordinator.groups")
@@ -79,7 +79,7 @@ class ConsumerGroupDescribe:
             except ApiError as error:
                 described = DescribedGroup(error.code, error.message, name)
             named = sum(len(member.subscribed_topic_names) for member in described.members)
-            size += MEMBER_BYTES * len(described.members) + NAME_BYTES * named
+            size += DESCRIBED_MEMBER_BYTES * len(described.members) + DESCRIBED_NAME_BYTES * named
             response.groups.append(described)
         return response
 

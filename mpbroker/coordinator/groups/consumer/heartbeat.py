@@ -71,7 +71,7 @@ class ConsumerGroupHeartbeat:
         self._lookup.check_room(group, request.member_id)
         member = self._find_member(changes, request)
         asked = MemberRequest(context, changes, member, member, owned_in(request))
-        self._steps.subscribe(asked, told(member.metadata, context, request))
+        self._steps.subscribe(asked, metadata_of(member.metadata, context, request))
         self._steps.assign(asked)
         if member.is_classic:
             self._members.end_waits(group.group_id, member.member_id)
@@ -202,7 +202,7 @@ def _has_only(request: ConsumerGroupHeartbeatRequest, assigned: EpochAssignment)
     )
 
 
-def told(
+def metadata_of(
     known: MemberMetadata, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> MemberMetadata:
     """Return what is known of a member after a heartbeat, whose null fields change nothing."""
