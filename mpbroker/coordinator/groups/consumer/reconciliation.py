@@ -29,7 +29,10 @@ Owned = Mapping[bytes, Set[int]]
 
 
 class CurrentAssignmentBuilder(NamedTuple):
-    """Builds a member's next assignment. `topics`: the ids of subscribed topics. `owned`: None if it is unknown."""
+    """Builds the next assignment of a member.
+
+    `topics`: the ids of subscribed topics. `owned`: None if it is unknown.
+    """
 
     group: ConsumerGroup
     member: Member

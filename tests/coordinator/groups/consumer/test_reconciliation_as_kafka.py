@@ -97,21 +97,21 @@ def epochs_from(found: Mapping[str, Mapping[str, int]]) -> dict[bytes, dict[int,
 
 
 def case(asked: Situation) -> dict[str, Any]:
-    step = asked.builder
-    current = step.member.current
+    builder = asked.builder
+    current = builder.member.current
     return {
         "state": current.state.name,
         "epoch": current.epoch,
         "previous": current.previous_epoch,
         "assigned": epochs_json(current.assigned),
         "revoking": epochs_json(current.revoking),
-        "target_epoch": step.target_epoch,
-        "target": partitions_json(step.target),
-        "topics": [uuid_text(topic) for topic in step.topics],
+        "target_epoch": builder.target_epoch,
+        "target": partitions_json(builder.target),
+        "topics": [uuid_text(topic) for topic in builder.topics],
         "changed": asked.subscription_changed,
-        "owned": None if step.owned is None else partitions_json(step.owned),
+        "owned": None if builder.owned is None else partitions_json(builder.owned),
         "owners": epochs_json(
-            {topic: dict.fromkeys(numbers, current.epoch) for topic, numbers in step.group.owners.items()}
+            {topic: dict.fromkeys(numbers, current.epoch) for topic, numbers in builder.group.owners.items()}
         ),
     }
 
