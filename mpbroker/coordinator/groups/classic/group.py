@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
@@ -31,8 +32,6 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 # counts as subscribed to every topic: none of its offsets expires or is deleted by mistake.
 SUBSCRIPTION_MAX: Final = 10_000
 SUBSCRIBED_MAX: Final = 100_000
-NAMES_SHOWN_MAX: Final = 10
-NAME_SHOWN_MAX: Final = 255
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -394,10 +393,3 @@ def names_in(subscription: bytes) -> int:
     """Return an upper bound of the number of topics that `decode_topics` finds in a subscription."""
     count = int.from_bytes(subscription[2:6], signed=True)
     return min(count, len(subscription) // 2) if 0 < count <= SUBSCRIPTION_MAX else 0
-
-
-def shown(names: Sequence[str]) -> str:
-    """Return names as a text for a log, shortened, because clients choose their number and length."""
-    text = ", ".join(f"{name:.{NAME_SHOWN_MAX}}" for name in names[:NAMES_SHOWN_MAX])
-    more = len(names) - NAMES_SHOWN_MAX
-    return f"{text} and {more} more" if more > 0 else text

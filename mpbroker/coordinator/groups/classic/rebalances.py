@@ -14,7 +14,8 @@ from functools import partial
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import Group, GroupState, Member, shown
+from mpbroker.coordinator.groups.classic.group import Group, GroupState, Member
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.groups.records import Entry, GroupKey
 from mpbroker.coordinator.runtime.requests import Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.classic.join_group import FIRST_VERSION_WITH_REQUIRED_ID, Join
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances, refused_join
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
@@ -24,6 +23,7 @@ from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.records import ClassicMember, MemberMetadata, MemberState
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL,

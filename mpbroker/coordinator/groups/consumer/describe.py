@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.described_group import DescribedGroup, description_in_pieces
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.background import Background, Job
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode

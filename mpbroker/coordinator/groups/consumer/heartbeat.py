@@ -12,7 +12,6 @@ from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.resource_config import GroupSettings
-from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Member
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
@@ -21,6 +20,7 @@ from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.reconciliation import Owned
 from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.protocol.consumer_protocol import STATIC_LEAVE_EPOCH
 from mpbroker.protocol.errors import ApiError, ErrorCode
