@@ -84,7 +84,7 @@ NARROW = {
         # The records of groups and committed offsets, what follows from them, and how it is described.
         *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.log_records"),
         *("mpbroker.coordinator.groups.consumer.group", "mpbroker.coordinator.groups.consumer.records"),
-        "mpbroker.coordinator.groups.consumer.group_description",
+        "mpbroker.coordinator.groups.consumer.described_group",
         *("mpbroker.coordinator.groups.member_memory", "mpbroker.client.group_descriptions"),
     ),
     "mpbroker.exporter": (

@@ -49,7 +49,7 @@ _GROUPS = (
     ("topic", "cluster.topic", "Create, list, describe, alter and delete topics."),
     ("group", "cluster.group_offsets", "List, describe and delete consumer groups; set offsets."),
     ("txn", "cluster.txn", "List, describe and abort transactions."),
-    ("config", "cluster.config", "Get, set and unset the settings of topics and of the broker."),
+    ("config", "cluster.config", "Get, set and unset settings of topics, groups and the broker."),
     ("user", "cluster.user", "Add, list and delete SCRAM users."),
     ("quota", "cluster.quota", "Set, list and delete the quotas of clients."),
     ("acl", "cluster.acl", "List, add and remove ACLs (access control lists)."),

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final
 
 import msgspec
 
-from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from mpbroker.client.range_assignor import assigned_partitions
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.consumer_protocol import (
+    CLASSIC,
+    CONSUMER,
+    CONSUMER_MEMBER,
+    CONSUMER_PROTOCOL,
+    STATIC_LEAVE_EPOCH,
+)
 from mpbroker.protocol.topic_names import TopicPartition
-
-# The types of groups.
-CONSUMER: Final = "consumer"
-CLASSIC: Final = "classic"
-# The epoch of a static member that has left for a while, and keeps its partitions.
-AWAY_EPOCH: Final = -2
-# The type of a member that uses the consumer protocol; -1: unknown.
-_CONSUMER_MEMBER: Final = 1
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -68,7 +66,7 @@ def state_of(
     waiting    others still have partitions of its target
     stable     it has its target
     """
-    if epoch == AWAY_EPOCH:
+    if epoch == STATIC_LEAVE_EPOCH:
         return "away"
     if not set(assigned) <= set(target):
         return "revoking"
@@ -92,14 +90,14 @@ def subscription_text(topics: Iterable[str], pattern: str | None) -> str | None:
 
 def classic_group(group: m.DescribeGroupsResponse.DescribedGroup) -> Group:
     # Members that are no consumers (Connect's workers) have assignments in formats of their own.
-    is_readable = group.protocol_type == PROTOCOL_TYPE
+    is_readable = group.protocol_type == CONSUMER_PROTOCOL
     members = [
         Member(
             one.member_id,
             one.group_instance_id,
             one.client_id,
             one.client_host.removeprefix("/"),
-            sorted(decode_assignment(one.member_assignment)) if is_readable else [],
+            assigned_partitions(one.member_assignment) if is_readable else [],
         )
         for one in group.members
     ]
@@ -113,7 +111,7 @@ def consumer_group(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> Gro
         group.group_id,
         CONSUMER,
         group.group_state,
-        PROTOCOL_TYPE,
+        CONSUMER_PROTOCOL,
         group.assignor_name,
         [_member(one, group.assignment_epoch) for one in group.members],
         group.group_epoch,
@@ -134,7 +132,7 @@ def _member(one: m.ConsumerGroupDescribeResponse.Member, target_epoch: int) -> M
         target,
         sorted(one.subscribed_topic_names),
         one.subscribed_topic_regex or None,
-        None if one.member_type < 0 else one.member_type == _CONSUMER_MEMBER,
+        None if one.member_type < 0 else one.member_type == CONSUMER_MEMBER,
     )
 
 

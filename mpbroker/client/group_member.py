@@ -12,17 +12,10 @@ from typing import Any
 from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster, CoordinatorType
 from mpbroker.client.committed_offsets import commit_request, fetch_request, fetched_offsets, of_group
-from mpbroker.client.consumer_protocol import (
-    PROTOCOL_TYPE,
-    RANGE,
-    assign_ranges,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
 from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.client.range_assignor import RANGE, assign_ranges, assigned_partitions, subscribed_topics
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, encode_assignment, encode_subscription
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import TopicPartition
 
@@ -113,7 +106,7 @@ class GroupMember:
             SESSION_TIMEOUT_MS,
             REBALANCE_TIMEOUT_MS,
             self._member_id,
-            protocol_type=PROTOCOL_TYPE,
+            protocol_type=CONSUMER_PROTOCOL,
             protocols=[protocol],
         )
         joined: m.JoinGroupResponse = self._patiently(request, JOIN_PATIENCE_MS)
@@ -128,7 +121,7 @@ class GroupMember:
         if joined.leader == self._member_id:
             one = m.SyncGroupRequest.SyncGroupRequestAssignment
             assignments = [
-                one(member, encode_assignment(places)) for member, places in self._assigned(joined).items()
+                one(member, encode_assignment(0, parts)) for member, parts in self._assigned(joined).items()
             ]
         request = m.SyncGroupRequest(
             self._group,
@@ -140,11 +133,11 @@ class GroupMember:
         )
         synced: m.SyncGroupResponse = self._patiently(request, JOIN_PATIENCE_MS)
         self._check(synced.error_code)
-        return sorted(decode_assignment(synced.assignment))
+        return assigned_partitions(synced.assignment)
 
-    def _assigned(self, joined: m.JoinGroupResponse) -> dict[str, list[TopicPartition]]:
+    def _assigned(self, joined: m.JoinGroupResponse) -> dict[str, dict[str, range]]:
         """Assign partitions to all members (the leader's task); return the partitions by member id."""
-        wanted = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
+        wanted = {member.member_id: subscribed_topics(member.metadata) for member in joined.members}
         metadata = self._cluster.refresh(sorted({topic for topics in wanted.values() for topic in topics}))
         counts = {topic.name or "": len(topic.partitions) for topic in metadata.topics}
         return assign_ranges(wanted, counts)

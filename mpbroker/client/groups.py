@@ -24,9 +24,10 @@ from mpbroker.client.committed_offsets import (
 )
 from mpbroker.client.consumer import PATIENCE_MS
 from mpbroker.client.errors import ApiFailed, UnsupportedByBroker, not_done
-from mpbroker.client.group_descriptions import CLASSIC, CONSUMER, Group, classic_group, consumer_group
+from mpbroker.client.group_descriptions import Group, classic_group, consumer_group
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import TopicPartition
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
+from mpbroker.config.consumer_groups import ConsumerProtocolSettings
 from mpbroker.config.integers import INT_MAX
 from mpbroker.config.keys import ConfigType, Key
 

@@ -13,7 +13,7 @@ import msgspec
 
 from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, DEFAULT_LOG_DIR, BrokerConfig
-from mpbroker.config.consumer_protocol import UNBUILT_PROTOCOLS, consumer_contradictions
+from mpbroker.config.consumer_groups import UNBUILT_PROTOCOLS, consumer_contradictions
 from mpbroker.config.keys import ConfigError, ConfigType, Problem, Value, field_name
 from mpbroker.config.workers import MAX_LOG_DIRS
 

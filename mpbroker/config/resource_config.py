@@ -163,10 +163,10 @@ def _check_client_metrics(configs: Mapping[str, str]) -> None:
         raise RequestError(
             f"Invalid value {interval_ms} for interval.ms, interval must be between {low} and {high} (1 hour)"
         )
-    client_patterns(configs.get("match", ""))
+    parse_matching_patterns(configs.get("match", ""))
 
 
-def client_patterns(match: str) -> dict[str, re.Pattern[str]]:
+def parse_matching_patterns(match: str) -> dict[str, re.Pattern[str]]:
     """Return the patterns of the setting `match`, by the name of what they match. Raises ValueError."""
     found = {}
     for pattern in filter(None, match.split(",")):

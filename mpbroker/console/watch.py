@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from mpbroker.client.consumer_protocol import decode_assignment
+from mpbroker.client.range_assignor import assigned_partitions
 from mpbroker.console import pipeline
 from mpbroker.console.workers import Busy, Workers
 from mpbroker.ipc import health, topology
@@ -218,7 +218,7 @@ class Watch:
         ends = self._ends()
         rows = []
         for name, group in self._offsets.committed.groups.items():
-            assigned = {place for one in group.assignments for place in decode_assignment(one)}
+            assigned = {place for one in group.assignments for place in assigned_partitions(one)}
             assigned |= {place for one in group.subscribed_topics if (place := (one, 0)) in ends.of}
             places = ends.places({*assigned, *group.offsets})
             rows.append(

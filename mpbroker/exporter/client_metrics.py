@@ -25,8 +25,8 @@ from typing import Final, TypeAlias
 
 from mpbroker.exporter import mpbroker_metrics
 from mpbroker.exporter.exposition import Family, Page, labels_text
-from mpbroker.exporter.otlp_payload import POINTS_MAX, Labels, MalformedPayload, Payload, Point
-from mpbroker.ipc.client_metrics import Push, PushQueue
+from mpbroker.exporter.pushed_payload import POINTS_MAX, Labels, MalformedPayload, Payload, Point
+from mpbroker.ipc.client_metrics import DECOMPRESSED_BYTES_MAX, Push, PushQueue
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.compression import Codec, decompress
 from mpbroker.records.errors import CompressionError
@@ -35,7 +35,6 @@ SERIES_MAX: Final = 10_000
 INSTANCE_SERIES_MAX: Final = 2_000
 # A push that ends an instance has to stay until somebody has scraped it.
 KEPT_MS: Final = 120_000
-DECOMPRESSED_BYTES_MAX: Final = 16 << 20
 NAME_LENGTH_MAX: Final = 200
 # What is known of a client always fits, whatever its texts contain.
 LABELS_LENGTH_MAX: Final = 2_048

@@ -15,6 +15,7 @@ never used takes no memory.
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 import msgspec
 
@@ -26,6 +27,9 @@ _DATA_AT = 128
 # Holds several pushes of the greatest size (telemetry.max.bytes).
 DATA_BYTES = 4 << 20
 BYTES = _DATA_AT + DATA_BYTES
+# The most bytes of a push without its compression. Handlers refuse a larger one, and the exporter counts it
+# as malformed. Kafka leaves this bound to its plug-ins.
+DECOMPRESSED_BYTES_MAX: Final = 16 << 20
 
 
 class Push(msgspec.Struct, array_like=True):

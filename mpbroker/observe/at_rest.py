@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mpbroker.client.group_descriptions import consumer_group
-from mpbroker.coordinator.groups.consumer.group_description import description
+from mpbroker.coordinator.groups.consumer.described_group import description
 from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.inspection.directory import InspectedDirectory, open_directory
 from mpbroker.inspection.partition import Partition, segment_paths

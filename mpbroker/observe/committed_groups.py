@@ -15,11 +15,9 @@ from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.records import ConsumerKey
 from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
+from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
 from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import COMMIT, marker_of
-
-# The protocol type of consumers; others have assignments of their own formats.
-_CONSUMERS = "consumer"
 
 
 @dataclass
@@ -37,7 +35,7 @@ class CommittedGroup:
 
     @property
     def type(self) -> str:
-        return "classic" if self.consumer is None else "consumer"
+        return CLASSIC if self.consumer is None else CONSUMER
 
     @property
     def subscribed_topics(self) -> Iterable[str]:
@@ -128,6 +126,6 @@ class CommittedGroups:
 
 def _assignments(value: GroupValue | None) -> tuple[bytes, ...]:
     """Return the assignments of the members; () for a group whose members are not consumers."""
-    if value is None or value.protocol_type != _CONSUMERS:
+    if value is None or value.protocol_type != CONSUMER_PROTOCOL:
         return ()
     return tuple(member.assignment for member in value.members if member.assignment)

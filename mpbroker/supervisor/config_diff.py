@@ -22,7 +22,7 @@ from msgspec import structs
 
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.consumer_protocol import ConsumerProtocolSettings
+from mpbroker.config.consumer_groups import ConsumerProtocolSettings
 from mpbroker.config.dynamic import overlaid, within_bounds
 from mpbroker.config.keys import ConfigError, field_name
 from mpbroker.config.limits import resolved_overrides

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.client.consumer_protocol import encode_assignment
 from mpbroker.client.group_descriptions import (
     Member,
     classic_group,
@@ -14,6 +13,7 @@ from mpbroker.client.group_descriptions import (
     subscription_text,
 )
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.consumer_protocol import encode_assignment
 
 A, B, C = ("t", 0), ("t", 1), ("u", 0)
 
@@ -38,7 +38,7 @@ def test_a_member_is_on_its_way_to_its_target(
 
 def test_a_classic_group_has_readable_assignments_of_consumers_alone() -> None:
     of = m.DescribeGroupsResponse
-    assigned = encode_assignment([B, A])
+    assigned = encode_assignment(0, {"t": [1, 0]})
     one = of.DescribedGroupMember("m", "i", "c", "/host", b"", assigned)
     found = [
         classic_group(of.DescribedGroup(0, None, "g", "Stable", kind, "range", [one]))

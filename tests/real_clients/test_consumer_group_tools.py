@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
 from ops.bench.brokers import Broker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
+from tests.support.group_members import subscriber
 from tests.support.produced import produce
 from tests.support.real_brokers import create_topic
 
@@ -89,22 +89,6 @@ def transcript(broker: Broker, steps: Steps) -> Iterator[str]:
         yield from masked(printed, broker)
 
 
-@contextmanager
-def member(broker: Broker, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    always = {
-        "group.protocol": "consumer",
-        "log_level": 0,
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-    }
-    with closing(
-        Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, **always, **given})
-    ) as consumer:
-        consumer.subscribe([topic])
-        yield consumer
-
-
 def assigned(consumer: Consumer, count: int) -> None:
     def holds() -> bool:
         consumer.poll(0.01)
@@ -119,9 +103,10 @@ def test_tools_print_what_they_print_of_kafka(broker: Broker) -> None:
         produce(broker.bootstrap, topic, map(str, range(10)), partitions)
     said: list[str] = []
     static = {"group_instance_id": "one", "client_id": "reader", "group_remote_assignor": "range"}
+    protocol = {"group_protocol": "consumer"}
     with (
-        member(broker, "named", "first", **static) as first,
-        member(broker, "patterned", "^(fir|sec).*") as any_,
+        subscriber(broker.bootstrap, "named", "first", **protocol, **static) as first,
+        subscriber(broker.bootstrap, "patterned", "^(fir|sec).*", **protocol) as any_,
     ):
         assigned(first, 3)
         assigned(any_, 4)

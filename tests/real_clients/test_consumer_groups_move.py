@@ -13,9 +13,10 @@ from pathlib import Path
 from confluent_kafka import Consumer
 
 from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker, free_port
-from tests.real_clients.test_consumer_group_tools import BROKER_SETTINGS, GROUPS, member
+from tests.real_clients.test_consumer_group_tools import BROKER_SETTINGS, GROUPS
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.forms import long_only
+from tests.support.group_members import subscriber
 from tests.support.produced import produce
 from tests.support.programs import ran
 from tests.support.real_brokers import create_topic, served, with_settings
@@ -72,8 +73,12 @@ def test_members_go_on_at_kafka_and_back(tmp_path: Path) -> None:
     with ExitStack() as stack:
         with served(ours):
             create_topic(ours.bootstrap, TOPIC, PARTITIONS)
+            settings = {"group_protocol": "consumer"}
             members = [
-                stack.enter_context(member(ours, GROUP, TOPIC, group_instance_id=name)) for name in "ab"
+                stack.enter_context(
+                    subscriber(ours.bootstrap, GROUP, TOPIC, group_instance_id=name, **settings)
+                )
+                for name in "ab"
             ]
             eventually(lambda: have_shares(members), "both members have partitions")
             first = goes_on(ours, members, read)

@@ -11,12 +11,19 @@ from tests.support.polling import until
 
 
 @contextmanager
-def member(bootstrap: str, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
-    """A member that has got its partitions, reads from where they begin, and commits nothing by itself."""
+def subscriber(bootstrap: str, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
+    """A member that reads from where its partitions begin, and commits nothing by itself. It has none yet."""
     more = {name.replace("_", "."): value for name, value in settings.items()}
     given = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, **more}
-    with closing(Consumer({**given, "auto.offset.reset": "earliest"})) as consumer:
+    with closing(Consumer({**given, "auto.offset.reset": "earliest", "log_level": 0})) as consumer:
         consumer.subscribe([topic])
+        yield consumer
+
+
+@contextmanager
+def member(bootstrap: str, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
+    """A subscriber that has got its partitions."""
+    with subscriber(bootstrap, group, topic, **settings) as consumer:
         until(consumer.assignment, f"the member of {group} has partitions", lambda: consumer.poll(0.02))
         yield consumer
 

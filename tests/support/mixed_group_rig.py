@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mpbroker.coordinator.groups.consumer.embedded_protocol import (
+from mpbroker.protocol.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

@@ -18,15 +18,10 @@ from mpbroker.cli.text.output import counted, print_json, print_rows, print_tabl
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
-from mpbroker.client.group_descriptions import (
-    CONSUMER,
-    Group,
-    Member,
-    places_text,
-    subscription_text,
-)
+from mpbroker.client.group_descriptions import Group, Member, places_text, subscription_text
 from mpbroker.client.topics import Topic
 from mpbroker.observe.lag import Ends, lag_behind
+from mpbroker.protocol.consumer_protocol import CONSUMER
 from mpbroker.protocol.numbers import LATEST
 from mpbroker.protocol.printable import printable
 from mpbroker.protocol.topic_names import TopicPartition

@@ -20,9 +20,7 @@ from mpbroker.cli.text.numbers import LONG
 from mpbroker.cli.text.output import print_json, print_table, say_each
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer_protocol import PROTOCOL_TYPE
 from mpbroker.client.errors import ApiFailed, ClientError, FailedPrecondition, InvalidArgument, raise_all
-from mpbroker.client.group_descriptions import CLASSIC, CONSUMER
 from mpbroker.client.offset_resets import (
     Reset,
     ResetPlan,
@@ -33,6 +31,7 @@ from mpbroker.client.offset_resets import (
     planned,
     to_datetime,
 )
+from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
 from mpbroker.protocol.topic_names import TopicPartition
@@ -239,7 +238,7 @@ def _of_consumers(client: Admin) -> list[str]:
     return [
         one.group_id
         for one in groups.list_groups(client)
-        if one.protocol_type in ("", PROTOCOL_TYPE) and groups.type_of(one) in ("", CLASSIC, CONSUMER)
+        if one.protocol_type in ("", CONSUMER_PROTOCOL) and groups.type_of(one) in ("", CLASSIC, CONSUMER)
     ]
 
 

@@ -7,10 +7,11 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.client.group_descriptions import CONSUMER, Group
+from mpbroker.client.group_descriptions import Group
 from mpbroker.client.times import format_time
 from mpbroker.config.broker import ROOM_BYTES
 from mpbroker.observe.lag import Ends, lag_behind
+from mpbroker.protocol.consumer_protocol import CONSUMER
 from mpbroker.protocol.topic_names import TopicPartition
 
 # Warn below this. Produces are refused only when a write finds no room.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import NO_MEMBER
 from mpbroker.coordinator.groups.classic.join_group import JoinGroup
 from mpbroker.coordinator.groups.classic.members import Members
-from mpbroker.coordinator.groups.consumer.classic_members import ClassicMembers
+from mpbroker.coordinator.groups.consumer.classic_requests import ClassicRequests
 from mpbroker.coordinator.groups.consumer.downgrade import Downgrade
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.consumer_protocol import NO_MEMBER
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     HeartbeatRequest,
@@ -30,7 +30,7 @@ class ClassicProtocol:
     _manager: GroupMetadataManager
     _join: JoinGroup
     _classic: Members
-    _consumer: ClassicMembers
+    _consumer: ClassicRequests
     _downgrade: Downgrade
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> Message | None:

@@ -17,7 +17,7 @@ from mpbroker.coordinator.groups.classic.members import Members
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.classic_protocol import ClassicProtocol
 from mpbroker.coordinator.groups.consumer.changes import Writer
-from mpbroker.coordinator.groups.consumer.classic_members import ClassicMembers
+from mpbroker.coordinator.groups.consumer.classic_requests import ClassicRequests
 from mpbroker.coordinator.groups.consumer.describe import ConsumerGroupDescribe
 from mpbroker.coordinator.groups.consumer.downgrade import Downgrade
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
@@ -155,7 +155,7 @@ class GroupCoordinator:
             manager,
             JoinGroup(config, self.queue, manager, self.offsets, rebalances, new_id, self._answers.answer),
             Members(config, manager, rebalances),
-            ClassicMembers(lookup, members, steps, downgrade, rebalances, topics, writer, new_id),
+            ClassicRequests(lookup, members, steps, downgrade, rebalances, topics, writer, new_id),
             downgrade,
         )
         return {

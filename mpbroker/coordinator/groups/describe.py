@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from mpbroker.coordinator.groups.classic.group import GroupState
-from mpbroker.coordinator.groups.consumer.group import CONSUMER_PROTOCOL, ConsumerGroup
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     DescribeGroupsRequest,
@@ -16,9 +17,6 @@ from mpbroker.protocol.messages import (
     ListGroupsResponse,
 )
 
-# The types of groups.
-CLASSIC: Final = "classic"
-CONSUMER: Final = "consumer"
 FIRST_DESCRIBE_VERSION_WITH_ERRORS: Final = 6
 # The most that one response has of members' metadata and assignments, which can be large.
 DESCRIBED_BYTES: Final = 1 << 20

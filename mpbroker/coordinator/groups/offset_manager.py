@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.integers import LONG_MAX
-from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.offset_checks import check_commit, check_fetch
@@ -24,6 +24,7 @@ from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then,
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.protocol import messages
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, NO_MEMBER
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 FIRST_COMMIT_VERSION_WITH_GROUP_ERROR: Final = 9

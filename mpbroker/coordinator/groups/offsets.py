@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 
 NO_OFFSET: Final = -1
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from mpbroker.coordinator.groups.classic.group import NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.offset_checks import check_commit_in_transaction
 from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
@@ -23,6 +23,7 @@ from mpbroker.coordinator.groups.records import Entry, OffsetKey, OffsetValue
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.runtime.write_queue import Marker, Producer, WriteQueue
+from mpbroker.protocol.consumer_protocol import NO_MEMBER
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 

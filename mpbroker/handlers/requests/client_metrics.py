@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mpbroker.config.keys import listed
-from mpbroker.config.resource_config import ALL_METRICS, CLIENT_METRICS_KEYS, client_patterns
+from mpbroker.config.resource_config import ALL_METRICS, CLIENT_METRICS_KEYS, parse_matching_patterns
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.handlers.requests.request import ReceivedRequest
-from mpbroker.ipc.client_metrics import Push
+from mpbroker.ipc.client_metrics import DECOMPRESSED_BYTES_MAX, Push
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import PushTelemetryRequest
 from mpbroker.protocol.uuids import is_reserved, may_be_given_out, uuid_text
@@ -36,8 +36,6 @@ from mpbroker.records.errors import CompressionError
 INSTANCES_MAX: Final = 16384
 # An instance is forgotten when it has not called for so long, or for three intervals.
 KEPT_MS: Final = 60_000
-# Of a push; Kafka leaves this bound to its plug-ins.
-DECOMPRESSED_BYTES_MAX: Final = 16 << 20
 DEFAULT_INTERVAL_MS: Final = int(CLIENT_METRICS_KEYS["interval.ms"].default)  # type: ignore[arg-type]
 NO_ID: Final = bytes(16)
 _LONG_AGO_MS: Final = -(1 << 62)
@@ -89,7 +87,7 @@ class _Subscription:
         return cls(
             frozenset(listed(configs.get("metrics", ""))),
             int(configs.get("interval.ms", DEFAULT_INTERVAL_MS)),
-            client_patterns(configs.get("match", "")),
+            parse_matching_patterns(configs.get("match", "")),
         )
 
 

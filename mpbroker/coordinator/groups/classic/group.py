@@ -11,29 +11,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, decode_topics
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
-from mpbroker.protocol.wire import REPLACED, MalformedMessage
+from mpbroker.protocol.wire import MalformedMessage
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Name and metadata of each protocol that a member supports, in its order of preference."""
 
-CONSUMER_PROTOCOL: Final = "consumer"
 # Topics of a member's subscription that are read, and of all members together. If there are more, the group
 # counts as subscribed to every topic: none of its offsets expires or is deleted by mistake.
 SUBSCRIPTION_MAX: Final = 10_000
 SUBSCRIBED_MAX: Final = 100_000
-NAMES_SHOWN_MAX: Final = 10
-NAME_SHOWN_MAX: Final = 255
-NO_MEMBER: Final = ""
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -340,7 +338,7 @@ class Group:
         read = 0
         try:
             for member in self.members.values():
-                named = topics_in(member.metadata(self.protocol))
+                named = decode_topics(member.metadata(self.protocol), SUBSCRIPTION_MAX)
                 read += len(named)
                 if read > SUBSCRIBED_MAX:
                     raise MalformedMessage(f"the members name more than {SUBSCRIBED_MAX} topics")
@@ -392,36 +390,6 @@ def size_of(protocols: Protocols) -> int:
 
 
 def names_in(subscription: bytes) -> int:
-    """Return an upper bound of the number of topics that `topics_in` finds in a subscription."""
+    """Return an upper bound of the number of topics that `decode_topics` finds in a subscription."""
     count = int.from_bytes(subscription[2:6], signed=True)
     return min(count, len(subscription) // 2) if 0 < count <= SUBSCRIPTION_MAX else 0
-
-
-def shown(names: Sequence[str]) -> str:
-    """Return names as a text for a log, shortened, because clients choose their number and length."""
-    text = ", ".join(f"{name:.{NAME_SHOWN_MAX}}" for name in names[:NAMES_SHOWN_MAX])
-    more = len(names) - NAMES_SHOWN_MAX
-    return f"{text} and {more} more" if more > 0 else text
-
-
-def topics_in(subscription: bytes) -> list[str]:
-    """Return the topics of a ConsumerProtocolSubscription. Raises MalformedMessage.
-
-    All versions begin alike: version i16 | count of topics i32 | for each topic its length i16 and bytes | …
-    """
-    at = 6
-    topics = []
-    count = int.from_bytes(subscription[2:6], signed=True)
-    if len(subscription) < at or count < 0:
-        raise MalformedMessage("a subscription is cut off")
-    if count > SUBSCRIPTION_MAX:
-        raise MalformedMessage(f"it has {count} topics, more than {SUBSCRIPTION_MAX}")
-    for _ in range(count):
-        head = subscription[at : at + 2]
-        length = int.from_bytes(head, signed=True)
-        name = subscription[at + 2 : at + 2 + length]
-        if length < 0 or len(name) != length or len(head) != 2:
-            raise MalformedMessage("a subscription is cut off")
-        topics.append(name.decode("utf-8", REPLACED))
-        at += 2 + length
-    return topics

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import (
-    NO_MEMBER,
-    Group,
-    GroupState,
-    Member,
-    Protocols,
-    size_of,
-)
+from mpbroker.coordinator.groups.classic.group import Group, GroupState, Member, Protocols, size_of
 from mpbroker.coordinator.groups.classic.rebalances import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     Rebalances,
@@ -31,6 +24,7 @@ from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.records import Entry
 from mpbroker.coordinator.runtime.requests import RequestContext, Waiter, response_error
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.protocol.consumer_protocol import NO_MEMBER
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupRequest, Message
 

@@ -9,10 +9,12 @@ import logging
 from dataclasses import dataclass
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import NO_MEMBER, Group, GroupState, shown
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.consumer_protocol import NO_MEMBER
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     HeartbeatRequest,

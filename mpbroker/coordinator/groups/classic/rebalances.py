@@ -14,11 +14,13 @@ from functools import partial
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import NO_MEMBER, Group, GroupState, Member, shown
+from mpbroker.coordinator.groups.classic.group import Group, GroupState, Member
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.groups.records import Entry, GroupKey
 from mpbroker.coordinator.runtime.requests import Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.protocol.consumer_protocol import NO_MEMBER
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse, Message, SyncGroupResponse
 

@@ -7,10 +7,10 @@ snapshots of the coordinator's timeline.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.records import ConsumerKey
@@ -19,6 +19,11 @@ from mpbroker.coordinator.runtime.requests import Answers, Then, Waiter, respons
 from mpbroker.coordinator.runtime.write_queue import Undo, WriteQueue
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
+
+# What is written in one slice and one batch.
+PIECE_BYTES: Final = 1 << 16
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -98,3 +103,17 @@ class Writer:
 
         group.unwritten += 1
         self._queue.append(group.group_id, changes.entries, written, waiter, undo=changes.undo)
+
+
+def pieces(items: Mapping[str, T], size_of: Callable[[str, T], int]) -> Iterator[dict[str, T]]:
+    """Yield items in pieces of about PIECE_BYTES, each of which has a batch of its own."""
+    piece: dict[str, T] = {}
+    size = 0
+    for name, item in items.items():
+        piece[name] = item
+        size += size_of(name, item)
+        if size >= PIECE_BYTES:
+            yield piece
+            piece, size = {}, 0
+    if piece:
+        yield piece

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
+from mpbroker.coordinator.groups.consumer.described_group import DescribedGroup, description_in_pieces
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
-from mpbroker.coordinator.groups.consumer.group_description import DescribedGroup, description_in_pieces
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.background import Background, Job
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -24,8 +24,8 @@ from mpbroker.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGro
 # The most that one response has of members; the handler asks again for the groups that are left out.
 DESCRIBED_BYTES: Final = 1 << 20
 # Estimates of what a response takes.
-MEMBER_BYTES: Final = 200
-NAME_BYTES: Final = 40
+DESCRIBED_MEMBER_BYTES: Final = 200
+DESCRIBED_NAME_BYTES: Final = 40
 DESCRIBE_JOB: Final = "describe"
 
 log = logging.getLogger("mpbroker.coordinator.groups")
@@ -79,7 +79,7 @@ class ConsumerGroupDescribe:
             except ApiError as error:
                 described = DescribedGroup(error.code, error.message, name)
             named = sum(len(member.subscribed_topic_names) for member in described.members)
-            size += MEMBER_BYTES * len(described.members) + NAME_BYTES * named
+            size += DESCRIBED_MEMBER_BYTES * len(described.members) + DESCRIBED_NAME_BYTES * named
             response.groups.append(described)
         return response
 

@@ -15,15 +15,15 @@ from functools import partial
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
-from mpbroker.coordinator.groups.classic.group import Member as FutureMember
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Member as ClassicGroupMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.embedded_protocol import encode_assignment, version_of
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, encode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
 
 # An estimate of a member's place in the classic group's record, and of its tombstones.
@@ -138,10 +138,10 @@ def _size_of(member: Member) -> int:
     return RECORDS_BYTES + 8 * partitions + sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
-def _member_of(member: Member) -> FutureMember:
+def _member_of(member: Member) -> ClassicGroupMember:
     told = member.metadata
     assert told.classic is not None
-    return FutureMember(
+    return ClassicGroupMember(
         member.member_id,
         told.instance_id,
         told.client_id,

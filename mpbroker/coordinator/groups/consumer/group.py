@@ -40,13 +40,12 @@ from mpbroker.coordinator.groups.consumer.records import (
     TargetMemberKey,
 )
 from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
+from mpbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
-# Epochs with which a member leaves; the latter is also that of an absent static member.
+# The epoch with which a member leaves, unless it is static and may return (STATIC_LEAVE_EPOCH).
 LEAVE_EPOCH: Final = -1
-STATIC_LEAVE_EPOCH: Final = -2
 JOIN_EPOCH: Final = 0
-CONSUMER_PROTOCOL: Final = "consumer"
 FIRST_EPOCH: Final = 1
 
 NO_METADATA: Final = MemberMetadata()

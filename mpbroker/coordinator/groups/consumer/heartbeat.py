@@ -12,9 +12,8 @@ from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.resource_config import GroupSettings
-from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member
+from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Member
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
@@ -22,7 +21,9 @@ from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers, w
 from mpbroker.coordinator.groups.consumer.reconciliation import Owned
 from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.consumer_protocol import STATIC_LEAVE_EPOCH
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
@@ -84,7 +85,7 @@ class ConsumerGroupHeartbeat:
         self._lookup.check_room(group, request.member_id)
         member = self._find_member(changes, request)
         asked = MemberRequest(context, changes, member, member, owned_in(request))
-        self._steps.subscribe(asked, told(member.metadata, context, request))
+        self._steps.subscribe(asked, metadata_of(member.metadata, context, request))
         self._steps.assign(asked)
         if member.is_classic:
             self._members.end_waits(group.group_id, member.member_id)
@@ -216,7 +217,7 @@ def _has_only(request: ConsumerGroupHeartbeatRequest, assigned: EpochAssignment)
     )
 
 
-def told(
+def metadata_of(
     known: MemberMetadata, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> MemberMetadata:
     """Return what is known of a member after a heartbeat, whose null fields change nothing."""

@@ -16,7 +16,7 @@ from mpbroker.coordinator.groups.consumer.group import NO_METADATA, size_of
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSubscriptions
-from mpbroker.coordinator.groups.consumer.reconciliation import Step
+from mpbroker.coordinator.groups.consumer.reconciliation import CurrentAssignmentBuilder
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
     EpochKey,
@@ -95,8 +95,8 @@ class MemberSteps:
             return
         target = group.targets.get(member.member_id, {})
         topics = self._topics.named({**target, **member.current.assigned}, group.topics_of(member))
-        step = Step(group, member, group.target.epoch, target, topics, request.owned)
-        current = step.reconciled(subscription_changed=request.subscription_changed)
+        builder = CurrentAssignmentBuilder(group, member, group.target.epoch, target, topics, request.owned)
+        current = builder.build(subscription_changed=request.subscription_changed)
         if current != member.current:
             request.changes.or_else(partial(self._members.follow_revocation, group, member))
             request.changes.put(CurrentKey(group.group_id, member.member_id), current)

@@ -12,13 +12,8 @@ from functools import partial
 from typing import Final
 
 from mpbroker.config.resource_config import GroupSettings
-from mpbroker.coordinator.groups.classic.group import shown
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.group import (
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroup,
-    Member,
-)
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
 from mpbroker.coordinator.groups.consumer.records import (
     NO_PARTITIONS,
     CurrentAssignment,
@@ -32,7 +27,9 @@ from mpbroker.coordinator.groups.consumer.records import (
     TargetMemberKey,
 )
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.protocol.consumer_protocol import STATIC_LEAVE_EPOCH
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 # The computations of a group that run in the background.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
+from mpbroker.protocol.consumer_protocol import NO_MEMBER
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
-NO_MEMBER = ""
 FIRST_COMMIT_VERSION_WITH_EPOCH = 9
 
 

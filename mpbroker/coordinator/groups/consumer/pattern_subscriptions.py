@@ -8,13 +8,13 @@ handleRegularExpressionsResult.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
+from mpbroker.coordinator.groups.consumer.changes import Changes, Writer, pieces
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.members import PATTERN_JOB
@@ -27,8 +27,7 @@ from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.security.acls import Operation, ResourceType
 
-# What is written in one slice and one batch, and an estimate of what a record takes beside the names.
-PIECE_BYTES: Final = 1 << 16
+# An estimate of what a record takes beside the names.
 RECORD_BYTES: Final = 100
 
 Matches: TypeAlias = Mapping[str, frozenset[str] | None]
@@ -90,12 +89,12 @@ class PatternSubscriptions:
             return self._host.is_allowed(client, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
         def resolved(found: Matches) -> None:
-            pieces = _pieces(found)
-            first = next(pieces, {})
+            rest = pieces(found, _size_of)
+            first = next(rest, {})
             if is_first_slice and len(first) == len(found):
                 self._put(request.changes, version, first)
             else:
-                writes = self._write(group.group_id, version, chain((first,), pieces))
+                writes = self._write(group.group_id, version, chain((first,), rest))
                 self._background.put_off(PATTERN_JOB, group.group_id, writes, lambda _: None)
 
         job = resolve(group.group_id, group.pattern_subscribers, metadata.ids, may_describe)
@@ -104,9 +103,9 @@ class PatternSubscriptions:
         run(PATTERN_JOB, group.group_id, job, resolved)
         is_first_slice = False
 
-    def _write(self, group_id: str, version: int, pieces: Iterable[Matches]) -> Job[None]:
+    def _write(self, group_id: str, version: int, found: Iterable[Matches]) -> Job[None]:
         """Write what the patterns match in pieces, each durable by itself."""
-        for piece in pieces:
+        for piece in found:
             group = self._find(group_id)
             if group is None:
                 return
@@ -136,15 +135,5 @@ class PatternSubscriptions:
             )
 
 
-def _pieces(found: Matches) -> Iterator[Matches]:
-    """Yield what patterns match in pieces of about PIECE_BYTES, each of which has a batch of its own."""
-    piece: dict[str, frozenset[str] | None] = {}
-    size = 0
-    for pattern, topics in found.items():
-        piece[pattern] = topics
-        size += RECORD_BYTES + len(pattern) + sum(map(len, topics or ())) + len(topics or ())
-        if size >= PIECE_BYTES:
-            yield piece
-            piece, size = {}, 0
-    if piece:
-        yield piece
+def _size_of(pattern: str, topics: frozenset[str] | None) -> int:
+    return RECORD_BYTES + len(pattern) + sum(map(len, topics or ())) + len(topics or ())

@@ -28,8 +28,11 @@ Owned = Mapping[bytes, Set[int]]
 """The partitions that the client says it has, by topic id."""
 
 
-class Step(NamedTuple):
-    """The inputs of a step. `topics`: the ids of subscribed topics. `owned`: None if it is unknown."""
+class CurrentAssignmentBuilder(NamedTuple):
+    """Builds the next assignment of a member.
+
+    `topics`: the ids of subscribed topics. `owned`: None if it is unknown.
+    """
 
     group: ConsumerGroup
     member: Member
@@ -38,7 +41,7 @@ class Step(NamedTuple):
     topics: Set[bytes]
     owned: Owned | None
 
-    def reconciled(self, *, subscription_changed: bool = False) -> CurrentAssignment:
+    def build(self, *, subscription_changed: bool = False) -> CurrentAssignment:
         """Return the member's next assignment. Raises ApiError if the member must be fenced."""
         current = self.member.current
         match current.state:

@@ -11,7 +11,7 @@ have targets that overlap. That is harmless, because a member never gets a parti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -24,7 +24,7 @@ from mpbroker.coordinator.groups.consumer.assignors.group_spec import (
     PartitionAssignorError,
     Subscriber,
 )
-from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
+from mpbroker.coordinator.groups.consumer.changes import Changes, Writer, pieces
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.members import ASSIGNMENT_JOB
 from mpbroker.coordinator.groups.consumer.records import (
@@ -41,8 +41,7 @@ from mpbroker.protocol.errors import ApiError, ErrorCode
 
 # Members that are read in one slice.
 MEMBERS_AT_ONCE: Final = 200
-# The targets that are written in one slice and one batch, and estimates of the bytes that they take.
-PIECE_BYTES: Final = 1 << 16
+# Estimates of the bytes that targets take.
 TARGET_BYTES: Final = 100
 TOPIC_BYTES: Final = 20
 PARTITION_BYTES: Final = 4
@@ -73,7 +72,7 @@ class TargetAssignments:
 
         def computed(targets: Targets) -> None:
             group.is_assigning = False
-            if is_first_slice and len(list(_pieces(targets))) <= 1:
+            if is_first_slice and len(list(pieces(targets, _size_of))) <= 1:
                 self._put_members(changes, targets)
                 self._put_epoch(changes, epoch)
             else:
@@ -147,8 +146,8 @@ class TargetAssignments:
             if error:
                 refused.append(error)
 
-        def pieces() -> Generator[None, None, None]:
-            for piece in _pieces(targets):
+        def writes() -> Generator[None, None, None]:
+            for piece in pieces(targets, _size_of):
                 if refused:
                     return
                 changes = Changes(group)
@@ -172,18 +171,8 @@ class TargetAssignments:
 
         group.is_assigning = True
         # What a request has changed is written before.
-        self._background.put_off(ASSIGNMENT_JOB, group.group_id, pieces(), done)
+        self._background.put_off(ASSIGNMENT_JOB, group.group_id, writes(), done)
 
 
-def _pieces(targets: Targets) -> Iterator[Targets]:
-    """Yield the targets in pieces of about PIECE_BYTES."""
-    piece: Targets = {}
-    size = 0
-    for member_id, target in targets.items():
-        piece[member_id] = target
-        size += TARGET_BYTES + sum(TOPIC_BYTES + PARTITION_BYTES * len(one) for one in target.values())
-        if size >= PIECE_BYTES:
-            yield piece
-            piece, size = {}, 0
-    if piece:
-        yield piece
+def _size_of(_member_id: str, target: Assignment) -> int:
+    return TARGET_BYTES + sum(TOPIC_BYTES + PARTITION_BYTES * len(one) for one in target.values())

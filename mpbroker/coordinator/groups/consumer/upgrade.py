@@ -13,15 +13,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
-from mpbroker.coordinator.groups.classic.group import Member as FormerMember
+from mpbroker.coordinator.groups.classic.group import Group, GroupState
+from mpbroker.coordinator.groups.classic.group import Member as ClassicGroupMember
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances
 from mpbroker.coordinator.groups.consumer.changes import Changes
-from mpbroker.coordinator.groups.consumer.embedded_protocol import (
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-)
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.records import (
@@ -40,6 +35,12 @@ from mpbroker.coordinator.groups.consumer.records import (
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.records import GroupKey
+from mpbroker.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+)
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.wire import MalformedMessage
 
@@ -146,7 +147,7 @@ class Upgrade:
         }
 
     def _assignments(
-        self, group: Group, members: Iterable[FormerMember], subscriptions: Mapping[str, Subscription]
+        self, group: Group, members: Iterable[ClassicGroupMember], subscriptions: Mapping[str, Subscription]
     ) -> dict[str, Assignment]:
         """Return the members' partitions. Raises ApiError, or MalformedMessage.
 
@@ -186,7 +187,7 @@ class Upgrade:
         return found
 
 
-def _size_of(member: FormerMember) -> int:
+def _size_of(member: ClassicGroupMember) -> int:
     return sum(len(name) + len(metadata) for name, metadata in member.protocols)
 
 
@@ -196,12 +197,12 @@ def _refusal(group: Group, why: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
 
 
-def _can_return(member: FormerMember) -> bool:
+def _can_return(member: ClassicGroupMember) -> bool:
     """Return whether the client knows its member id. Else it joins under another one."""
     return member.knows_its_id or not member.is_new or member.instance_id is not None
 
 
-def _subscription_of(member: FormerMember, protocol: str | None) -> Subscription:
+def _subscription_of(member: ClassicGroupMember, protocol: str | None) -> Subscription:
     """Return what the member subscribes to: by the group's protocol, else by the first that it supports.
 
     Raises MalformedMessage.
@@ -211,7 +212,7 @@ def _subscription_of(member: FormerMember, protocol: str | None) -> Subscription
     return decode_subscription(protocols.get(protocol or "", first))
 
 
-def _metadata_of(member: FormerMember, subscription: Subscription) -> MemberMetadata:
+def _metadata_of(member: ClassicGroupMember, subscription: Subscription) -> MemberMetadata:
     return MemberMetadata(
         member.instance_id,
         subscription.rack_id,

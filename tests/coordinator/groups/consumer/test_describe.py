@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.groups.consumer import describe, group_description
+from mpbroker.coordinator.groups.consumer import describe, described_group
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     ConsumerGroupDescribeRequest,
@@ -85,7 +85,7 @@ def test_topics_that_are_gone_are_left_out(rig: GroupRig) -> None:
 
 def test_a_large_group_is_described_in_slices(rig: GroupRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is described as it was at the first slice."""
-    monkeypatch.setattr(group_description, "NAMES_AT_ONCE", 1)
+    monkeypatch.setattr(described_group, "NAMES_AT_ONCE", 1)
     rig.coordinator.background.slice_s = 0
     for member_id in "abc":
         Consumer(rig, member_id).beat()

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from mpbroker.coordinator.groups.classic.group import Group
-from mpbroker.coordinator.groups.consumer.embedded_protocol import decode_assignment, version_of
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
@@ -15,6 +14,7 @@ from mpbroker.coordinator.groups.consumer.records import (
     TargetMemberKey,
 )
 from mpbroker.coordinator.groups.records import GroupKey, decode
+from mpbroker.protocol.consumer_protocol import decode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import LeaveGroupRequest
 from mpbroker.records.iterate import iterate_batches

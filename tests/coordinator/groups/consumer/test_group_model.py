@@ -22,17 +22,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mpbroker.coordinator.groups.consumer import pattern_subscriptions, target_assignments
-from mpbroker.coordinator.groups.consumer.group import (
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroup,
-    Member,
-    size_of,
-)
+from mpbroker.coordinator.groups.consumer import changes, target_assignments
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member, size_of
 from mpbroker.coordinator.groups.consumer.records import EpochKey
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.records import decode
+from mpbroker.protocol.consumer_protocol import STATIC_LEAVE_EPOCH
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse, DeleteGroupsRequest
 from mpbroker.records.iterate import iterate_batches
@@ -45,8 +41,7 @@ GROUPS = ("g", "l")
 TOPICS = ("t", "u", "v")
 REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
 SESSION_MS = 45_000
-AT_ONCE = target_assignments.MEMBERS_AT_ONCE, target_assignments.PIECE_BYTES
-PATTERN_BYTES = pattern_subscriptions.PIECE_BYTES
+AT_ONCE = target_assignments.MEMBERS_AT_ONCE, changes.PIECE_BYTES
 # What does not follow from the records.
 TRANSIENT = {"_memory", "must_check_metadata", "is_assigning", "unwritten"}
 
@@ -107,13 +102,11 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         """Choose whether a target is computed and written in one step, or in as many as there are members."""
         self.is_sliced = is_sliced
         if is_sliced:
-            target_assignments.MEMBERS_AT_ONCE = target_assignments.PIECE_BYTES = 1  # type: ignore[misc]
-            pattern_subscriptions.PIECE_BYTES = 1  # type: ignore[misc]
+            target_assignments.MEMBERS_AT_ONCE = changes.PIECE_BYTES = 1  # type: ignore[misc]
         self.slow_down()
 
     def teardown(self) -> None:
-        target_assignments.MEMBERS_AT_ONCE, target_assignments.PIECE_BYTES = AT_ONCE  # type: ignore[misc]
-        pattern_subscriptions.PIECE_BYTES = PATTERN_BYTES  # type: ignore[misc]
+        target_assignments.MEMBERS_AT_ONCE, changes.PIECE_BYTES = AT_ONCE  # type: ignore[misc]
 
     def slow_down(self) -> None:
         if self.is_sliced:

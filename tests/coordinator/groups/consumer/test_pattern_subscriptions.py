@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.groups.consumer import pattern_subscriptions, regular_expressions
+from mpbroker.coordinator.groups.consumer import changes, regular_expressions
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
 from tests.support.consumer_group_rig import Consumer, described, error_of, settle
@@ -79,7 +79,7 @@ def test_what_many_patterns_match_is_written_in_pieces(
     rig: GroupRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One record with all of it could be too large. Each piece that changes topics begins an epoch."""
-    monkeypatch.setattr(pattern_subscriptions, "PIECE_BYTES", 1)
+    monkeypatch.setattr(changes, "PIECE_BYTES", 1)
     a = Consumer(rig, "a", topics=(), pattern="t")
     settle(rig, a)
     b = Consumer(rig, "b", topics=(), pattern="u.*")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
-from mpbroker.coordinator.groups.consumer.reconciliation import Step
+from mpbroker.coordinator.groups.consumer.reconciliation import CurrentAssignmentBuilder
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentAssignment,
     EpochAssignment,
@@ -28,7 +28,7 @@ MEMBER_ID = "member"
 
 
 class Situation(NamedTuple):
-    step: Step
+    builder: CurrentAssignmentBuilder
     subscription_changed: bool
 
 
@@ -74,7 +74,7 @@ def situation(random: Random) -> Situation:
     )
     known = held["assigned"] + held["revoking"]
     owned = random.choice((None, by_topic(some(random, known)), by_topic(held["assigned"]), {}))
-    step = Step(
+    builder = CurrentAssignmentBuilder(
         group,
         Member(MEMBER_ID, current=current),
         epoch + random.choice((0, 1, 5)),
@@ -82,7 +82,7 @@ def situation(random: Random) -> Situation:
         frozenset(random.sample(TOPICS, random.randint(0, len(TOPICS)))),
         owned,
     )
-    return Situation(step, random.random() < 0.5)
+    return Situation(builder, random.random() < 0.5)
 
 
 def epochs_json(assignment: EpochAssignment) -> dict[str, dict[int, int]]:
@@ -97,28 +97,28 @@ def epochs_from(found: Mapping[str, Mapping[str, int]]) -> dict[bytes, dict[int,
 
 
 def case(asked: Situation) -> dict[str, Any]:
-    step = asked.step
-    current = step.member.current
+    builder = asked.builder
+    current = builder.member.current
     return {
         "state": current.state.name,
         "epoch": current.epoch,
         "previous": current.previous_epoch,
         "assigned": epochs_json(current.assigned),
         "revoking": epochs_json(current.revoking),
-        "target_epoch": step.target_epoch,
-        "target": partitions_json(step.target),
-        "topics": [uuid_text(topic) for topic in step.topics],
+        "target_epoch": builder.target_epoch,
+        "target": partitions_json(builder.target),
+        "topics": [uuid_text(topic) for topic in builder.topics],
         "changed": asked.subscription_changed,
-        "owned": None if step.owned is None else partitions_json(step.owned),
+        "owned": None if builder.owned is None else partitions_json(builder.owned),
         "owners": epochs_json(
-            {topic: dict.fromkeys(numbers, current.epoch) for topic, numbers in step.group.owners.items()}
+            {topic: dict.fromkeys(numbers, current.epoch) for topic, numbers in builder.group.owners.items()}
         ),
     }
 
 
 def ours(asked: Situation) -> CurrentAssignment | ErrorCode:
     try:
-        return asked.step.reconciled(subscription_changed=asked.subscription_changed)
+        return asked.builder.build(subscription_changed=asked.subscription_changed)
     except ApiError as error:
         return error.code
 

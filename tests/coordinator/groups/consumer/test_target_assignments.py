@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.config.resource_config import GROUP
-from mpbroker.coordinator.groups.consumer import target_assignments
+from mpbroker.coordinator.groups.consumer import changes, target_assignments
 from mpbroker.coordinator.groups.consumer.assignors import assignors
 from mpbroker.coordinator.groups.consumer.assignors.group_spec import GroupSpec, PartitionAssignorError
 from mpbroker.coordinator.groups.records import decode
@@ -18,7 +18,7 @@ from tests.support.group_rig import GroupRig
 def sliced(monkeypatch: pytest.MonkeyPatch, rig: GroupRig) -> GroupRig:
     """A group coordinator that computes a target in as many slices as there are members."""
     monkeypatch.setattr(target_assignments, "MEMBERS_AT_ONCE", 1)
-    monkeypatch.setattr(target_assignments, "PIECE_BYTES", 1)
+    monkeypatch.setattr(changes, "PIECE_BYTES", 1)
     rig.coordinator.background.slice_s = 0
     return rig
 
@@ -196,7 +196,7 @@ def test_a_large_target_is_written_in_pieces_after_what_the_request_changed(
     rig: GroupRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The target's epoch is the last record, so that a reload in between computes the target again."""
-    monkeypatch.setattr(target_assignments, "PIECE_BYTES", 1)
+    monkeypatch.setattr(changes, "PIECE_BYTES", 1)
     a, b = Consumer(rig, "a"), Consumer(rig, "b")
     settle(rig, a)
     settle(rig, a, b)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from mpbroker.coordinator.groups.classic.group import Group
-from mpbroker.coordinator.groups.consumer.embedded_protocol import encode_assignment
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.members import JOIN
 from mpbroker.coordinator.groups.consumer.records import (
@@ -16,6 +15,7 @@ from mpbroker.coordinator.groups.consumer.records import (
     TargetMemberKey,
 )
 from mpbroker.coordinator.groups.records import GroupKey, decode
+from mpbroker.protocol.consumer_protocol import encode_assignment
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     ConsumerGroupHeartbeatResponse,

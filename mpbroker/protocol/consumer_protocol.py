@@ -1,7 +1,8 @@
-"""Subscriptions and assignments as clients of the classic protocol write them into requests and records.
+"""What members of groups of consumers and the broker agree on: constants, subscriptions and assignments.
 
-(Kafka: ConsumerProtocol, ConsumerProtocolSubscription, ConsumerProtocolAssignment, versions 0-3.) All begin
-with a version. A later version only appends fields.
+Clients of the classic protocol write subscriptions and assignments into requests, and the broker writes them
+into records. (Kafka: ConsumerProtocol, ConsumerProtocolSubscription, ConsumerProtocolAssignment, versions
+0-3.) All begin with a version. A later version only appends fields.
 
     subscription   version i16 | topics | user data | v1+: owned partitions | v2+: generation i32 | v3+: rack
     assignment     version i16 | topics with their partitions | user data
@@ -10,11 +11,24 @@ with a version. A later version only appends fields.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from mpbroker.protocol.wire import REPLACED, MalformedMessage
 
+CONSUMER_PROTOCOL: Final = "consumer"
+"""The protocol type of consumers in groups. Others have subscriptions and assignments of their own."""
+# The types of groups in ListGroups.
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+# The types of members in ConsumerGroupDescribe: which protocol they use.
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
+# The member id of a client that has none yet.
+NO_MEMBER: Final = ""
+# The epoch of a static member that has left for a while, and keeps its partitions.
+STATIC_LEAVE_EPOCH: Final = -2
 VERSION_WITH_OWNED: Final = 1
 VERSION_WITH_GENERATION: Final = 2
 VERSION_WITH_RACK: Final = 3
@@ -66,13 +80,26 @@ class _Reader:
         self._at += length
         return length
 
-    def topics(self) -> frozenset[str]:
-        return frozenset(self.text() or "" for _ in range(self.i32()))
+    def name(self) -> str:
+        """Read a text that must not be null. Raises MalformedMessage."""
+        name = self.text()
+        if name is None:
+            raise MalformedMessage("a name is null")
+        return name
+
+    def topics(self, most: int) -> list[str]:
+        """Read names. Raises MalformedMessage if they are more than `most`."""
+        count = self.i32()
+        if count < 0:
+            raise MalformedMessage(f"{count} topics are no number of topics")
+        if count > most:
+            raise MalformedMessage(f"it has {count} topics, more than {most}")
+        return [self.name() for _ in range(count)]
 
     def parts(self) -> Parts:
         found: dict[str, set[int]] = {}
         for _ in range(self.i32()):
-            topic, count = self.text() or "", self.i32()
+            topic, count = self.name(), self.i32()
             numbers = struct.unpack_from(f">{count}i", self._data, self._at)
             self._at += _INT.size * count
             found.setdefault(topic, set()).update(numbers)
@@ -89,7 +116,7 @@ def decode_subscription(data: bytes) -> Subscription:
     try:
         reader = _Reader(data)
         version = _checked(reader.i16())
-        topics = reader.topics()
+        topics = frozenset(reader.topics(sys.maxsize))
         reader.skip_bytes()
         owned = reader.parts() if version >= VERSION_WITH_OWNED else {}
         if version >= VERSION_WITH_GENERATION:
@@ -98,6 +125,19 @@ def decode_subscription(data: bytes) -> Subscription:
     except struct.error as error:
         raise MalformedMessage(f"a subscription is cut off: {error}") from error
     return Subscription(topics, owned, rack_id)
+
+
+def decode_topics(data: bytes, most: int = sys.maxsize) -> list[str]:
+    """Return the topics of a subscription, and read no more of it.
+
+    Raises MalformedMessage, also if they are more than `most`.
+    """
+    try:
+        reader = _Reader(data)
+        _checked(reader.i16())
+        return reader.topics(most)
+    except struct.error as error:
+        raise MalformedMessage(f"a subscription is cut off: {error}") from error
 
 
 def decode_assignment(data: bytes) -> tuple[Parts, int]:
@@ -116,11 +156,20 @@ def _checked(version: int) -> int:
     return version
 
 
+def encode_subscription(topics: Collection[str]) -> bytes:
+    """Return a subscription of version 0, which every client reads."""
+    return _SHORT.pack(0) + _INT.pack(len(topics)) + b"".join(map(_text, topics)) + _NO_USER_DATA
+
+
 def encode_assignment(version: int, parts: Mapping[str, Collection[int]]) -> bytes:
     """Return an assignment without user data."""
     data = bytearray(_SHORT.pack(version) + _INT.pack(len(parts)))
     for topic, numbers in parts.items():
-        name = topic.encode()
-        data += _SHORT.pack(len(name)) + name + _INT.pack(len(numbers))
+        data += _text(topic) + _INT.pack(len(numbers))
         data += struct.pack(f">{len(numbers)}i", *sorted(numbers))
     return bytes(data + _NO_USER_DATA)
+
+
+def _text(name: str) -> bytes:
+    data = name.encode()
+    return _SHORT.pack(len(data)) + data

@@ -12,30 +12,27 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mpbroker.coordinator.groups.classic.group import NO_MEMBER, shown
 from mpbroker.coordinator.groups.classic.join_group import FIRST_VERSION_WITH_REQUIRED_ID, Join
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances, refused_join
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.downgrade import Downgrade
-from mpbroker.coordinator.groups.consumer.embedded_protocol import (
-    Subscription,
-    decode_subscription,
-    encode_assignment,
-    version_of,
-)
-from mpbroker.coordinator.groups.consumer.group import (
-    CONSUMER_PROTOCOL,
-    ConsumerGroup,
-    ConsumerGroupState,
-    Member,
-)
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, ConsumerGroupState, Member
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers
 from mpbroker.coordinator.groups.consumer.records import ClassicMember, MemberMetadata, MemberState
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
+from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL,
+    NO_MEMBER,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    version_of,
+)
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     HeartbeatRequest,
@@ -54,7 +51,7 @@ log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 @dataclass(eq=False)
-class ClassicMembers:
+class ClassicRequests:
     """Serves JoinGroup, SyncGroup, Heartbeat and LeaveGroup of consumer groups.
 
     `_new_id` returns the random part of a member id.

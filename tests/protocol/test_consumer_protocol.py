@@ -4,11 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.coordinator.groups.consumer.embedded_protocol import (
+from mpbroker.protocol.consumer_protocol import (
     Subscription,
     decode_assignment,
     decode_subscription,
+    decode_topics,
     encode_assignment,
+    encode_subscription,
     version_of,
 )
 from mpbroker.protocol.wire import MalformedMessage
@@ -50,7 +52,7 @@ def test_the_size_of_user_data_is_told() -> None:
 
 @given(st.binary(max_size=60) | st.integers(0, 40).map(lambda n: subscription(3, ["t"], {"t": [1]}, 1)[:n]))
 def test_malformed_bytes_are_refused(data: bytes) -> None:
-    for decode in (decode_subscription, decode_assignment):
+    for decode in (decode_subscription, decode_topics, decode_assignment):
         try:
             decode(data)
         except MalformedMessage:
@@ -62,4 +64,30 @@ def test_what_is_cut_off_or_of_no_version_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode_subscription(data)
     with pytest.raises(MalformedMessage):
+        decode_topics(data)
+    with pytest.raises(MalformedMessage):
         decode_assignment(data)
+
+
+@given(st.lists(st.text(max_size=5)))
+def test_topics_are_read_without_what_follows(topics: list[str]) -> None:
+    data = encode_subscription(topics)
+    assert decode_subscription(data) == Subscription(frozenset(topics), {}, None)
+    assert decode_topics(data) == decode_topics(data[:-4], len(topics)) == topics
+    for cut in range(len(data) - 4):
+        with pytest.raises(MalformedMessage):
+            decode_topics(data[:cut])
+
+
+def test_topics_have_a_bound() -> None:
+    assert decode_topics(encode_subscription(["t", "t"]), 2) == ["t", "t"]
+    with pytest.raises(MalformedMessage, match="3 topics, more than 2"):
+        decode_topics(encode_subscription(["t", "t", "t"]), 2)
+
+
+@pytest.mark.parametrize("topics", [b"\xff\xff\xff\xff", b"\0\0\0\1" + b"\xff\xff"])
+def test_topics_and_their_names_are_never_null(topics: bytes) -> None:
+    data = b"\0\0" + topics + b"\xff\xff\xff\xff"
+    for decode in (decode_subscription, decode_topics):
+        with pytest.raises(MalformedMessage):
+            decode(data)

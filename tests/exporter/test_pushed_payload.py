@@ -8,8 +8,8 @@ import random
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Histogram, HistogramDataPoint, Metric, MetricsData
 
-from mpbroker.exporter import otlp_payload
-from mpbroker.exporter.otlp_payload import FIELDS_MAX, TEXT_BYTES_MAX, MalformedPayload, Payload, Point
+from mpbroker.exporter import pushed_payload
+from mpbroker.exporter.pushed_payload import FIELDS_MAX, TEXT_BYTES_MAX, MalformedPayload, Payload, Point
 from tests.support.pushed_metrics import SENT, gauge, payload, point, total
 
 
@@ -91,11 +91,11 @@ def test_what_protobuf_reads_is_never_malformed() -> None:
 
 
 def test_the_number_of_fields_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_payload, "FIELDS_MAX", 1000)
+    monkeypatch.setattr(pushed_payload, "FIELDS_MAX", 1000)
     assert read(b"\x10\x00" * 1000) == []
     with pytest.raises(MalformedPayload, match="more than 1000 fields"):
         read(b"\x10\x00" * 1001)
     # As deep as clients go, fields count as well.
     with pytest.raises(MalformedPayload):
         read(payload(gauge("g", *(point(1, key="v") for _ in range(200)))))
-    assert FIELDS_MAX > 10 * otlp_payload.POINTS_MAX
+    assert FIELDS_MAX > 10 * pushed_payload.POINTS_MAX

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mpbroker.coordinator.groups.consumer.embedded_protocol import decode_assignment, version_of
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.protocol.consumer_protocol import decode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     HeartbeatRequest,

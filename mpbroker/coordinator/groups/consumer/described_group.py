@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member
 from mpbroker.coordinator.groups.consumer.records import NO_PARTITIONS, Assignment
+from mpbroker.protocol.consumer_protocol import CLASSIC_MEMBER, CONSUMER_MEMBER
 from mpbroker.protocol.messages import ConsumerGroupDescribeResponse
 from mpbroker.records.validation import at_once
 
@@ -18,8 +19,6 @@ NameOf: TypeAlias = Callable[[bytes], str | None]
 """Returns the name of a topic by its id, None if there is no such topic."""
 # Members and their topics in one piece of a description.
 NAMES_AT_ONCE: Final = 2_000
-CLASSIC_TYPE: Final = 0
-CONSUMER_TYPE: Final = 1
 
 
 def description(group: ConsumerGroup, default_assignor: str, name_of: NameOf) -> DescribedGroup:
@@ -62,7 +61,7 @@ def _member(member: Member, target: Assignment, name_of: NameOf) -> ConsumerGrou
         subscribed_topic_regex=told.pattern,
         assignment=_assignment(member.current.partitions, name_of),
         target_assignment=_assignment(target, name_of),
-        member_type=CLASSIC_TYPE if member.is_classic else CONSUMER_TYPE,
+        member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
     )
 
 
