@@ -44,7 +44,7 @@ def page(app: App) -> str:
 
 
 def _sections(path: str, command: Any) -> Iterator[str]:
-    """Yield the lines of a command, or of all commands of a group. `path`: the words that call it."""
+    """Yield the page's lines about a command, or all commands of a group. `path`: the words that call it."""
     if isinstance(command, TyperGroup):
         for name, one in command.commands.items():
             if not one.hidden:

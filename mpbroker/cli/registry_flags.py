@@ -130,7 +130,7 @@ def _open(where: RegistryAddress) -> Registry | Directory:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Raise CliError where a registry does not answer, or a package is missing."""
+    """Raise CliError if the block fails because a registry does not answer, or a package is missing."""
     from mpbroker.registry.schemas import MissingPackage, RegistryUnavailable
 
     try:

@@ -199,7 +199,7 @@ class Cluster:
             self.client.poll(min(left_ms, delay_ms) if delay_ms else left_ms)
 
     def _candidates(self) -> Iterator[Node]:
-        """Yield the known nodes, first those ready for a request, then the bootstrap servers."""
+        """Yield all known nodes, beginning with those ready for a request; then the bootstrap servers."""
         nodes = self.metadata.nodes()
         nodes.sort(key=lambda node: not self.client.is_ready(node.id))
         yield from nodes

@@ -267,7 +267,7 @@ class Connection:
                 self._sent(self._sending)
 
     def _next_frame(self) -> bool:
-        """Queue the next frame, or return False. Until authentication is complete, queue only its frames."""
+        """Queue a frame to write; return False if none is due. During the login only its frames are due."""
         frame = None
         if self._authenticator is not None and not self._authenticator.complete:
             frame = self._authenticator.next_request()
@@ -287,7 +287,7 @@ class Connection:
             self._left.popleft()
 
     def _sent(self, entry: InFlight) -> None:
-        """Note that a request is written. Complete the request if it expects no response."""
+        """Record that a request was written. Complete the request if it expects no response."""
         self._sending = None
         if not entry.expects_response:
             self.in_flight.pop()

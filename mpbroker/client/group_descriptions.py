@@ -21,9 +21,10 @@ from mpbroker.protocol.topic_names import TopicPartition
 class Member(msgspec.Struct, frozen=True):
     """A member of a group, with the partitions that are assigned to it.
 
-    Only members of groups of the consumer protocol have the rest. `state`: how far the member is on the way
-    to its target (see `state_of`). `target`: the partitions that it shall have. `topics`, `pattern`: what it
-    subscribes to. `is_upgraded`: it uses the consumer protocol, not the classic one; None if unknown.
+    `epoch` and the fields after it are set only in groups of the consumer protocol. `state`: how far the
+    member is on the way to its target (see `state_of`). `target`: the partitions that it shall have.
+    `topics`, `pattern`: what it subscribes to. `is_upgraded`: it uses the consumer protocol, not the classic
+    one; None if unknown.
     """
 
     id: str
@@ -84,7 +85,7 @@ def places_text(places: Iterable[TopicPartition]) -> str | None:
 
 
 def subscription_text(topics: Iterable[str], pattern: str | None) -> str | None:
-    """Return what a member subscribes to, as topic, topic, pattern …; None if it is nothing."""
+    """Return a subscription as text, such as "orders, bills, pattern x.*"; None if it is empty."""
     return ", ".join([*topics, *([f"pattern {pattern}"] if pattern else [])]) or None
 
 

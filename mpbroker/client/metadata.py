@@ -136,7 +136,7 @@ class Metadata:
             self._attempts += 1
 
     def failed(self, now_ms: float) -> None:
-        """Note that a request for metadata failed."""
+        """Begin the back-off after a failed request for metadata. The next request is due when it is over."""
         self._tried_ms = now_ms
         self._attempts += 1
         self._wanted = True

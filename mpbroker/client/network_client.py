@@ -400,7 +400,7 @@ def _configure(sock: socket.socket, config: ClientConfig) -> None:
 
 
 def _transport_maker(config: ClientConfig) -> Callable[[str, str, socket.socket], Transport]:
-    """Return what makes a transport for the host, the address, and the connected socket of a node."""
+    """Return a function that makes a transport from a node's host, address and connected socket."""
     if config.relay:
         from mpbroker.client.relay import logged_in
 

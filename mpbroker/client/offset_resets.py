@@ -102,7 +102,7 @@ class TopicScope(NamedTuple):
 
 
 def _there(admin: Admin, named: Mapping[str, list[int] | None]) -> list[TopicPartition]:
-    """Return the named partitions; None means all of a topic. Raises InvalidArgument, ApiFailed."""
+    """Return partitions (`named[topic]` None: the whole topic). Raises InvalidArgument, ApiFailed."""
     places = []
     for name, numbers in named.items():
         places += [(name, number) for number in partitions_of(admin.topic(name), numbers)]

@@ -231,7 +231,7 @@ class Producer:
         return wait_ms
 
     def _has_no_leader(self, partition: TopicPartition, queue: PartitionQueue, now_ms: float) -> None:
-        """Note that a partition has no leader. Report that when its oldest batch is LEADERLESS_MS old."""
+        """Keep the error of a leaderless partition; report it once the oldest batch is LEADERLESS_MS old."""
         error = without_leader(*partition)
         since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
         if now_ms - since_ms >= LEADERLESS_MS:

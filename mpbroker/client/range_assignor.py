@@ -1,6 +1,6 @@
-"""Assigns partitions by ranges, and reads what other members of a consumer group have written. Sans-I/O.
+"""Assigns partitions by ranges, and reads subscriptions and assignments of group members. Sans-I/O.
 
-What other clients have written may be malformed. It then counts as empty. (Kafka: RangeAssignor.)
+What other clients wrote may be malformed; then it counts as empty. (Kafka: RangeAssignor.)
 """
 
 from __future__ import annotations

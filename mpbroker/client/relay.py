@@ -1,7 +1,7 @@
-"""Connections by a relay: a program on this host that logs in at brokers for this client.
+"""Connects through a relay: a program on this host that logs in at brokers for this client.
 
 It listens on a Unix socket. The first frame of a connection has the settings of a client, as JSON. The relay
-answers with an error, or with an empty frame. (Java: io.mpbroker.spark.fetch.Relay.)
+answers with an error, or with an empty frame once it has logged in. (Java: io.mpbroker.spark.fetch.Relay.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ANSWERS_WITHIN_S = 60.0
 
 
 def logged_in(config: ClientConfig, server: str, sock: socket.socket) -> PlaintextTransport:
-    """Wait until the relay has logged in at the broker; return the bytes to and from the broker.
+    """Wait until the relay has logged in at the broker; return a transport to the broker.
 
     Raises AuthenticationFailed, OSError.
     """

@@ -25,13 +25,13 @@ class Transport(Protocol):
         """Continue the handshake; return whether it is over. Raises AuthenticationFailed, OSError."""
 
     def receive_into(self, room: memoryview) -> int | None:
-        """Read; return the byte count, 0 at the end of the stream. Raises AuthenticationFailed, OSError."""
+        """Read into `room`; return the byte count, 0 at the end. Raises AuthenticationFailed, OSError."""
 
     def send(self, segments: Sequence[Buffer]) -> int | None:
         """Write from the start of the segments; return the number of bytes written. Raises OSError."""
 
     def close(self) -> None:
-        """Release what the transport added to the socket."""
+        """Close what the transport itself has opened. The connection closes the socket."""
 
 
 class PlaintextTransport:
@@ -60,4 +60,4 @@ class PlaintextTransport:
             return None
 
     def close(self) -> None:
-        """Do nothing: this transport added nothing to the socket."""
+        """Do nothing: the connection closes the socket, and this transport has opened nothing else."""

@@ -119,7 +119,7 @@ def names_topics_by_id(request: Message) -> bool:
 
 
 class ApiVersionsTalk:
-    """ApiVersions, the first request on every connection. Repeated if the broker refuses its version."""
+    """Learns a node's versions by ApiVersions, the first request; asks again if its version is refused."""
 
     def __init__(self) -> None:
         self.versions: NodeApiVersions | None = None

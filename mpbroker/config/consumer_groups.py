@@ -47,7 +47,7 @@ def _is_policy(name: str) -> str:
 
 
 def _have_classic(protocols: tuple[str, ...]) -> str:
-    """Return the problem with a list of rebalance protocols, or ""."""
+    """Return the problem with a list of rebalance protocols that lacks classic, else ""."""
     return "" if "classic" in protocols else "Disabling the 'classic' protocol is not supported."
 
 

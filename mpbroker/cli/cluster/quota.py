@@ -156,7 +156,7 @@ def _alter(where: ClusterAddress, entity: Entity, changes: dict[str, float] | di
 
 
 def _advice(entity: Entity, keys: list[str]) -> str:
-    """Return advice to append to an error if a key is no quota of this kind of owner, else ""."""
+    """Return advice to append to an error if an address or client cannot have all quotas `keys`, else ""."""
     is_address = any(kind == "ip" for kind, _name in entity)
     theirs = OF_ADDRESSES if is_address else OF_CLIENTS
     if all(key in theirs for key in keys):

@@ -324,7 +324,7 @@ def _row_of_producer(topic: str, partition: int, producer: Producer) -> dict[str
 
 
 def hanging(old: Iterable[dict[str, Any]], ongoing: set[tuple[int, str, int]]) -> list[dict[str, Any]]:
-    """Return the rows of `old` whose (producer id, topic, partition) is not in `ongoing`."""
+    """Return the rows of open transactions, `old`, whose (producer id, topic, partition) is not `ongoing`."""
     return [row for row in old if (row["producer_id"], row["topic"], row["partition"]) not in ongoing]
 
 

@@ -39,7 +39,7 @@ _TIMEX_BYTES: Final = 1024
 
 
 def checks(config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
-    """Check whether the machine suits a broker. If `is_running`, its shared memory exists already."""
+    """Check whether the machine suits a broker. `is_running`: the broker has its shared memory already."""
     yield platform()
     yield packages()
     yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1])

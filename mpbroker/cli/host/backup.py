@@ -225,7 +225,7 @@ def _copy_in_pause(incoming: Incoming, control: ControlClient) -> tuple[int, int
 
 
 def _verify(incoming: Incoming) -> None:
-    """Check copied partitions with new segments. Raises CliError if a copy, not its original, is damaged."""
+    """Check the copied partitions that have new segments. Raises CliError if only the copy is damaged."""
     new = incoming.new_partitions()
     directories = [inspected.open_directory(incoming.path / str(n)) for n in range(len(incoming.log_dirs))]
     for one in _damages(directories, new):

@@ -227,7 +227,7 @@ class Incoming:
         self._state.close()
 
     def segment_bytes(self) -> int:
-        """Return approximately how many bytes all segments have. The broker may delete files meanwhile."""
+        """Return the approximate size of all segments of the broker, which may delete some meanwhile."""
         total = 0
         for directory, _, names in (one for log_dir in self.log_dirs for one in os.walk(log_dir)):
             for name in names:
@@ -351,7 +351,7 @@ class Incoming:
         return Copy(self._target / name, manifest)
 
     def _forget_rest(self) -> None:
-        """Remove files whose originals no longer exist. The state file stays until the copy is whole."""
+        """Remove from this copy the files whose originals no longer exist, but not the state file."""
         self._state.close()
         for directory, names, files in os.walk(self.path, topdown=False):
             for file in files:

@@ -140,7 +140,7 @@ class Share:
         return self._interrupt.came or self._member.must_rejoin()
 
     def commit(self) -> None:
-        """Commit the offsets after the printed records, if they have changed since the last commit."""
+        """Commit per partition the offset that follows the last printed record, if it has changed."""
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
         printed = self._reader.printed
         changed = {number: at for number, at in printed.items() if self._committed.get(number) != at}

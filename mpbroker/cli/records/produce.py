@@ -55,7 +55,7 @@ PROPERTIES = {
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The flags of the command."""
+    """The flags of `mpbroker produce`."""
 
     topic: str
     partition: int

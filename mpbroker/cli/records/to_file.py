@@ -29,7 +29,7 @@ GROUP_BYTES = 64 << 20
 
 
 class Settings(NamedTuple):
-    """The flags of the command. 0 records means all records, and partition -1 all partitions."""
+    """The flags of `consume --to`. `records_max` 0 means all records, `partition` -1 all partitions."""
 
     topic: str
     partition: int

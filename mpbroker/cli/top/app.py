@@ -270,7 +270,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_sort(self, by: int) -> None:
-        """Sort by the column `by` places further right. The place before the first column is "unsorted"."""
+        """Sort by another column, `by` places to the right. The place before the first one is "unsorted"."""
         room = self.query_one(Table).size.width
         keys: list[str | None] = [None]
         keys += [
