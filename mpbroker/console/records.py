@@ -113,7 +113,7 @@ class Reader:
         )
 
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
-        """Return each partition's start and end, and its first offset with a time of `time_ms` or later."""
+        """Return each partition's start and end, and the offset of its first record from `time_ms` on."""
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
 
     def add_json(self, rows: list[Shown]) -> str:
@@ -280,7 +280,7 @@ def _newest(
     missed: list[tuple[int, int, int]],
     found: dict[int, list[Shown]],
 ) -> list[tuple[int, int, int]]:
-    """Add to `found` the last record of each range in `missed`. Return the ranges still unread."""
+    """Read the last record of each range in `missed` and add it to `found`. Return the unread ranges."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
     if not lasts:
         return []

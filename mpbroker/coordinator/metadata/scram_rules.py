@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Accept an alteration of `user`. Refuse all alterations of `user` if `why` is set or two exist."""
+        """Accept an alteration of `user`. If `why` is set or it is the second one, refuse them all."""
         if user in accepted:
             accepted.remove(user)
             why = (

@@ -29,7 +29,10 @@ class Contents(Protocol):
     """Receives the records that a loader reads: one partition after the other, batch by batch."""
 
     def begin(self) -> None:
-        """Expect a new partition's records. Drop the last one's, unless `end` or `fail` was called."""
+        """Expect the records of a new partition.
+
+        Records of an earlier partition are dropped if neither `end` nor `fail` was called for it.
+        """
 
     def read(self, partition: int, batch: Batch) -> None:
         """Take the next batch. Raises UnreadableRecord or CorruptBatch."""
