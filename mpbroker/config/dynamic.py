@@ -258,8 +258,9 @@ def static_of(config: BrokerConfig) -> BrokerConfig:
 def step_problem(now: BrokerConfig, was: BrokerConfig, becomes: BrokerConfig) -> str | None:
     """Return why a number of workers in `becomes` is too far from the number in `was`, or None.
 
-    `resize_problem` has the rule. `now` is the configuration of the running broker. If `was` and `now`
-    have the same text for a number, the step begins at the number that the broker has or is resizing to.
+    `resize_problem` has the rule. `was` and `becomes` have the settings before and after an alteration;
+    `now` is the configuration of the running broker. If the broker has adopted the setting in `was`, the step
+    begins at the number of workers that the broker has or is resizing to, else at the number in `was`.
     """
     for name, (kind, most) in RESIZABLE.items():
         text = was.altered.text(name)

@@ -120,7 +120,7 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable(address: str) -> str:
-    """Return the address at which clients on this host reach HOST:PORT, which may be the wildcard.
+    """Return the address at which clients on this host reach HOST:PORT: loopback if HOST is a wildcard.
 
     A socket path is returned unchanged.
     """

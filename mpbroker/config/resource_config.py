@@ -33,7 +33,7 @@ def _group_key(name: str) -> Key:
 
 
 def _share_key(kind: ConfigType, name: str, default: Value, choices: tuple[str, ...] = ()) -> Key:
-    """Return the Key of a setting of share groups whose default is not a setting of the broker."""
+    """Return the Key of a share group's setting, with a fixed default: no setting of the broker sets it."""
     return Key(kind, f"No effect here: {known.no_effect(name)}.", name, default, choices=choices)
 
 
@@ -137,14 +137,14 @@ def _check_group(configs: Mapping[str, str], broker: BrokerConfig) -> None:
 
 
 def _value(configs: Mapping[str, str], broker: BrokerConfig, key: Key) -> Any:
-    """Return the value that a group sets, or else the broker's or the default."""
+    """Return a setting's value for a group: the group's own, else the broker's, else the default."""
     if key.name in configs:
         return key.parse(configs[key.name])
     return _of_broker(broker, key.synonyms[0]) if key.synonyms else key.default
 
 
 def _of_broker(broker: BrokerConfig, name: str) -> Any:
-    """Return the broker's value of one of Kafka's settings, also of one without effect here."""
+    """Return the broker's value of a setting of Kafka, even if the setting has no effect here."""
     if name in BROKER_KEYS:
         return getattr(broker, field_name(name))
     key = known.kafka_keys()[name]
@@ -167,7 +167,7 @@ def _check_client_metrics(configs: Mapping[str, str]) -> None:
 
 
 def parse_matching_patterns(match: str) -> dict[str, re.Pattern[str]]:
-    """Return the patterns of the setting `match`, by the name of what they match. Raises ValueError."""
+    """Parse the setting `match`, NAME=PATTERN,… Return the patterns by name. Raises ValueError."""
     found = {}
     for pattern in filter(None, match.split(",")):
         name, equals, wanted = pattern.partition("=")

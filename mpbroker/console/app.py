@@ -102,7 +102,7 @@ class Console:
         }
 
     def close(self) -> None:
-        """End the streams, and stop sampling the broker."""
+        """End the live tails, and stop sampling the broker."""
         self._ends.set()
         self._watch.close()
         self._workers.close()
@@ -252,7 +252,7 @@ class Console:
         return await self._read(self._decoded(query.one_record(record_view.WHOLE_BYTES)))
 
     def _decoded(self, wanted: records.RecordQuery) -> records.RecordQuery:
-        """Return a query that shows values with schemas as JSON, if there is a registry."""
+        """Return the query. If there is a schema registry, make the query decode values with schemas."""
         if not self._context.config.http_console_schema_registry_config:
             return wanted
         from mpbroker.console.schemas import decoder_of

@@ -70,7 +70,7 @@ class _Change(msgspec.Struct, tag_field="change", tag=_tag, forbid_unknown_field
 
 
 class CreateTopic(_Change):
-    """A new topic. -1 partitions: the broker's default."""
+    """A new topic. If `partitions` is -1, it gets the broker's default number of partitions."""
 
     topic: _Text
     partitions: _Partition = -1

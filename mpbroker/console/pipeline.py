@@ -20,7 +20,7 @@ BACKGROUND: Final = (topology.CLEANER, topology.SCRUBBER, topology.EXPORTER)
 
 
 def kind_of(role: int) -> str:
-    """Return the kind of the process `role`, which is the name of a box in the picture."""
+    """Return the kind of the process `role`. Each box in the picture has the name of a kind."""
     if topology.is_processor(role):
         return "processor"
     if topology.is_handler(role):

@@ -116,7 +116,7 @@ def _spellings(wanted: bytes) -> tuple[bytes, ...]:
 
 
 def _has(data: bytes, wanted: bytes) -> bool:
-    """Return whether data has the text. A huge value is made lower case piece by piece."""
+    """Return whether `data`, in lower case, contains `wanted`. Works piece by piece, for huge values."""
     for at in range(0, len(data), _SEARCHED_AT_ONCE_BYTES):
         if wanted in data[at : at + _SEARCHED_AT_ONCE_BYTES + len(wanted) - 1].lower():
             return True

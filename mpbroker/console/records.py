@@ -113,11 +113,11 @@ class Reader:
         )
 
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
-        """Return start and end offset of each partition, and the first offset from `time_ms` on."""
+        """Return each partition's start and end, and the offset of its first record from `time_ms` on."""
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
 
     def add_json(self, rows: list[Shown]) -> str:
-        """Add the JSON of keys and values that have a schema. Return the registry's error; "" without one."""
+        """Add to `rows` the JSON of keys and values with a schema. Return the registry's error, or ""."""
         whole, self._whole = self._whole, {}
         if self.wanted.decoder is None:
             return ""
@@ -280,7 +280,7 @@ def _newest(
     missed: list[tuple[int, int, int]],
     found: dict[int, list[Shown]],
 ) -> list[tuple[int, int, int]]:
-    """Add to `found` the last record of each range in `missed`. Return the ranges still unread."""
+    """Read the last record of each range in `missed` and add it to `found`. Return the unread ranges."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
     if not lasts:
         return []

@@ -1,4 +1,4 @@
-"""The schema registry that the console shows keys and values with, by http.console.schema.registry.config."""
+"""Shows keys and values by their schemas, from the registry in http.console.schema.registry.config."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Watch:
     # ---- answers to the page
 
     def live(self, after: int) -> dict[str, Any]:
-        """Return the samples after number `after`, and the current tables."""
+        """Return the samples after number `after`, the broker's state, and the rows of the page's tables."""
         config, memory = self._context.config, self._context.memory
         sample = self.model.sample
         assert sample is not None

@@ -235,7 +235,7 @@ class MetadataController:
         return self.phase is Phase.SERVING
 
     def step(self) -> None:
-        """Do everything that can be done now."""
+        """Read the metadata log or serve calls, as far as possible without waiting. Log long delays."""
         if self.phase is Phase.READING:
             self._read_log()
         if self.is_serving:
@@ -320,7 +320,7 @@ class MetadataController:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """Set the state as read from the log. Find out whether an interrupted round was appended."""
+        """Set the state that was read. Complete an interrupted round, or queue its calls if it is missing."""
         self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:
@@ -585,7 +585,7 @@ def _encoded(records: Sequence[MetadataRecord]) -> Generator[None, None, list[by
 
 
 def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -> Iterator[str]:
-    """Yield a log line for each topic that is created, extended or deleted. `before`: the old topics."""
+    """Yield a log line for each created, extended or deleted topic. `before`: the topics before `records`."""
     made: dict[bytes, str] = {}
     added: Counts[bytes] = Counts()
     removed: dict[bytes, None] = {}

@@ -46,7 +46,7 @@ class GroupCounts:
         self._set_timer()
 
     def publish(self, counters: CounterPage) -> None:
-        """Write what has changed into the shared words."""
+        """Write new counts to `counters`, the page that the metrics are made from."""
         if self.rebalances:
             counters.add(Counter.COUNT_GROUP_REBALANCES, self.rebalances)
             self.rebalances = 0

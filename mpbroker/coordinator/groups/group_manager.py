@@ -61,7 +61,7 @@ class GroupMetadataManager:
     def new_group(self, group_id: str) -> Group:
         """Return a new, empty classic group. The caller passes it to `add`.
 
-        Raises ApiError while a consumer group with this id is being deleted: it may be there again.
+        Raises ApiError while a consumer group with this id is being deleted: a refused deletion restores it.
         """
         if self.deleting[group_id]:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -80,7 +80,7 @@ class MemberValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A generation with its assignments. `protocol_type` is empty for a group that never had members."""
+    """The value of a classic group's record. `protocol_type` is "" if the group never had members."""
 
     protocol_type: str
     generation: int

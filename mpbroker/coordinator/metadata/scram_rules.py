@@ -38,7 +38,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
     accepted: set[str] = set()
 
     def judge(user: str, why: Refusal | None) -> None:
-        """Note an alteration of `user`. Refuse all of the user's if `why` is set or it is the second one."""
+        """Accept an alteration of `user`, or refuse it with `why`. If a user has several, refuse all."""
         if user in accepted:
             accepted.remove(user)
             why = (

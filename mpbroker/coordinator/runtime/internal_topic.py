@@ -192,7 +192,7 @@ class InternalTopic:
             self._begin_loading(list(images.values()))
 
     def _load_changed(self, images: PartitionSlots) -> None:
-        """Begin to read offline partitions that log workers have opened by now, according to `images`."""
+        """Begin to read the partitions that were offline and that, by `images`, are open now."""
         changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images
         offline = [image for image in changed if self._shard.partitions.reopen(image.partition)]

@@ -29,7 +29,10 @@ class Contents(Protocol):
     """Receives the records that a loader reads: one partition after the other, batch by batch."""
 
     def begin(self) -> None:
-        """Begin a partition. Drop records of a former one for which neither `end` nor `fail` was called."""
+        """Expect the records of a new partition.
+
+        Records of an earlier partition are dropped if neither `end` nor `fail` was called for it.
+        """
 
     def read(self, partition: int, batch: Batch) -> None:
         """Take the next batch. Raises UnreadableRecord or CorruptBatch."""
@@ -66,7 +69,7 @@ class Loader:
         return not self._waiting
 
     def step(self) -> bool:
-        """Read one batch, or begin or end a partition. Return False if the partition cannot be read yet."""
+        """Read one batch, or begin or finish reading a partition. Return False if it cannot be read yet."""
         image = self._waiting[-1]
         if self._reading is None:
             end = self._ready(image)

@@ -46,7 +46,7 @@ class Join:
 
     @property
     def protocols(self) -> Protocols:
-        """Return the protocols. Of protocols with the same name, return only the first."""
+        """Return the request's protocols. Of protocols with the same name, return only the first."""
         found: dict[str, bytes] = {}
         for one in self.request.protocols:
             found.setdefault(one.name, one.metadata)

@@ -1,4 +1,4 @@
-"""A consumer group as ConsumerGroupDescribe describes it, also from records that were read from the log.
+"""Describes a consumer group for ConsumerGroupDescribe, and for programs that read it from the log.
 
 (Kafka: ConsumerGroup.asDescribedGroup, ConsumerGroupMember.asConsumerGroupDescribeMember.)
 """

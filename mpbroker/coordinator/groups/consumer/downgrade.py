@@ -101,7 +101,7 @@ class Downgrade:
         self._writer.write(changes, lambda _error: None)
 
     def _replace(self, changes: Changes, converted: Group) -> None:
-        """Put the classic group in the place of the other, and begin the sessions of its members."""
+        """Replace the consumer group by `converted`, a classic group. Begin its members' sessions."""
         group_id = converted.group_id
         self._manager.groups[group_id] = converted
         changes.or_else(partial(self._manager.groups.__setitem__, group_id, changes.group))

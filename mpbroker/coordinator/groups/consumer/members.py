@@ -94,7 +94,7 @@ class ConsumerGroupMembers:
         self._set(SYNC, group_id, member.member_id, timeout_ms, "it has sent no SyncGroup in time")
 
     def end_waits(self, group_id: str, member_id: str) -> None:
-        """Cancel the member's timers except that of its session: it has done what was asked for."""
+        """Cancel the member's timers for a revocation, a join and a sync. Its session's timer goes on."""
         for kind in (REBALANCE, JOIN, SYNC):
             self._timers.cancel((kind, group_id, member_id))
 
@@ -163,7 +163,7 @@ class ConsumerGroupMembers:
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
     def _leave_for_a_while(self, changes: Changes, member: Member) -> None:
-        """Keep a static member's partitions for its successor, which counts as their owner since epoch 0."""
+        """Keep an absent static member's partitions for its successor, as if assigned in epoch 0."""
         current = member.current
         assigned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in current.assigned.items()}
         left = current._replace(epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking=NO_PARTITIONS)

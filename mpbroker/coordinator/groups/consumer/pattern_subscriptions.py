@@ -104,7 +104,7 @@ class PatternSubscriptions:
         is_first_slice = False
 
     def _write(self, group_id: str, version: int, found: Iterable[Matches]) -> Job[None]:
-        """Write what the patterns match in pieces, each durable by itself."""
+        """Write the topics that patterns match. Each item of `found` becomes durable by itself."""
         for piece in found:
             group = self._find(group_id)
             if group is None:

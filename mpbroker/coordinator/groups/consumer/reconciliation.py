@@ -31,7 +31,8 @@ Owned = Mapping[bytes, Set[int]]
 class CurrentAssignmentBuilder(NamedTuple):
     """Builds the next assignment of a member.
 
-    `topics`: the ids of subscribed topics. `owned`: None if it is unknown.
+    `topics`: the ids of subscribed topics. `owned`: the partitions that the client says it has, None if it
+    does not say.
     """
 
     group: ConsumerGroup

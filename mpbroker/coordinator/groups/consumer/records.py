@@ -135,7 +135,7 @@ class CurrentAssignment(NamedTuple):
 
     @property
     def partitions(self) -> Mapping[bytes, Collection[int]]:
-        """All that the member is responsible for: also what it has to give up, until it has done so."""
+        """All partitions of the member, with those that it must give up and has not given up yet."""
         found: dict[bytes, Collection[int]] = {**self.assigned}
         for topic_id, numbers in self.revoking.items():
             found[topic_id] = [*found.get(topic_id, ()), *numbers]

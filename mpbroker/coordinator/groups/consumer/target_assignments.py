@@ -93,7 +93,7 @@ class TargetAssignments:
             changes.or_else(partial(self._stop, group))
 
     def _stop(self, group: ConsumerGroup) -> None:
-        """End the computation of a target whose epoch is taken back."""
+        """Stop the computation of a target, because the change that began its epoch is undone."""
         self._background.stop(ASSIGNMENT_JOB, group.group_id)
         group.is_assigning = False
 

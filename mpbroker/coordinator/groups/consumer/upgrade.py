@@ -132,7 +132,7 @@ class Upgrade:
     # --- the members of the classic group
 
     def _convert_members(self, group: Group) -> Mapping[str, _Converted]:
-        """Return the members as the consumer group will have them. Raises ApiError if one cannot be kept."""
+        """Return the group's members, converted, without those that cannot return. Raises ApiError."""
         members = [member for member in group.members.values() if _can_return(member)]
         try:
             subscriptions = {member.member_id: _subscription_of(member, group.protocol) for member in members}
@@ -198,7 +198,7 @@ def _refusal(group: Group, why: str) -> ApiError:
 
 
 def _can_return(member: ClassicGroupMember) -> bool:
-    """Return whether the client knows its member id. Else it joins under another one."""
+    """Return whether the client can rejoin as this member: it knows its member id or has an instance id."""
     return member.knows_its_id or not member.is_new or member.instance_id is not None
 
 

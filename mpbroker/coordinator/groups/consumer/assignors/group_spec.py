@@ -29,7 +29,7 @@ class PartitionAssignorError(Exception):
 class Subscriber(NamedTuple):
     """A member: the ids of all topics it is subscribed to, and its target assignment so far.
 
-    Members with the same topics should share one set, which is hashed once and found equal at once.
+    Members with the same topics should share one set object: that saves hashing and comparing equal sets.
     """
 
     instance_id: str | None
@@ -52,7 +52,7 @@ Assignor: TypeAlias = Callable[[GroupSpec], Sliced[dict[str, Assignment]]]
 
 
 class Pace:
-    """Count steps of work and say when a slice is full: `if pace.is_over(steps): yield`."""
+    """Counts steps of work and says when a slice is full: `if pace.is_over(steps): yield`."""
 
     __slots__ = ("_left",)
 
@@ -68,7 +68,7 @@ class Pace:
 
 
 def members_by_topics(members: Sequence[Subscriber], pace: Pace) -> Sliced[dict[frozenset[bytes], list[int]]]:
-    """Return the members that share a subscription, as ascending indices into `members`."""
+    """Return, for each set of topics, the members with this subscription: ascending indices."""
     found: dict[frozenset[bytes], list[int]] = {}
     for index, member in enumerate(members):
         found.setdefault(member.topics, []).append(index)

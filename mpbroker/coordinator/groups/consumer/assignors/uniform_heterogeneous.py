@@ -54,7 +54,7 @@ class _Target:
         self._moves = 0
 
     def keep(self) -> Sliced[None]:
-        """Let members keep what they are still subscribed to."""
+        """Let members keep their partitions of topics to which they are still subscribed."""
         for topic in self._subscribers:
             self._owners[topic] = [NOBODY] * self._spec.partitions[topic]
             if self._pace.is_over(1 + self._spec.partitions[topic] // 64):
@@ -91,7 +91,7 @@ class _Target:
                 yield
 
     def balance(self, topics: Sequence[bytes]) -> Sliced[None]:
-        """Balance topic by topic, until a round over all of them moves nothing."""
+        """Balance topic by topic, in rounds, until a round moves nothing; at most ROUNDS_MAX rounds."""
         # The number of moves, by a list of subscribers, at which these were balanced.
         balanced: dict[int, int] = {}
         last_moved = 0
@@ -115,7 +115,7 @@ class _Target:
         return sorted(self._subscribers[topic], key=self._loads.__getitem__)
 
     def _balance_topic(self, topic: bytes, order: list[int]) -> Sliced[bool]:
-        """Move partitions from the most to the least loaded; return False if there was none to move."""
+        """Move the topic's partitions from the most to the least loaded. Return whether any was moved."""
         owners, loads = self._owners[topic], self._loads
         held: dict[int, list[int]] = {}
         for partition, owner in enumerate(owners):
@@ -158,9 +158,10 @@ class _Target:
 
 
 def _least_loaded(order: Sequence[int], loads: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield load and index of a least loaded member, as if each one before had got a partition.
+    """Yield load and index of the least loaded member, then count one partition more for this member.
 
-    The generator never ends. `order` has the members by load; of equal loads, the first comes first.
+    The generator never ends, and does not change `loads`. `order` has the members by load; of equal loads,
+    the first comes first.
     """
     load, end = loads[order[0]], 0
     while True:
@@ -174,7 +175,7 @@ def _least_loaded(order: Sequence[int], loads: Sequence[int]) -> Iterator[tuple[
 def _most_loaded(
     order: list[int], loads: Sequence[int], held: Mapping[int, Sequence[int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield load and index of a most loaded member, as if each one before had given a partition.
+    """Yield load and index of the most loaded member, then count one partition less for this member.
 
     `order` has the members by load; of equal loads, the last comes first. A member that has no partition in
     `held` is not yielded, and moves to the end of `order`.

@@ -60,7 +60,7 @@ class _Shares:
         self.unfilled: list[tuple[str, int]] = []
 
     def keep(self, member_id: str, assigned: Assignment) -> None:
-        """Let a member keep what is subscribed and within its quota, and note how much it may still get."""
+        """Let a member keep partitions up to its quota. Note the surplus, or how many more it may get."""
         room = self._quota + (self._extras > 0)
         changes: dict[bytes, Collection[int]] = {}
         for topic, numbers in assigned.items():
