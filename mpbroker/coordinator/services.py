@@ -78,9 +78,9 @@ class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
 class Services:
     """Runs the group and the transaction coordinator (implements Host).
 
-    `metadata` returns the durable state, `is_allowed` decides by its permissions. `ask` passes the call of a
-    coordinator to the metadata controller. `handlers`: the running handlers, which may still append batches
-    that an earlier coordinator allowed.
+    `metadata` returns the durable metadata, `is_allowed` decides by the access control entries in it. `ask`
+    passes the call of a coordinator to the metadata controller. `handlers`: the running handlers, which may
+    still append batches that an earlier coordinator allowed.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from mpbroker.ipc.calls import Message
 
 
 class Change(NamedTuple):
-    """An event: all handlers have read this version of a topic's settings, and its number of partitions."""
+    """An event: all handlers know this version of a topic's settings, and this number of its partitions."""
 
     topic_id: bytes
     config_version: int

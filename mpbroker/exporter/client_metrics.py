@@ -186,7 +186,7 @@ def _name_of(point: Point) -> str:
 
 
 def _rendered(own: Labels, theirs: Iterable[tuple[str, str]]) -> str:
-    """Render labels as a text; "" if it is too long. If `own` and `theirs` share a name, `own` counts."""
+    """Render labels as a text; "" if it is too long. For a name in both, the value in `own` is used."""
     labels = {name: text[:_TEXT_LENGTH_MAX] for name, text in own}
     for key, text in theirs:
         name = _NO_NAME.sub("_", key.lower()).lstrip("_0123456789")

@@ -40,7 +40,7 @@ class Point(NamedTuple):
 
 
 class Payload:
-    """A payload that is being read. After `points`, `labels` has the attributes of the client's resource."""
+    """A payload to read. When `points` is exhausted, `labels` has the attributes of the client's resource."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)

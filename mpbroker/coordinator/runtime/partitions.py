@@ -1,4 +1,4 @@
-"""The partitions of a coordinator's topic: which one has a group or transactional id, which are loaded."""
+"""The partitions of a coordinator's topic: the partition of a group or transactional id, and load states."""
 
 from __future__ import annotations
 

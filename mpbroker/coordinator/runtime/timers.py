@@ -86,8 +86,8 @@ class Timers:
 
         An exception in one action does not affect the others.
 
-        A timer's name is a kind, or a tuple of a kind and an object's name, such as a group id. Log messages
-        call the object a `noun`. If the action raises, `on_fault` is called with the object's name.
+        A timer's name is a kind, or a tuple of a kind and an object's name, such as a group id. `noun`: the
+        word for the object in log messages. If an action raises, `on_fault` gets the object's name.
         """
         if not self._heap or self._heap[0][0] > now_ms:
             return

@@ -3,10 +3,11 @@
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
 order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
 own. A refused batch does not affect other batches, except if it has an append with an `undo`. Such appends
-describe changes that were made in memory already, and each builds on the ones of its name (a group id) before
-it. If one is refused, all waiting appends with its name are refused with it, and their changes are undone,
-the newest first. They end before other appends that were queued earlier. (Kafka: CoordinatorRuntime, with one
-pending batch per partition, and snapshots to which a failed write returns.)
+describe changes that were made in memory already, and each builds on the earlier appends with the same name
+(a group id). If one is refused, all waiting appends with its name are refused with it, and their changes are
+undone, the newest first. These refused appends end at once, even before appends with other names that were
+queued earlier. (Kafka: CoordinatorRuntime, with one pending batch per partition, and snapshots to which a
+failed write returns.)
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class PartitionBatch(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """A marker of a transaction's end, written to each of its partitions (Kafka: TxnMarkerEntry)."""
+    """Marks a transaction's end in each partition of the transaction (Kafka: TxnMarkerEntry)."""
 
     producer_id: int
     producer_epoch: int

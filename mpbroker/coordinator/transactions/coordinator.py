@@ -60,7 +60,7 @@ class TransactionContents:
                 self._values[transactional_id] = value
 
     def end(self, end: Partition) -> None:
-        """Apply the records. Send the markers of decided transactions, which may have been sent before."""
+        """Load a partition's transactions. Send, perhaps again, the markers of those whose end is decided."""
         for transaction in self._state.load(end.partition, self._values, end.leader_epoch):
             assert transaction.value is not None
             if transaction.value.state.is_preparing:

@@ -22,7 +22,7 @@ class DescribeTransactions:
     def describe(
         self, _context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
-        """Describe the first ids, as many as fit into a response. The handler asks again for the rest."""
+        """Describe the first ids of the request, up to a limit. The handler then asks for the others."""
         described: list[DescribeTransactionsResponse.TransactionState] = []
         count = 0
         for transactional_id in request.transactional_ids:

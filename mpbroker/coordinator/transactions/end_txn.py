@@ -79,7 +79,7 @@ class EndTxn:
         send_markers: Then,
         waiter: Waiter | None = None,
     ) -> None:
-        """Write the decision. `send_markers` gets NONE when the decision is durable, or an error code."""
+        """Write the decision to commit or abort. `send_markers` gets NONE when it is durable, or an error."""
         assert transaction.value is not None
         prepare = partial(steps.prepare, transaction, is_commit, client_version, self._clock.wall_ms())
         if steps.needs_next_id(transaction.value, client_version):
@@ -108,7 +108,7 @@ class EndTxn:
     # --- aborts that the producer did not ask for
 
     def fence(self, transaction: TransactionMetadata, report: Then) -> None:
-        """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
+        """Abort the transaction and bump its epoch. `report` gets NONE when this is durable, or an error.
 
         The decision's record is the same as for an EndTxn v5. A producer that sends EndTxn with
         its old epoch after its transaction has timed out gets the new epoch, as if it repeated an EndTxn.
@@ -138,14 +138,14 @@ class EndTxn:
             self._send(transaction)
 
     def _send(self, transaction: TransactionMetadata) -> None:
-        """Append the markers. Batches that arrive later belong to the next transaction or are refused."""
+        """Append a transaction's markers. Later batches belong to the next transaction or are refused."""
         assert transaction.value is not None
         epoch = self._state.coordinator_epoch(transaction.transactional_id)
         marker = steps.marker_for(transaction.value, epoch)
         self._markers.send(marker, transaction.value.partitions, partial(self._complete, transaction))
 
     def _complete(self, transaction: TransactionMetadata) -> None:
-        """Write the record that completes the transaction. After a restart no markers are appended again."""
+        """Write the record that completes the transaction, so that no restart appends its markers again."""
         if not self._state.is_current(transaction):
             return
 

@@ -112,7 +112,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Match ids with the request, until `steps` are used up. Return True if no ids are left to match."""
+        """Match ids with the request, in about `steps` steps. Return True if no ids are left to match."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:

@@ -4,7 +4,7 @@ A client of transaction version 1 (TV1) keeps its epoch in its next transaction,
 assigns a batch to a transaction. When the coordinator allows a handler to append a batch, it opens a hold,
 which delays the markers until the handler has appended. A producer that appends as in TV2 needs holds, too,
 until it has ended a transaction as in TV2. Until then it may end its transaction as in TV1. A hold belongs to
-a request, not to a transactional id, so the hold remains if the log is loaded again.
+a request, not to a transactional id, so the hold remains when transactional ids are reloaded.
 """
 
 from __future__ import annotations

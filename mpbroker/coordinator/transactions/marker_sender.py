@@ -60,7 +60,7 @@ class MarkerSender:
 
     @property
     def retry_at_ms(self) -> int | None:
-        """The time of the next retry on the monotonic clock; None if no marker was refused."""
+        """The time of the next retry on the monotonic clock; None if no marker waits for a retry."""
         return self._retry_at_ms if self._refused else None
 
     def send(

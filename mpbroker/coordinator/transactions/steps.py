@@ -201,7 +201,7 @@ def check_may_abort(transaction: TransactionMetadata, expected: Producer | None,
 def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Return the step that keeps the id and bumps the epoch; a retry keeps both. Raises ApiError."""
+    """Return a step that keeps the producer id and, except for a retry, bumps the epoch. Raises ApiError."""
     value = transaction.value
     assert value is not None
     is_retry = bump_for(value, transaction.last_epoch, expected) is Bump.SAME

@@ -49,7 +49,7 @@ def pass_on_commit(
 
 
 def inline_bytes_max(most_bytes: int) -> int:
-    """Return up to which size in bytes a request cannot be `is_too_large` for `most_bytes`."""
+    """Return a size in bytes up to which `is_too_large` is False for every request."""
     return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
 

@@ -81,7 +81,7 @@ COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """The answer for one partition. `more`: send it at once, since the log diverges (`diverging_epoch`)."""
+    """A partition's answer. `more`: respond without waiting, since the answer has a `diverging_epoch`."""
 
     answer: Answer
     length: int = 0

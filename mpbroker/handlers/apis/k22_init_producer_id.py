@@ -27,7 +27,7 @@ def failed(_context: RequestContext, code: ErrorCode) -> InitProducerIdResponse:
 
 
 def may_be_idempotent(context: RequestContext) -> bool:
-    """Return True if the client may write to at least one topic, or idempotently to the cluster (KIP-679)."""
+    """Return True if the client has Write on any topic, or IdempotentWrite on the cluster (KIP-679)."""
     authorization = context.broker.authorization
     # In this order, since the second one writes a refusal to the audit log.
     return authorization.allows_any_topic(context, Operation.WRITE) or authorization.allows_cluster(

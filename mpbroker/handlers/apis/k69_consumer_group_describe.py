@@ -49,7 +49,7 @@ def topics_shown(group: Group) -> Iterator[str]:
 
 
 def visible(context: RequestContext, groups: list[Group]) -> Generator[None, None, list[Group]]:
-    """Return the groups. An error replaces each group with a topic that the client may not describe."""
+    """Return the groups. Put an error in a group's place if the client may not describe one of its topics."""
     allows = context.broker.authorization.allows
     known: dict[str, bool] = {}
     found: list[Group] = []

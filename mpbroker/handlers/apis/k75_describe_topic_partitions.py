@@ -44,7 +44,7 @@ def of_partition(context: RequestContext, topic: Topic, number: int) -> OfPartit
 
 
 def describe(context: RequestContext, name: str, start: int, most: int) -> tuple[OfTopic, int | None]:
-    """Describe a topic with at most `most` partitions from `start` on; return it and the next partition."""
+    """Describe up to `most` partitions of a topic from `start` on. Return (description, next partition)."""
     topic = context.broker.metadata.by_name.get(name)
     described, following = OfTopic(name=name, is_internal=name in INTERNAL_TOPICS), None
     described.topic_authorized_operations = operations(context, ResourceType.TOPIC, name, True)

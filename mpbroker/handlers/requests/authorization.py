@@ -87,7 +87,7 @@ class Authorization:
         return True
 
     def grant(self, request: ReceivedRequest, need: Need, topic: Topic) -> None:
-        """Record for the native code that the request's connection may do this operation on the topic."""
+        """Record for the native code that the connection may do the operation of `need` on the topic."""
         self._grants.grant(request.slot.connection, topic.topic_id, need.operation)
 
     def allows_cluster(self, request: ReceivedRequest, need: Need, *, is_logged: bool = True) -> bool:

@@ -138,7 +138,10 @@ class ClientMetricsManager:
         self._version = -1
 
     def get(self, instance_id: bytes, client: Client) -> tuple[ErrorCode, bytes, Instance]:
-        """Return (error, id, instance) for a client that asks for its subscription; a new id for NO_ID."""
+        """Return (error, instance id, instance) for a client that asks for its subscription.
+
+        If `instance_id` is NO_ID, the instance gets a new id.
+        """
         now_ms = self._now_ms()
         if instance_id == NO_ID:
             instance_id = self._new_id()

@@ -216,7 +216,10 @@ class ReceivedRequest:
         return f"{self.api.name} v{self.version} of client '{self.client_id}' ({self.client})"
 
     def account(self, *, strict: bool) -> Account:
-        """Return the account whose quota is charged for topics that this request creates or deletes."""
+        """Return the client's account, whose quota is charged for topics that are created or deleted.
+
+        `strict`: refuse the request if the quota is exhausted. Otherwise the client is only throttled.
+        """
         return Account(self.session.principal_name, self.client_id, strict)
 
     def was_passed_on(self, taken_ns: int, passed_on_ns: int) -> None:

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Services:
-    """Services of a handler for its requests. `logs_requests()` returns True if the request log is on."""
+    """What pending requests use of their handler. `logs_requests()` returns True if the request log is on."""
 
     process: ProcessContext
     responses: Responses
