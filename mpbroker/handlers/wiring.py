@@ -181,7 +181,7 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: Ha
 
 
 def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: HandlerTurn) -> PatientClient:
-    """Build the client for calls to a log worker, which gets a call after all jobs sent before the call."""
+    """Build the client for calls to a log worker. A call arrives after all jobs that were sent before it."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
 

@@ -25,7 +25,7 @@ _SHOWN_MAX: Final = 100
 
 
 class Refusal(NamedTuple):
-    """The refusal of a request: an HTTP status, and the reason for the body of the response."""
+    """The refusal of a request: an HTTP status, and the reason, as text for the response's body."""
 
     status: int
     why: str

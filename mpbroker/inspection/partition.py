@@ -21,8 +21,8 @@ from mpbroker.storage.strict_stat import is_there
 class Partition:
     """A partition and its findings.
 
-    `durable`: the checkpoints say that records below this offset are on disk; None if none names the
-    partition.
+    `durable`: the checkpoints say that records below this offset are on disk; None if no checkpoint names
+    the partition.
     `log_start`: the checkpointed log start offset, by default 0.
     """
 

@@ -297,7 +297,7 @@ class AlterScram(Struct, tag="alter_scram"):
 
 
 class ScramUser(Struct):
-    """The result of one user's alterations, or a description: (mechanism, iterations) of each credential."""
+    """A user in an answer to AlterScram or DescribeScram. `credentials`: (mechanism, iterations) of each."""
 
     user: str
     error: int = 0
@@ -322,7 +322,7 @@ class CreateAcls(Struct, tag="create_acls"):
 
 
 class DeleteAcls(Struct, tag="delete_acls"):
-    """handler -> coordinator: delete the access control entries that match. Answered by DeletedAcls."""
+    """handler -> coordinator: delete access control entries that match a filter. Answered by DeletedAcls."""
 
     filters: list[AclFilterImage]
 
@@ -530,7 +530,8 @@ class ProducersOfPartition(Struct, array_like=True):
 class Producers(Struct, tag="producers"):
     """The answer to TellProducers, in the order of the call.
 
-    A long answer has only the first partitions. The handler then asks again for the other partitions.
+    If the producers are too many for one answer, the answer leaves out the last partitions. The handler then
+    asks again for those.
     """
 
     partitions: list[ProducersOfPartition]

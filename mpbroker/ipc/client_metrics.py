@@ -36,7 +36,7 @@ class Push(msgspec.Struct, array_like=True):
     """What a client has pushed, and who the client is.
 
     `metrics` is an OTLP MetricsData (protobuf), compressed with `codec` (records.compression.Codec).
-    `interval_ms` is the time until the client is to push again; never if it is `terminating`.
+    `interval_ms` is the time until the client is to push again. A `terminating` client does not push again.
     """
 
     client_instance_id: bytes

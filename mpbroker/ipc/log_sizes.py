@@ -45,9 +45,10 @@ class _Word(IntEnum):
 class DirSeen:
     """The state of a log directory. A value of None has not been measured yet.
 
-    `size_bytes` is the size of all segments, as in DescribeLogDirs. `error` is the errno for which a log
-    worker refuses produces, or that took the directory offline; 0 for none. `waits_since_ns` is when a slow
-    sync began that has not ended (CLOCK_MONOTONIC), or 0. `kept_bytes`: commit journals and reserves.
+    `size_bytes` is the size of all segments, as in DescribeLogDirs. `error` is the errno of the error that
+    makes a log worker refuse produces or took the directory offline; 0 if there is none. `waits_since_ns` is
+    when a slow sync began that has not ended (CLOCK_MONOTONIC), or 0. `kept_bytes` is the size of commit
+    journals and reserves.
     """
 
     name: str
@@ -91,7 +92,7 @@ class DirSizes:
         self._words(number).store(_Word.FIRST_KEPT + worker, kept_bytes)
 
     def put_error(self, number: int, worker: int, error: int) -> None:
-        """Write the errno for which a log worker refuses produces to a directory; 0 for no refusal."""
+        """Write the errno that makes a log worker refuse produces to a directory; 0 if it accepts them."""
         self._words(number).store(_Word.FIRST_ERROR + worker, error)
 
     def put_wait(self, number: int, worker: int, since_ns: int) -> None:

@@ -217,7 +217,7 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def obey_settings(self) -> None:
-        """Acknowledge a pending order. Adopt a changed configuration; do nothing about other orders."""
+        """Acknowledge the pending order, if any; obey it only if it tells of a changed configuration."""
         if (order := self.pending_order()) is not None:
             if order.settings_changed:
                 self.follow_settings()

@@ -123,7 +123,7 @@ def log_worker_of_slot(slot: int, log_workers: int) -> int:
 def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
     """Yield every slot that has ever had a partition, except the slot of `__cluster_metadata`.
 
-    Each log worker uses its slots in ascending order, so this stops at a worker's first unused slot.
+    Each log worker uses its slots in ascending order, so the search for them ends at the first unused one.
     """
     for worker in range(log_workers):
         own = range(worker or log_workers, partitions.slots, log_workers)

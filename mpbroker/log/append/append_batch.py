@@ -157,7 +157,7 @@ def _cut_back(log: PartitionLog, error: OSError) -> Appended:
 
 
 def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
-    """Add the transaction that is aborted at offset `last` to the index, or raise OSError and add nothing."""
+    """Add the transaction aborted at offset `last` to `.txnindex`. Raises OSError with nothing added."""
     producers = log.state.producers
     first = producers.open_from(producer_id)
     if first >= 0:

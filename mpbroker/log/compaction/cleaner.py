@@ -77,7 +77,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """A function that calls `do`, which changes files, and returns the result of `do`, as `at_once` does."""
+    """A function such as `at_once`: it calls `do` and returns the result. `do` changes files."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 

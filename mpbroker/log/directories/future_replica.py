@@ -1,4 +1,4 @@
-"""A partition's future replica on disk: its directory until it replaces the current one.
+"""A move's future replica: the partition's new directory until it replaces the current replica.
 
 (Kafka: UnifiedLog.logFutureDirName, LogManager.replaceCurrentWithFutureLog; KIP-113.) The steps, each safe
 against a crash of the process or of the machine:
@@ -77,7 +77,7 @@ def has_stayed(current: Path) -> bool:
 
 
 def unmark(directory: Path) -> None:
-    """Remove the marks (step 5). Raises OSError."""
+    """Remove the files `mpbroker.moved` (step 5) and `mpbroker.stayed` from a replica. Raises OSError."""
     marks = [path for path in (directory / names.MOVED, directory / names.STAYED) if is_there(path)]
     for path in marks:
         path.unlink()

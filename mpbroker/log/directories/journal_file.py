@@ -91,7 +91,8 @@ class JournalCreation:
 class DirJournal:
     """A log worker's journal in a log directory.
 
-    `file`: None until it is on disk. `is_wanted`: log.flush.policy needs it, and the log directory works.
+    `file`: the journal's file, None until it is on disk. `is_wanted`: log.flush.policy needs a journal, and
+    the log directory works.
     """
 
     def __init__(self, log_dir: int, path: Path, *, is_wanted: bool) -> None:

@@ -86,7 +86,10 @@ class Journals:
                 self._prepare(log_dir)
 
     def empty(self, log_dir: LogDirectory) -> None:
-        """Empty the journal before a clean stop is marked: a start after a crash of Kafka would replay it."""
+        """Empty a directory's journal, before the mark of a clean stop is written.
+
+        Otherwise, if Kafka used the directory next and crashed, mpbroker's next start would replay it.
+        """
         if log_dir.failed:
             return
         try:

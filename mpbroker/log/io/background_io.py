@@ -35,7 +35,7 @@ def no_read_ahead(fd: int) -> None:
 
 
 def read(fd: int, count: int, position: int, *, leaves_cache: bool = False) -> tuple[bytes, float]:
-    """Return the bytes, fewer at the end of the file, and the seconds that the disk took for them.
+    """Return `count` bytes (fewer at the end of the file), and the seconds that the disk took for them.
 
     The time is 0 if all bytes were in the page cache. If they were not, `leaves_cache` drops them from the
     cache again. Raises OSError.

@@ -60,7 +60,7 @@ class DirectorySelection:
             raise PartitionDamaged(f"the directory of {name} is missing. Restore it, or delete the topic")
 
     def prefer(self, key: TopicPartition, number: int) -> None:
-        """Remember the preferred directory until the partition is created or the process ends."""
+        """Remember log directory `number` as the preferred one for a partition that may be created later."""
         self._preferred.pop(key, None)
         if len(self._preferred) >= PREFERRED_MOST:
             del self._preferred[next(iter(self._preferred))]

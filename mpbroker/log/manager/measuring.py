@@ -93,7 +93,7 @@ def measure(directory: Path, segments: list[Sealed]) -> None:
 
 @contextlib.contextmanager
 def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, None]:
-    """Yield a descriptor of the file, -1 if it does not exist. Close it at the end."""
+    """Yield a descriptor of a segment's file `suffix`, -1 if it does not exist. Close it at the end."""
     try:
         fd = os.open(directory / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, Non
 
 
 def _first_ms(directory: Path, base: int, size: int) -> int:
-    """Return the largest timestamp of the first batch, in ms; -1 without a batch."""
+    """Return the largest timestamp of a segment's first batch, in ms; -1 if the segment has no batch."""
     with _opened(directory, base, LOG_SUFFIX) as fd:
         batch = scan.find_offset(fd, 0, size, base) if fd >= 0 else None
     return batch.max_timestamp if batch is not None else -1

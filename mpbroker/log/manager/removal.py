@@ -172,7 +172,7 @@ class Removal:
             self._listing = None
 
     def _steps(self, topic: _Topic) -> Generator[None, None, None]:
-        """Rename the directories, close the files, forget the offsets, free the slots.
+        """Rename a topic's directories, close its files, forget its offsets, and free its slots.
 
         Renames come first: files are synced before they are closed, and a rename would wait for the sync.
 

@@ -92,7 +92,7 @@ class TopicWork:
         self._advance(self._removing, "removed")
 
     def _advance(self, waiting: deque[_Work], done: str) -> None:
-        """Take steps of the first topic for `stay_s` at most, or until a step waits for the I/O thread.
+        """Advance the first work in `waiting` for `stay_s` at most, or until a step waits for the I/O thread.
 
         Producers wait meanwhile: the log worker appends nothing until this returns.
         """

@@ -40,8 +40,8 @@ def odd_entry(
 class Believed(NamedTuple):
     """The entries of the indexes that are kept, and the batch that the last of them in `.index` points to.
 
-    `entry`: the number of entries, and the last one's offset and position. `time`: the number of entries, and
-    the last one's timestamp and offset.
+    `entry`: the number of entries of `.index`, and the last one's offset and position. `time`: the number of
+    entries of `.timeindex`, and the last one's timestamp and offset.
     """
 
     position: int

@@ -382,7 +382,7 @@ class PartitionLog:
             self._hold_back(first)
 
     def add_aborted(self, entry: transaction_index.AbortedTransaction) -> None:
-        """Append to the active segment's `.txnindex`. Raises OSError with nothing changed."""
+        """Append `entry` to the active segment's `.txnindex`. Raises OSError with nothing changed."""
         transaction_index.add_aborted(self._aborted_path(self.state.segment_base), entry)
         self.state.aborted_end = entry.last_offset + 1
 

@@ -19,19 +19,22 @@ _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 
 
 class Begun(NamedTuple):
-    """The fds of a new segment's .log, .index and .timeindex; `to_sync`: snapshot's and directory's fd."""
+    """A segment just begun. `segment`: the fds of its .log, .index and .timeindex.
+
+    `to_sync`: the fds of the producer snapshot and of the directory.
+    """
 
     segment: tuple[int, int, int]
     to_sync: list[int]
 
 
 class Prepared:
-    """Unnamed files in a directory. The directory may be renamed. `__del__` closes unused files."""
+    """A segment's unnamed files. Their directory may be renamed. `__del__` closes unused files."""
 
     __slots__ = ("_fds", "directory")
 
     def __init__(self, directory: Path) -> None:
-        """Create the files. Raises OSError."""
+        """Create unnamed files for a segment and its producer snapshot in `directory`. Raises OSError."""
         self.directory = directory
         self._fds: list[int] = []
         self._fds.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

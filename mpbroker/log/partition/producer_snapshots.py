@@ -2,8 +2,9 @@
 
 (Kafka takes them at rolls only, and checks whole segments after an unclean stop.) When recovery points are
 written, a partition gets a snapshot if much was appended since its last snapshot. The indexes and the
-`.txnindex` are synced before: a recovery trusts them up to the snapshot's offset, and begins there. The last
-two snapshots within segments are kept, since the newer one may cover batches that a power cut lost.
+`.txnindex` are synced before: a recovery trusts them up to the snapshot's offset, and begins there. Of the
+snapshots that are not at a segment's base offset, the newest two are kept, since the newest may cover batches
+that a power cut lost.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes)
 
 
 def _drop_older(directory: int) -> None:
-    """Remove all but the KEPT newest snapshots within segments. Raises OSError."""
+    """Remove old snapshots that are not at a segment's base offset; keep the newest KEPT. Raises OSError."""
     names = os.listdir(directory)
     bases = set(offsets_in(names, LOG_SUFFIX))
     within = [offset for offset in offsets_in(names, SNAPSHOT_SUFFIX) if offset not in bases]

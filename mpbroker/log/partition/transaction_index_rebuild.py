@@ -27,7 +27,7 @@ Expected = list[transaction_index.AbortedTransaction] | None
 
 
 def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Generator[int, None, Expected]:
-    """Return the entries that the `.txnindex` has to have; yield the bytes read in each step.
+    """Return the entries that the `.txnindex` has to have; yield the number of bytes read in each step.
 
     Returns None if they are unknown: without a snapshot, with damaged batches, and after compaction, which
     removes records but not entries. `leaves_cache` drops the pages that this call reads into the page
