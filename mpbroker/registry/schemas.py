@@ -77,7 +77,7 @@ class Schemas(Protocol):
     """Finds schemas. Methods raise UnknownSchema, SchemaError, RegistryUnavailable."""
 
     def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:
-        """Return the schema with an id or a GUID; of this kind, if the caller needs one."""
+        """Return the schema with this id or GUID. If `kind` is given and differs, raise UnknownSchema."""
         ...
 
     def by_subject(self, subject: str, version: int | str, kind: Kind | None = None) -> Schema:

@@ -31,7 +31,10 @@ _name = "supervisor"
 
 
 class LogFormat(StrEnum):
-    """Formats. JSON has time (RFC 3339, UTC), level, process, pid, logger, message, and any exception."""
+    """Formats of log lines.
+
+    JSON has time (RFC 3339, UTC), level, process, pid, logger, message, and any exception.
+    """
 
     TEXT = "text"
     JSON = "json"
