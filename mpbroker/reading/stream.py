@@ -371,7 +371,7 @@ def open_stream(options: ReadOptions) -> Stream:
 
 
 def _moves(starting: Limit) -> bool:
-    """Return whether the offsets that the limit means may change while records are written."""
+    """Return whether the offsets of a starting limit may change while records are written, as LATEST does."""
     if isinstance(starting, AtOffset):
         return starting.offset == LATEST
     return not isinstance(starting, AtOffsets) or LATEST in starting.offsets.values()

@@ -93,5 +93,5 @@ def of_kind(found: Schema, wanted: Kind | None) -> Schema:
 
 
 def needs_packages(kind: str, error: ModuleNotFoundError) -> MissingPackage:
-    """Return an error that names the command which installs what values of this kind need."""
+    """Return an error that names the command which installs the package that values of this kind need."""
     return MissingPackage(f"{kind} values need {error.name}: {pip_install('registry')}")

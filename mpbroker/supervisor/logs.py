@@ -31,10 +31,7 @@ _name = "supervisor"
 
 
 class LogFormat(StrEnum):
-    """Formats of log lines.
-
-    JSON has time (RFC 3339, UTC), level, process, pid, logger, message, and any exception.
-    """
+    """Formats of a line. JSON has time (RFC 3339, UTC), level, process, pid, logger, message, exception."""
 
     TEXT = "text"
     JSON = "json"
