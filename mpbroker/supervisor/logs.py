@@ -31,7 +31,7 @@ _name = "supervisor"
 
 
 class LogFormat(StrEnum):
-    """Formats of a line. JSON has time (RFC 3339, UTC), level, process, pid, logger, message, exception."""
+    """Log formats. JSON has time (RFC 3339, UTC), level, process, pid, logger, message, any exception."""
 
     TEXT = "text"
     JSON = "json"
