@@ -141,7 +141,7 @@ def client_config(options: ReadOptions, base: ClientConfig) -> ClientConfig:
 
 
 def kafka_client_settings(options: ReadOptions) -> dict[str, str]:
-    """Return the settings of a connection by the names, and in the forms, that Kafka's own client knows."""
+    """Return the connection's settings, with names and values as Kafka's Java client expects them."""
     base = _base(options)
     given = {_KAFKAS.get(name, name): value for name, value in options.client.items()}
     user, password = (given.pop(name, "") for name in ("sasl.username", "sasl.password"))
@@ -231,7 +231,7 @@ class RemoteCatalog:
         return {one: None if offset < 0 else offset for one, offset in found.items()}
 
     def weight(self, wanted: OffsetRange) -> int:  # noqa: ARG002 - no request returns it
-        """Return 0 (unknown)."""
+        """Return 0, which means unknown: brokers do not report how many bytes a range of offsets has."""
         return 0
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:

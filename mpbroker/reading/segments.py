@@ -108,7 +108,7 @@ def _last_indexed(index_fd: int, base: int, position: int) -> int:
 
 
 def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[Span]]:
-    """Return the first segment's base offset, and the parts of [start, end) by segment.
+    """Return the base offset of the partition's first segment, and the parts of [start, end) by segment.
 
     `end` is at most the bound's offset. Raises SegmentGone, OSError.
     """

@@ -90,7 +90,7 @@ class Stream:
         return self._initial.to_json()
 
     def prepare_available_now(self) -> None:
-        """End this run after the records that exist at the first call of `next_end`."""
+        """Limit this run to the records that exist at the first call of `next_end` (Trigger.AvailableNow)."""
         self._is_available_now = True
 
     def next_end(self, start: Mapping[str, Any], *, everything: bool = False) -> Json:
@@ -144,7 +144,8 @@ class Stream:
     def committed(self, end: Mapping[str, Any]) -> None:
         """Record that Spark has finished all batches up to this end.
 
-        Spark calls this late, and never for a run's last batch: only the JVM reader does, when the run stops.
+        Spark calls this late, and never for a run's last batch. For the last batch the JVM reader calls this
+        itself, when the run stops.
         """
         if self._progress is not None:
             found = self._parsed(end)
@@ -370,7 +371,7 @@ def open_stream(options: ReadOptions) -> Stream:
 
 
 def _moves(starting: Limit) -> bool:
-    """Return whether the offsets that the limit means may change while records are written."""
+    """Return whether the offsets of a starting limit may change while records are written, as LATEST does."""
     if isinstance(starting, AtOffset):
         return starting.offset == LATEST
     return not isinstance(starting, AtOffsets) or LATEST in starting.offsets.values()

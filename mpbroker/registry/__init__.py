@@ -1,1 +1,1 @@
-"""Values whose schemas are in a registry: its client, their framing, and Avro, Protobuf and JSON Schema."""
+"""A client of schema registries, and codecs of values that name their schema: Avro, Protobuf, JSON Schema."""

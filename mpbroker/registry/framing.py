@@ -29,9 +29,10 @@ FIRST_MESSAGE: Final[Path] = (0,)
 
 
 class Framed(NamedTuple):
-    """The schema of a value, and where its data begin.
+    """A value, the id of its schema, and the position after that id.
 
-    `start` is a position in `frame`, which is the value or its header. Protobuf's path begins at `start`.
+    The position is `start`, in `frame`: the bytes that contain the id, which are the value or its header. For
+    Protobuf the path of the message begins at `start`.
     """
 
     schema_id: SchemaId
@@ -75,7 +76,7 @@ def header_of(headers: Iterable[tuple[str, bytes | None]], *, is_key: bool) -> b
 
 
 def prefix(number: int, path: Path | None = None) -> bytes:
-    """Return the prefix of values with the schema id `number`. `path`: the message's, for Protobuf only."""
+    """Return the prefix of values with the schema id `number`. For Protobuf give the message's `path`."""
     start = b"\0" + number.to_bytes(4, "big")
     if path is None:
         return start

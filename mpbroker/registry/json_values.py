@@ -17,7 +17,7 @@ _Decode = Callable[[framing.Framed], bytes]
 
 
 class Shown(NamedTuple):
-    """A value as one line of JSON, its schema, and the name of its type (of JSON Schema: the title)."""
+    """A value as one line of JSON, its schema, and the name of its type (for JSON Schema, the title)."""
 
     json: bytes
     schema: Schema

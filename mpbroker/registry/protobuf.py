@@ -48,7 +48,7 @@ class Messages:
     """The messages of a schema."""
 
     def __init__(self, schema: Schema) -> None:
-        """Read descriptors, or compile text. Raises SchemaError."""
+        """Read the schema's descriptors, or compile its text. Raises SchemaError."""
         self.pool = DescriptorPool()
         try:
             for proto in _descriptors(schema):

@@ -249,7 +249,7 @@ class Registry:
         raise failure
 
     def _request(self, url: str, path: str, body: bytes | None) -> tuple[str, Request]:
-        """Return the address without the password, for messages, and the request."""
+        """Return (the request's address without user and password, to be shown in errors; the request)."""
         parts = urlsplit(url)
         address = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path + path, "", ""))
         request = Request(address, body, {"Accept": f"{_MEDIA_TYPE}, application/json", **dict(self.headers)})

@@ -77,7 +77,7 @@ class Schemas(Protocol):
     """Finds schemas. Methods raise UnknownSchema, SchemaError, RegistryUnavailable."""
 
     def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:
-        """Return the schema with an id or a GUID; of this kind, if the caller needs one."""
+        """Return the schema with this id or GUID. If `kind` is given and differs, raise UnknownSchema."""
         ...
 
     def by_subject(self, subject: str, version: int | str, kind: Kind | None = None) -> Schema:
@@ -93,5 +93,5 @@ def of_kind(found: Schema, wanted: Kind | None) -> Schema:
 
 
 def needs_packages(kind: str, error: ModuleNotFoundError) -> MissingPackage:
-    """Return an error that names the command which installs what values of this kind need."""
+    """Return an error that names the command which installs the package that values of this kind need."""
     return MissingPackage(f"{kind} values need {error.name}: {pip_install('registry')}")

@@ -235,7 +235,7 @@ class ScramClient:
     def __init__(
         self, kind: ScramType, user: str, password: str, nonce: str | None = None, *, by_token: bool = False
     ) -> None:
-        """If `by_token`, `user` is the id of a delegation token and `password` the token's HMAC in base64."""
+        """Prepare a login. With `by_token`, `user` is a delegation token's id, `password` its base64 HMAC."""
         self._kind = kind
         self._password = password
         self._nonce = nonce or new_nonce()

@@ -322,7 +322,7 @@ class Keystore:
     def refresh(self) -> bool:
         """Make a new context if a file has changed, and return whether it was made.
 
-        Raises TlsError, and keeps the old context. If a store was wrong, the next try is after a new change.
+        Raises TlsError, and keeps the old context. If a store was invalid, it is read again after a change.
         If a file was unreadable, each call tries again, but the same error is raised only once.
         """
         now = self._stamps()

@@ -1,4 +1,4 @@
-"""Functions between columns of bytes, which `format("mpbroker")` reads and writes, and columns of structs."""
+"""Functions that decode columns of bytes, as `format("mpbroker")` reads them, to structs, or the reverse."""
 
 from spark_integration.functions import (
     drop_malformed,

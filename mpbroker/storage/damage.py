@@ -94,7 +94,7 @@ class Pass(msgspec.Struct):
 
 
 class Scrubbed(msgspec.Struct):
-    """The content of the file. `at` is where the current scrub stopped, None at its beginning."""
+    """The content of `mpbroker.scrub`. `at` is where the current scrub stopped, None at its beginning."""
 
     damages: list[Damage] = msgspec.field(default_factory=list)
     current: Pass | None = None

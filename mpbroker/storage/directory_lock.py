@@ -59,7 +59,10 @@ class Holder(NamedTuple):
 
 
 def take(fd: int) -> bool:
-    """Take both locks; return False, holding neither, if another broker has one of them. Raises OSError."""
+    """Take the flock(2) and fcntl(2) locks on an open `.lock`. Raises OSError.
+
+    Returns False, and holds neither lock, if another broker has one of them.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -187,7 +190,7 @@ def _why(error: OSError, directory: Path) -> str:
 
 
 def _take(fd: int, directory: Path) -> None:
-    """Lock the file. Wait a short time, since a killed broker may still be ending. Raises FatalError."""
+    """Lock `fd`, the directory's open `.lock`. Wait briefly for a killed broker's end. Raises FatalError."""
     begun = time.monotonic()
     try:
         while not take(fd):
@@ -213,7 +216,7 @@ def _is_there(fd: int, lock: Path) -> bool:
 
 @contextlib.contextmanager
 def restricted_new_files() -> Iterator[None]:
-    """In this context, create directories with mode 0750 and files with 0640, so that the group can read."""
+    """Set the umask in this context: new directories get mode 0750, new files 0640; the group can read."""
     before = os.umask(UMASK)
     try:
         yield

@@ -278,7 +278,7 @@ def _serves(tree: Tree, role: int) -> bool:
 
 
 class Changing:
-    """The present change and requests for others. `under_way` names the present change; "" means none."""
+    """Makes the changes of a running broker, one at a time. `under_way` names the present one, "" if none."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, diff: ConfigDiff, altered: AlteredSettings, notifier: Notifier

@@ -267,7 +267,7 @@ def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> 
 
 
 def _advertised(read: BrokerConfig, asked: BrokerConfig, now: BrokerConfig) -> Any:
-    """Return the file's advertised listeners, and from `now` those of listeners added since the start."""
+    """Return the advertised listeners of `read`, plus those in `now` of listeners added since the start."""
     from_file = {one.name for one in (*asked.listeners, *(read.advertised_listeners or ()))}
     added = tuple(one for one in now.advertised_listeners or () if one.name not in from_file)
     return (*(read.advertised_listeners or ()), *added) or None

@@ -26,7 +26,7 @@ BEFORE_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class Faulting:
-    """Requests to replace the broker's faults, which `advance` carries out."""
+    """Takes requests to replace the faults of the broker by other faults; `advance` carries them out."""
 
     def __init__(self) -> None:
         self.is_allowed = False

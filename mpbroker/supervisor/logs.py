@@ -31,7 +31,7 @@ _name = "supervisor"
 
 
 class LogFormat(StrEnum):
-    """Formats. JSON has time (RFC 3339, UTC), level, process, pid, logger, message, and any exception."""
+    """Log formats. JSON has time (RFC 3339, UTC), level, process, pid, logger, message, any exception."""
 
     TEXT = "text"
     JSON = "json"

@@ -61,7 +61,7 @@ def run(
 
 
 class StopAsked(Exception):
-    """A stop signal came while the running broker was waiting; it ends the wait."""
+    """Raised to end a wait of the running broker, because a stop signal has come."""
 
 
 class Supervisor:
@@ -156,7 +156,7 @@ class Supervisor:
         self.hangups += 1
 
     def belong_to(self, owner_fd: int) -> None:
-        """Have the broker stop, as after SIGTERM, when `owner_fd` becomes readable. Allow fault injection."""
+        """Make the broker stop, as SIGTERM does, once `owner_fd` is readable. Also allow fault injection."""
         self.faulting.is_allowed = True
 
         def stop() -> None:

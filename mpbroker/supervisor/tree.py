@@ -64,7 +64,7 @@ class BrokerStops(Exception):
 
 
 class Tree:
-    """All children of one broker, by role. At most one process has a role."""
+    """All children of one broker, by role. A role has at most one process."""
 
     def __init__(self, memory: SharedMemory, config: BrokerConfig) -> None:
         self.memory = memory

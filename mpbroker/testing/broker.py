@@ -515,7 +515,7 @@ def _kill_group(leader: int, pidfd: int) -> None:
     """Kill all processes of a process group, and wait for the end of all except the leader.
 
     `pidfd` is the leader's. The leader may already have been reaped, by a `waitpid(-1)` or because SIGCHLD is
-    ignored. Its number may then belong to an unrelated process, unless the group still has members.
+    ignored. Its pid may then belong to an unrelated process, unless the group still has members.
     """
     try:
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
