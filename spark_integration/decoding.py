@@ -39,7 +39,7 @@ CORRUPT_FIELD: Final = StructField(
 
 
 class WithKnown(NamedTuple):
-    """The schemas of a registry and one that was looked up already, for which workers need not ask."""
+    """A registry's schemas, and one of them that was looked up before: workers need not ask for it."""
 
     schemas: Schemas
     schema: Schema
@@ -153,7 +153,7 @@ class Encoding(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _encoder(encoding: Encoding) -> Convert:
-    """Make an encoder, once in each process. Raises SchemaError."""
+    """Make the encoder that `encoding` describes, once in each process. Raises SchemaError."""
     schema, message = encoding
     if schema.kind is Kind.AVRO:
         from spark_integration import avro
@@ -332,7 +332,7 @@ def _decoding(wanted: StructType, mode: Mode, form: Form) -> Decoding:
 
 @lru_cache(maxsize=256)
 def _made(decoding: Decoding) -> tuple[pa.StructType, Convert]:
-    """Make the Arrow type and the decoder, once in each worker process."""
+    """Make the Arrow type and the decoder that `decoding` describes, once in each worker process."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     kind = to_arrow_type(decoding.spark, timezone="UTC")

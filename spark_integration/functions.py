@@ -175,10 +175,10 @@ def from_json_schema(
     headers: Mapping[str, str] | None = None,
     mode: str = "PERMISSIVE",
 ) -> Column:
-    """Decode JSON with Confluent's framing into a struct. Values are not checked against their schema again.
+    """Decode JSON with Confluent's framing into a struct. Values are not checked against their schema.
 
-    The columns are those of `schema`, a StructType or DDL, else those of the subject's version. In the
-    latter, what may be of several types becomes a string with its JSON.
+    The columns are those of `schema`, a StructType or DDL, else those of the subject's version. With the
+    latter, a value whose schema allows several types becomes a string with its JSON.
 
     Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
     """

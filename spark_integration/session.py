@@ -251,13 +251,13 @@ def _check_running_jvm() -> None:
 
 
 def _finds_source() -> bool:
-    """Return whether the JVM finds the source unregistered. Then registering it would make Spark warn."""
+    """Return whether the JVM finds the source by itself. Spark would warn if it were registered as well."""
     python, path = _jvm_python()
     return python == sys.executable and with_package(path) == path
 
 
 def _jvm_python() -> tuple[str, str]:
-    """Return the default Python of the running JVM, and its PYTHONPATH, as at its start."""
+    """Return the default Python and the PYTHONPATH in the environment that the running JVM started with."""
     environ = _jvm().java.lang.System
     python = environ.getenv("PYSPARK_DRIVER_PYTHON") or environ.getenv("PYSPARK_PYTHON") or "python3"
     return python, environ.getenv("PYTHONPATH") or ""

@@ -210,7 +210,7 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, AdmissionControl):  # t
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[spark.InputPartition]:
         """Return the tasks of a batch. If the JVM asked for the plan, return it as one partition instead.
 
-        If only Python can run the plan, the partition says so, and the tasks follow it.
+        If only Python can run the plan, that partition says so, and the list has the tasks after it.
         """
         planned = self._stream().plan(start, end)
         tasks: list[spark.InputPartition] = [SparkTask(one) for one in planned]

@@ -24,7 +24,7 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class TypeCount:
-    """Limits the number of Spark types for a schema. A record used twice counts twice, with its types."""
+    """Limits the number of Spark types for a schema. A type that is used twice counts twice."""
 
     def __init__(self) -> None:
         self._left = TYPES_MAX

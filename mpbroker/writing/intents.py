@@ -42,7 +42,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch of a query. For a batch job, `query` is the job."""
+    """A micro-batch of a query, or a batch job. `query`: the query's id, or the job's name or id."""
 
     query: str
     number: int

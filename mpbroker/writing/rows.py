@@ -68,7 +68,7 @@ class Topics:
         self._turns: list[Iterator[int]] = []
 
     def number(self, name: str) -> int:
-        """Return a topic's number. Look up a new topic, which the broker may create.
+        """Return the number that the encoder uses for a topic. Look up a new topic; the broker may create it.
 
         Raises ClientError.
         """
@@ -84,7 +84,7 @@ class Topics:
         return number
 
     def in_turn(self, numbers: Iterable[int], given: pa.Array | None) -> pa.Array:
-        """Return a partition for each row, whose topic is in `numbers`: the given one, else the topic's next.
+        """Return each row's partition: the `given` one, else its topic's next. `numbers`: each row's topic.
 
         (Kafka: RoundRobinPartitioner.)
         """
@@ -215,7 +215,7 @@ class RowWriter:
         return targets
 
     def _topic_numbers(self, columns: dict[str, pa.Array]) -> pa.Array | None:
-        """Return the topic's number for each row, or None if all rows have the first topic."""
+        """Return the encoder's number of each row's topic, or None if all rows have the first topic."""
         if self._options.topic is not None:
             self._topics.number(self._options.topic)
             return None

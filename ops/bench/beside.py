@@ -90,7 +90,7 @@ Disturb = Callable[[Trial], AbstractContextManager[Lasts]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A row of EXPERIMENTS. The disturbance may make `figure` worse by at most the factor `times_max`.
+    """A load and a disturbance, which may make the load's `figure` worse by at most the factor `times_max`.
 
     `quiet`: how many measurements of the load alone are in each turn. `{directory}` in `flags` stands for the
     directory of the experiment.

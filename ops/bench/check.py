@@ -78,7 +78,7 @@ class Session:
         }
 
     def measure(self, guarded: Guarded, rounds: int) -> None:
-        """Measure `rounds` further rounds."""
+        """Measure `guarded` for some rounds; add its ratios and device time to those of the session."""
         durable = next(contender for contender in self.brokers if contender.title.endswith(DURABLE))
         assert isinstance(durable.broker, Mpbroker)
         hops = Hops(durable.broker)

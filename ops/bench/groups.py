@@ -5,7 +5,7 @@ and have the same settings: --heartbeat-ms is the interval of heartbeats, --inte
 group.consumer.assignment.interval.ms. A group is stable when each partition has one owner, members have
 equally many partitions, and the broker knows that they have them.
 
-* idle: 10,000 members, in ten groups, that only heartbeat: the broker's CPU, and its memory for each
+* idle: 10,000 members, in ten groups, that only heartbeat: the broker's CPU, and its memory per member
 * join: 1,000 members join a group with a topic of 1,000 partitions: time until stable, requests
 * restart: 100 members of such a topic leave, and others come, ten a second: time until stable after the last
   one, requests, partitions that members had to give up, how long each partition had no owner
@@ -150,7 +150,7 @@ def idle(scale: Scale, broker: Broker) -> Figures:
 
 
 def spread(fleet: Fleet, over_s: float = 5.0) -> None:
-    """Spread the joins of members evenly, and so their heartbeats."""
+    """Spread the joins of members evenly over `over_s` seconds, and so their later heartbeats."""
     members, now = [*fleet.members], time.monotonic()
     for number, member in enumerate(members):
         member.due = now + over_s * number / len(members)

@@ -297,7 +297,7 @@ def over_workers(kind: str) -> Prepare:
 
 
 def over_loads(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Return a planned measurement for each flush policy and kind of request, and one of its system calls."""
+    """Return a planned point for each flush policy and load. Its figures include system calls."""
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)

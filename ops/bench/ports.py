@@ -60,7 +60,7 @@ class Ports:
             yield self._mine.pop()
 
     def _claim(self, end: int) -> bool:
-        """Claim the first free block, searching from a random one. Return False if no block is free."""
+        """Claim a random free block of ports below `end`. Return False if no block is free."""
         blocks = (end - LOWEST_PORT) // BLOCK_PORTS
         start = random.SystemRandom().randrange(blocks)
         for number in (*range(start, blocks), *range(start)):

@@ -222,7 +222,7 @@ def mpbroker(directory: Path) -> Mpbroker:
 
 @dataclass
 class Form:
-    """One way to send the same load, and its result in each turn."""
+    """A security setup: a broker, the listener that gets the loads, and each load's results, one per turn."""
 
     title: str
     broker: Broker
@@ -232,7 +232,7 @@ class Form:
 
 @dataclass
 class Field:
-    """The forms of one kind of broker, plain first."""
+    """All security setups of one kind of broker, mpbroker or Kafka. The setup "plain" is the first."""
 
     name: str
     forms: list[Form]
@@ -257,7 +257,7 @@ class Cost:
 
 
 def of_one_kind(directory: Path, stack: contextlib.ExitStack, others: int, *, kafka: bool) -> list[Form]:
-    """Start the brokers of a kind; return its forms. The stack kills the brokers."""
+    """Start the brokers of one kind; return its security setups. The stack kills the brokers."""
     if kafka:
         some = [Form(PLAIN, plain := Kafka(directory / "kafka", properties=KAFKAS), Door(plain.port))]
     else:
@@ -372,7 +372,7 @@ def measure(
 
 
 def ratios(form: Form, plain: Form, load: str, figure: str) -> list[float]:
-    """Return the ratio to plain of each turn, 0 if too little was measured for a ratio."""
+    """Return, for each turn, a form's `figure` divided by plain's; 0 if plain's figure is 0."""
     pairs = zip(form.results[load], plain.results[load], strict=True)
     return [
         getattr(one, figure) / getattr(other, figure) if getattr(other, figure) else 0.0

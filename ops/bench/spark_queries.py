@@ -106,7 +106,7 @@ def measure(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
 def streamed(
     spark: SparkSession, given: dict[str, Any], extra: dict[str, str], rows: int
 ) -> tuple[float, float]:
-    """Read the topic as a stream; return the seconds of all, and the median seconds of addBatch."""
+    """Read the topic as a stream; return the seconds that it took, and addBatch's median seconds."""
     options = {"startingOffsets": "earliest", **given["options"], **extra}
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = spark.readStream.format(given["format"]).options(**options).load().writeStream.format("noop")

@@ -86,7 +86,7 @@ class Latencies:
             self._has_come.notify()
 
     def one(self) -> float:
-        """Return the milliseconds from produce() to the row."""
+        """Produce one record; return the milliseconds from produce() until the query has its row."""
         with self._has_come:
             wanted = self._rows + 1
             begun = time.perf_counter()

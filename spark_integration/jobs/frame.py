@@ -39,7 +39,7 @@ class Notice(Protocol):
 
 
 class Silent:
-    """A notice for programs that need no progress."""
+    """A `Notice` that shows nothing, for programs that do not report a job's progress."""
 
     def say(self, text: str) -> None:
         del text

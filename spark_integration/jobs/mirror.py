@@ -71,7 +71,7 @@ def mirror(spark: SparkSession, settings: MirrorSettings, notice: Notice | None 
 
 
 def copies(records: DataFrame, settings: MirrorSettings) -> DataFrame:
-    """Return the rows for the sink."""
+    """Return rows for the sink: `records` with the target's topics, and headers that name their source."""
     before = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
     here = F.array(
         _header(SOURCE_TOPIC, F.col("topic")),

@@ -1,9 +1,9 @@
 """Writes an archive back into topics: keys, values, headers and timestamps, each partition in its old order.
 
-Each step is recorded before it is written, as offsets and not as files, because the archive may be compacted
-in between. After a job was killed, the next job repeats the recorded step. Thus each record is written at
-least once; with the sink's exactlyOnce exactly once, because the sink knows by the step's number whether the
-step was committed.
+A replay writes the records of one run of the archive in each step. A step is recorded before it is written,
+as offsets and not as files, because the archive may be compacted in between. After a job was killed, the next
+job repeats the recorded step. Thus each record is written at least once; with the sink's exactlyOnce exactly
+once, because the sink knows by the step's number whether the step was committed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Pipeline:
     """A directory with the pipeline's files, and runs of it."""
 
     def __init__(self, directory: Path, servers: str) -> None:
-        """Write or replace the files, because the broker may have another port than in an earlier run."""
+        """Write the pipeline's files. Replace those of an earlier run: the broker's port may have changed."""
         self.directory = directory
         self._output = directory / "output.log"
         for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
