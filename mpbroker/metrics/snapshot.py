@@ -50,7 +50,7 @@ class Distribution:
         return sum(self.buckets)
 
     def with_zeros(self, count: int) -> Distribution:
-        """Return a copy with at least `count` values. The missing ones are zeros, which are not recorded."""
+        """Return a copy, filled up with zeros to `count` values: the broker does not record zeros."""
         missing = max(count - self.count, 0)
         return Distribution([self.buckets[0] + missing, *self.buckets[1:]], self.total, self.largest)
 

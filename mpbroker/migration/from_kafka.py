@@ -207,7 +207,7 @@ def _records(
     begun: Mapping[Path, Epochs],
     left: list[str],
 ) -> Iterator[MetadataRecord]:
-    """Yield the records of our log. List settings not taken over in `left`. Raises CannotMove, OSError."""
+    """Yield our log's records. Add to `left` each setting not taken over. Raises CannotMove, OSError."""
     yield from feature_records({})
     for topic_id, name in image.topics.items():
         yield TopicRecord(name=name, topic_id=topic_id)
@@ -225,8 +225,8 @@ def _records(
 def _begun_epochs(image: ClusterImage, there: Replicas) -> dict[Path, Epochs]:
     """Return the epochs in each partition's directory, and after them the epoch of a new election.
 
-    Clients ignore leaders of earlier epochs than they know, and a Kafka that stops begins an epoch without a
-    leader. Raises CannotMove, OSError.
+    The new epoch is above all that clients know: they ignore leaders of lower epochs. (When Kafka stops, it
+    begins an epoch without a leader.) Raises CannotMove, OSError.
     """
     begun: dict[Path, Epochs] = {}
     for topic, _, record in image.all_partitions():
@@ -290,7 +290,7 @@ def _unused_name(home: Path) -> Path:
 def _take_over(
     records: Sequence[MetadataRecord], kept: Path, found: LogDirs, begun: Mapping[Path, Epochs]
 ) -> None:
-    """Write our metadata log and epochs, and exchange it with Kafka's metadata, which are then at `kept`.
+    """Write our metadata log and epochs; exchange the log with Kafka's metadata, which are then at `kept`.
 
     Raises CannotMove, OSError. After an error only the files `mpbroker.dirs` and epochs may have changed.
     """

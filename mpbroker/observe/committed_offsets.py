@@ -48,13 +48,13 @@ class _Reading:
     problem: str = ""
 
     def begin(self, end: int) -> None:
-        """Note the high watermark `end`, before reading up to it."""
+        """Set the high watermark `end`. Call this before reading up to it."""
         self.end = end
         if self.next_offset >= self.goal:
             self.whole_at, self.goal_at, self.goal = self.goal_at, time.monotonic(), end
 
     def arrive(self) -> None:
-        """Note that all records up to `end` have been read."""
+        """Mark the partition as read up to `end`."""
         self.whole_at = self.goal_at
 
 

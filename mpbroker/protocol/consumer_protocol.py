@@ -88,7 +88,7 @@ class _Reader:
         return name
 
     def topics(self, most: int) -> list[str]:
-        """Read names. Raises MalformedMessage if they are more than `most`."""
+        """Read an array of topic names. Raises MalformedMessage if they are more than `most`."""
         count = self.i32()
         if count < 0:
             raise MalformedMessage(f"{count} topics are no number of topics")

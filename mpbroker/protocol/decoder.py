@@ -81,9 +81,9 @@ RUNTIME: dict[str, Any] = {
 
 
 class _DecoderWriter(FunctionWriter):
-    """Generates a decoder. With `pauses`, it decodes in pieces.
+    """Generates a decoder. With `pauses`, the decoder is a generator that decodes in pieces.
 
-    With `view`, the source is a memoryview, whose slices have no `decode` method.
+    With `view`, the decoder reads from a memoryview, whose slices have no `decode` method.
     """
 
     def __init__(self, message: Message, version: int, cls: type, view: bool, pauses: bool) -> None:

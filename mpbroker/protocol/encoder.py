@@ -74,7 +74,7 @@ RUNTIME: dict[str, Any] = {
 
 
 class _EncoderWriter(FunctionWriter):
-    """Generates an encoder. With `pauses`, it encodes in pieces."""
+    """Generates an encoder. With `pauses`, the encoder is a generator that encodes in pieces."""
 
     def __init__(self, message: Message, version: int, cls: type, pauses: bool) -> None:
         super().__init__(message, version, cls)

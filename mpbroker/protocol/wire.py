@@ -93,7 +93,7 @@ def read_uvarint(b: Buffer, p: int) -> tuple[int, int]:
 
 
 def skip_tags(b: Buffer, p: int, count: int) -> int:
-    """Skip unknown tagged fields; return the position after them. `count`: first byte of the varint count."""
+    """Skip unknown tagged fields; their varint number begins with byte `count`. Return the position after."""
     if count > 127:
         count, p = more(b, p, count)
     for _ in range(count):

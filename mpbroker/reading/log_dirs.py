@@ -94,7 +94,7 @@ def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
 
 
 def _listed_in(log_dir: Path) -> dict[str, Path]:
-    """Return {directory id: path as the broker sees it} of all its log directories; {} without a list."""
+    """Return {directory id: path as the broker sees it} from `mpbroker.dirs`; {} if the file is missing."""
     path = log_dir / ALL_DIRS
     try:
         with permission_needed(path):

@@ -75,16 +75,16 @@ _BY_TIMESTAMP = "startingoffsetsbytimestampstrategy"
 
 @dataclass(frozen=True)
 class Subscribe:
-    """All partitions of these topics."""
+    """A query's choice of partitions: all partitions of these topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """All partitions of the topics in whose names the pattern is found, as by Spark's Kafka source.
+    """A query's choice of partitions: all partitions of topics in whose names the pattern is found.
 
-    The user wrote the pattern in Java's syntax.
+    The user wrote the pattern in Java's syntax. It is searched for as by Spark's Kafka source.
     """
 
     pattern: re.Pattern[str]
@@ -92,35 +92,35 @@ class SubscribePattern:
 
 @dataclass(frozen=True)
 class Assign:
-    """The named partitions."""
+    """A query's choice of partitions: exactly these partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True)
 class AtOffset:
-    """EARLIEST or LATEST, for every partition."""
+    """A start or end of reading: EARLIEST or LATEST, the same for every partition."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class AtOffsets:
-    """For each partition an offset, EARLIEST or LATEST."""
+    """A start or end of reading: for each partition its own offset, or EARLIEST or LATEST."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class AtTimestamp:
-    """The first record with this timestamp or a later one, in every partition."""
+    """A start or end of reading: in each partition the first record with this timestamp or a later one."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True)
 class AtTimestamps:
-    """A time for each partition. It stands for the first record with this timestamp or a later one."""
+    """A start or end of reading: like AtTimestamp, but with its own timestamp for each partition."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 

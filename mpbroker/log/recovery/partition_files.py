@@ -12,7 +12,7 @@ from mpbroker.storage.index import offset_floor
 
 
 class PartitionFiles(NamedTuple):
-    """Base offsets of segments and indexes, offsets of snapshots; lists are in order.
+    """The files of one partition: segments and indexes by base offset, snapshots by offset. Lists are sorted.
 
     `aborted`: segments with a `.txnindex`. `has_leftovers`: there are files of an unfinished operation.
     """
@@ -26,7 +26,7 @@ class PartitionFiles(NamedTuple):
 
     @classmethod
     def of(cls, directory: str) -> PartitionFiles:
-        """List the directory. Raises OSError."""
+        """Return the files in a partition's directory, by their names. Raises OSError."""
         bases: list[int] = []
         snapshots: list[int] = []
         indexes: set[int] = set()
@@ -58,7 +58,7 @@ def first_suspect(bases: list[int], recovery_point: int) -> int:
 
 
 def bytes_after(directory: str, recovery_point: int) -> int:
-    """Return about how many bytes a check after an unclean stop reads. Raises OSError."""
+    """Return about how many bytes a recovery checks, from `recovery_point` on. Raises OSError."""
     files = PartitionFiles.of(directory)
     total = 0
     for base in files.bases[first_suspect(files.bases, recovery_point) :]:

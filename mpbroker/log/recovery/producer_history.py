@@ -80,7 +80,7 @@ def _position_of(log: int, index: int, base: int, offset: int, size: int) -> int
 
 
 def _boundary_before(index: int, base: int, end: int, wanted: int) -> int:
-    """Return the position of an indexed batch before `end`, if possible near `wanted`; 0 if there is none."""
+    """Return the position of an indexed batch before `end`, near `wanted` or earlier; 0 if there is none."""
     while wanted > 0 and index >= 0:
         offset = offset_ceiling(index, base, wanted)
         position = offset_floor(index, base, offset)[1] if offset is not None else end

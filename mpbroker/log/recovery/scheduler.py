@@ -195,7 +195,7 @@ class RecoveryScheduler:
                 yield
 
     def count(self, number: int) -> None:
-        """Note that one more partition of log directory `number` is open."""
+        """Count one more opened partition of log directory `number`, and report the progress."""
         if self._goes_on and number < len(self._found):
             self._found[number].done += 1
             self.report()

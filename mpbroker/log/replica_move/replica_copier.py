@@ -353,7 +353,7 @@ class Copy:
 
 
 def _settle(target: int, walk: Walk, segment: _Segment) -> float:
-    """Sync the target; set the position of `segment`. Return the sync's seconds. Raises TargetFailed."""
+    """Sync the target, then advance `segment` to `walk`. Return the sync's seconds. Raises TargetFailed."""
     with _writing():
         took_s = _sync(target)
     segment.position, segment.next_offset = walk.position, walk.next_offset

@@ -266,7 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the renames of replicas begun so far end. The topic must already be unreachable."""
+        """Yield until the renames that have begun are finished. The topic must already be unreachable."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True

@@ -169,7 +169,7 @@ def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple
     """Rename the files of these segments, and write the leader epochs.
 
     `fd`: the open directory; its name may belong to another topic by now. A segment's log file is renamed
-    first: index files without one are removed when the partition is opened.
+    first: index files without a log file are removed when the partition is opened.
     """
     try:
         for segment, reason in going:

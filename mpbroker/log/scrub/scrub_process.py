@@ -72,7 +72,7 @@ class ScrubbedDir:
         self.problem = ""
 
     def load(self) -> str:
-        """Read the file. Return "", or the error if the file cannot be read and its findings are lost."""
+        """Read `known` from the file; return "". If that fails, empty `known` and return the error."""
         try:
             self.known = read_scrubbed(self.path)
         except (CheckpointCorrupt, OSError) as error:
@@ -81,7 +81,7 @@ class ScrubbedDir:
         return ""
 
     def save(self) -> None:
-        """Write the file durably. Raises OSError."""
+        """Write `known` to the file, durably. Raises OSError."""
         write_scrubbed(self.path, self.known)
 
     def partitions(self) -> dict[str, PartitionName]:
@@ -272,7 +272,7 @@ class ScrubProcess:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, log_dir: ScrubbedDir) -> None:
-        """Write the file. If that fails, log the error unless it was logged before; a later save retries."""
+        """Save findings and position. Log an error unless it was logged before; a later save retries."""
         self._next_save = time.monotonic() + SAVE_EVERY_S
         if self._has_failed(log_dir):
             return
@@ -457,7 +457,7 @@ class ScrubProcess:
             self.context.wait(lambda: False, max(1, round(left_s * 1000)))
 
     def _cannot_read(self, log_dir: ScrubbedDir, path: Path, error: Exception) -> None:
-        """Log each error of a directory once. Only the log process takes a directory offline."""
+        """Log `error`, each errno once per log directory. Only the log process takes a directory offline."""
         code = error.errno if isinstance(error, OSError) else None
         problem = (log_dir.path, path if code is None else code)
         if problem in self._said or self._has_failed(log_dir):

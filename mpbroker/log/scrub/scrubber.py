@@ -201,7 +201,7 @@ class SegmentScrub:
     # ---- damage ----
 
     def _judge(self, reason: str) -> Iterator[int]:
-        """Read the batch again. If it is still bad, note the damage and skip the batch."""
+        """Read a suspect batch again from the disk. If it is still bad, record the damage and skip it."""
         walk, position = self._walk, self._walk.position
         count = min(max(walk.need, mmap.PAGESIZE), self._size - position)
         again = self._file.read_again(position, count)
@@ -237,7 +237,7 @@ class SegmentScrub:
         return retry.position > walk.position
 
     def _skip(self, position: int, first: int, reason: str) -> Iterator[int]:
-        """Note damage up to the next whole batch, or to the end, and continue there."""
+        """Record damage from `position` to the next whole batch or the segment's end; continue there."""
         walk = self._walk
         end, next_offset = self._size, self._next_base
         at = walk.position + 1

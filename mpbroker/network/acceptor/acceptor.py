@@ -384,7 +384,7 @@ class Acceptor:
             self._watch(there)
 
     def _advance(self, there: _Open, held: _Held, now_ms: float) -> bool:
-        """Continue with a held connection. Returns whether it was handed over, closed or parked."""
+        """Hand over, close or park a held connection. Return False if it must still wait in this process."""
         if not held.counted:
             if held.ready_at_ms > now_ms:
                 return False

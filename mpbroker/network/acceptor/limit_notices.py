@@ -40,7 +40,7 @@ class LimitNotices:
         self._log.log(level, message, *arguments)
 
     def follow(self, now_ms: float) -> None:
-        """A minute after a limit's last line, log how many connections have met it since. Call this often."""
+        """Log how many more connections met a limit, a minute after its last log line. Call this often."""
         over = [key for key, logged in self._logged.items() if now_ms >= logged.at_ms + EVERY_MS]
         for listener, limit in over:
             logged = self._logged.pop((listener, limit))
