@@ -12,6 +12,14 @@ import pytest
 from tests.support.coordinator_tree import CoordinatorTree
 
 
+@pytest.fixture(scope="package", autouse=True)
+def _timers_have_time() -> Iterator[None]:
+    """A machine that stops a test for 10 ms does not put off its timers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mpbroker.coordinator.runtime.timers.RUN_S", float("inf"))
+        yield
+
+
 @pytest.fixture
 def make_tree(tmp_path: Path) -> Iterator[Callable[..., CoordinatorTree]]:
     """Makes trees that are gone at the end of the test."""
