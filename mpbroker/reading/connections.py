@@ -28,9 +28,9 @@ KEPT_MAX: Final = 4
 
 
 class Lent(NamedTuple):
-    """A cluster lent to one reader.
+    """A client of a cluster (`Cluster`) that is lent to one reader.
 
-    `made_s` is the monotonic time at which the cluster was made; `pid` is the process that made it.
+    `made_s` is the monotonic time at which the client was made; `pid` is the process that made it.
     """
 
     cluster: Cluster
@@ -40,14 +40,14 @@ class Lent(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A cluster that no reader has used since the monotonic time `since_s`."""
+    """A client that no reader has used since the monotonic time `since_s`."""
 
     lent: Lent
     since_s: float
 
 
 class Connections:
-    """The process's unused clusters, by their servers and client settings. It is thread-safe."""
+    """A thread-safe pool of idle clients of clusters, by servers and client settings."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

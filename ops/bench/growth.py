@@ -214,7 +214,7 @@ def over_partitions(stack: ExitStack, directory: Path) -> list[Planned]:
 
 
 def over_connections(*, busy: bool) -> Prepare:
-    """Return the curve over the number of connections, of which all are busy or only one."""
+    """Return measurements for growing numbers of connections: all send requests, or if not `busy` one."""
 
     def prepare(stack: ExitStack, directory: Path) -> list[Planned]:
         planned = []

@@ -17,7 +17,10 @@ from mpbroker.coordinator.runtime.requests import Waiter
 
 
 class MarkerHolds:
-    """The open holds. `released(transactional_id)` is called when waiting markers may be sent."""
+    """Keeps the holds that delay markers of transactions.
+
+    `released(transactional_id)` is called when the waiting markers of a transaction may be sent.
+    """
 
     def __init__(self, released: Callable[[str], None]) -> None:
         self._released = released

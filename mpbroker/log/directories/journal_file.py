@@ -145,7 +145,7 @@ class DirJournal:
 
     @property
     def must_sync(self) -> bool:
-        """Return whether the sync of a predecessor's segments failed and must be tried again."""
+        """Return whether segments of an earlier journal file must be synced again, after a failure."""
         return self.is_unsynced and not self._is_syncing
 
     # ---- the journal's file ----

@@ -122,7 +122,7 @@ class Logins:
         return oldest
 
     def frame_taken(self, login: TlsSaslChannel) -> None:
-        """Stop counting the frame of `login`. Call it before the frame is cleared."""
+        """Subtract the frame of `login` from what large logins hold. Call it before the frame is cleared."""
         if self._large.pop(login.connection, None) is not None:
             self._large_bytes -= len(login.frame)
 

@@ -184,7 +184,7 @@ class Group:
         self._charge(member)
 
     def expect(self, member_id: str) -> None:
-        """Add to the pending joins a member id that a client has received."""
+        """Note that a client has received this member id and has not joined with it yet."""
         self.pending_joins.add(member_id)
         self.memory.charge(self._pending_size(member_id))
 
