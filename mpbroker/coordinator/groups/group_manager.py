@@ -67,6 +67,14 @@ class GroupMetadataManager:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Group(group_id, state_ms=self._clock.wall_ms(), memory=self.memory)
 
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Return a group of the consumer protocol. Raises ApiError if there is none, or it is not loaded."""
+        group = self._find_loaded(group_id)
+        if not isinstance(group, ConsumerGroup):
+            what = "not found" if group is None else "is not a consumer group"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id:.255s} {what}.")
+        return group
+
     def add(self, group: AnyGroup) -> None:
         """Add a group. Do nothing if a group has this id already."""
         self.groups.setdefault(group.group_id, group)

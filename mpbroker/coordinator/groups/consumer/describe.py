@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
@@ -17,7 +18,7 @@ from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.background import Background, Job
-from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter, response_error
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
@@ -27,6 +28,9 @@ DESCRIBED_BYTES: Final = 1 << 20
 DESCRIBED_MEMBER_BYTES: Final = 200
 DESCRIBED_NAME_BYTES: Final = 40
 DESCRIBE_JOB: Final = "describe"
+
+Described: TypeAlias = tuple[str, Job[DescribedGroup] | ApiError]
+"""The id of a group, and its description, or why there is none."""
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -41,56 +45,63 @@ class ConsumerGroupDescribe:
     _answers: Answers
 
     def describe(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> None:
-        """Describe the first groups, as many as fit into a response, when all their changes are durable."""
-        found = (self._manager.find(name) for name in request.group_ids)
-        unwritten = [group for group in found if isinstance(group, ConsumerGroup) and group.unwritten]
-        missing = len(unwritten)
+        """Describe the first groups, as many as fit into a response.
 
-        def written(_error: ErrorCode) -> None:
-            nonlocal missing
-            missing -= 1
-            if not missing:
-                self._start(context, request)
+        The groups are described as they are now. The answer is sent when that is durable. The request fails
+        if a change of the groups is refused.
+        """
+        described = [(name, self._describe(name)) for name in request.group_ids]
+        found = {name: self._manager.find(name) for name in request.group_ids}.values()
+        unwritten = [group for group in found if isinstance(group, ConsumerGroup) and group.unwritten]
+        missing, refused = len(unwritten), ErrorCode.NONE
+
+        def written(error: ErrorCode) -> None:
+            nonlocal missing, refused
+            missing, refused = missing - 1, refused or error
+            if missing:
+                return
+            if refused:
+                self._answers.fail(context.waiter, response_error(refused))
+            else:
+                self._start(context.waiter, described)
 
         for group in unwritten:
             self._writer.write(Changes(group), written, context.waiter)
         if not unwritten:
-            self._start(context, request)
+            self._start(context.waiter, described)
 
-    def _start(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> None:
-        job = self._serve(context.waiter, request)
-        self._background.start(DESCRIBE_JOB, repr(context.waiter), job, lambda _: None)
+    def _start(self, waiter: Waiter, described: Sequence[Described]) -> None:
+        self._background.start(DESCRIBE_JOB, repr(waiter), self._serve(waiter, described), lambda _: None)
 
-    def _serve(self, waiter: Waiter, request: ConsumerGroupDescribeRequest) -> Job[None]:
+    def _serve(self, waiter: Waiter, described: Sequence[Described]) -> Job[None]:
         try:
-            response = yield from self._describe_all(request)
+            response = yield from _response(described)
             yield from self._answers.answer_in_pieces(waiter, response)
         except Exception:
-            log.exception("groups %s: they cannot be described", shown(request.group_ids))
+            log.exception("the groups %s cannot be described", shown([name for name, _ in described]))
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def _describe_all(self, request: ConsumerGroupDescribeRequest) -> Job[ConsumerGroupDescribeResponse]:
-        response, size = ConsumerGroupDescribeResponse(), 0
-        for name in request.group_ids:
-            if size >= DESCRIBED_BYTES:
-                break
-            try:
-                described = yield from self._describe(name)
-            except ApiError as error:
-                described = DescribedGroup(error.code, error.message, name)
-            named = sum(len(member.subscribed_topic_names) for member in described.members)
-            size += DESCRIBED_MEMBER_BYTES * len(described.members) + DESCRIBED_NAME_BYTES * named
-            response.groups.append(described)
-        return response
-
-    def _describe(self, name: str) -> Job[DescribedGroup]:
-        """Describe a group. Raises ApiError."""
+    def _describe(self, name: str) -> Job[DescribedGroup] | ApiError:
+        """Return the description of a group as it is now, in pieces; or why there is none."""
         if not name:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        self._manager.partitions.check_loaded(name)
-        group = self._manager.find(name)
-        if not isinstance(group, ConsumerGroup):
-            what = "not found" if group is None else "is not a consumer group"
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name:.255s} {what}.")
-        assignor = self._config.consumer_assignors[0]
-        return (yield from description_in_pieces(group, assignor, self._topics.name_of))
+            return ApiError(ErrorCode.INVALID_GROUP_ID)
+        try:
+            group = self._manager.consumer_group(name)
+        except ApiError as error:
+            return error
+        return description_in_pieces(group, self._config.consumer_assignors[0], self._topics.name_of)
+
+
+def _response(groups: Sequence[Described]) -> Job[ConsumerGroupDescribeResponse]:
+    response, size = ConsumerGroupDescribeResponse(), 0
+    for name, found in groups:
+        if size >= DESCRIBED_BYTES:
+            break
+        if isinstance(found, ApiError):
+            described = DescribedGroup(found.code, found.message, name)
+        else:
+            described = yield from found
+        named = sum(len(member.subscribed_topic_names) for member in described.members)
+        size += DESCRIBED_MEMBER_BYTES * len(described.members) + DESCRIBED_NAME_BYTES * named
+        response.groups.append(described)
+    return response

@@ -28,8 +28,9 @@ def description(group: ConsumerGroup, default_assignor: str, name_of: NameOf) ->
 def description_in_pieces(
     group: ConsumerGroup, default_assignor: str, name_of: NameOf
 ) -> Generator[None, None, DescribedGroup]:
-    """Describe the group as it is at the first step. There are pauses, since it may have many members."""
-    members, targets = list(group.members.values()), group.targets.copy()
+    """Describe the group as it is now, in pieces, since it may have many members."""
+    members = list(group.members.values())
+    targets = {one.member_id: group.targets.get(one.member_id, NO_PARTITIONS) for one in members}
     described = DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
@@ -37,10 +38,15 @@ def description_in_pieces(
         assignment_epoch=group.target.epoch,
         assignor_name=group.preferred_assignor(default_assignor),
     )
+    return _with_members(described, members, targets, name_of)
+
+
+def _with_members(
+    described: DescribedGroup, members: list[Member], targets: Mapping[str, Assignment], name_of: NameOf
+) -> Generator[None, None, DescribedGroup]:
     names = 0
     for member in members:
-        target = targets.get(member.member_id, NO_PARTITIONS)
-        described.members.append(_member(member, target, name_of))
+        described.members.append(_member(member, targets[member.member_id], name_of))
         names += 1 + len(member.metadata.topics)
         if names >= NAMES_AT_ONCE:
             names = 0

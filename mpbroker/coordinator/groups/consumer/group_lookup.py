@@ -29,13 +29,12 @@ class GroupLookup:
 
         With `creates`, a missing group is created, and a classic group becomes a consumer group.
         """
+        if not creates:
+            return Changes(self._manager.consumer_group(group_id))
         self._manager.partitions.check_loaded(group_id)
         group = self._manager.find(group_id)
         if isinstance(group, ConsumerGroup):
             return Changes(group)
-        if not creates:
-            what = "not found" if group is None else "is not a consumer group"
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id:.255s} {what}.")
         if group is not None:
             return self._upgrade.convert(group)
         changes = Changes(ConsumerGroup(group_id, self._manager.memory))

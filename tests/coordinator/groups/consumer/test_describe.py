@@ -64,15 +64,23 @@ def test_groups_that_are_none_are_said(rig: GroupRig, group: str, code: ErrorCod
 
 
 def test_what_is_told_is_durable(rig: GroupRig) -> None:
-    """The answer waits for changes that are not written yet, and has none that was refused."""
+    """The answer waits for the changes it tells of, and for no later ones. It has none that was refused."""
     settle(rig, Consumer(rig, "a"))
     rig.ask(Consumer(rig, "b").request(), 1)
     waiter = rig.ask(ConsumerGroupDescribeRequest(["g", "g"]), 1)
     assert waiter not in rig.answers
     rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert rig.answers[waiter] is ErrorCode.NOT_COORDINATOR
+    assert [member.member_id for member in described(rig).members] == ["a"]
+    rig.ask(Consumer(rig, "b").request(), 1)
+    waiter = rig.ask(ConsumerGroupDescribeRequest(["g"]), 1)
+    batches = rig.queue.next_round()
+    rig.ask(Consumer(rig, "c").request(), 1)
+    rig.queue.finish([ErrorCode.NONE] * len(batches))
+    rig.queue.next_round()
     answer = rig.answers[waiter]
     assert isinstance(answer, ConsumerGroupDescribeResponse)
-    assert [[member.member_id for member in group.members] for group in answer.groups] == [["a"], ["a"]]
+    assert [[member.member_id for member in group.members] for group in answer.groups] == [["a", "b"]]
 
 
 def test_topics_that_are_gone_are_left_out(rig: GroupRig) -> None:
