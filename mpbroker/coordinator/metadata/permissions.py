@@ -1,4 +1,4 @@
-"""What clients may do, as the coordinator decides it.
+"""Decides in the coordinator what clients may do.
 
 Handlers check the permissions for a request. The coordinator checks those for what it does later, such as to
 find the topics that a client's regular expression matches.

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
-from mpbroker.coordinator.groups.consumer.records import ConsumerKey
+from mpbroker.coordinator.groups.consumer.records import ConsumerKey, EpochKey, GroupEpoch
 from mpbroker.coordinator.groups.records import Entry, Key, Value
 from mpbroker.coordinator.runtime.requests import Answers, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.write_queue import Undo, WriteQueue
@@ -44,6 +44,11 @@ class Changes:
             return
         self.entries.append((key, value))
         self.or_else(partial(self.group.replay, key, before))
+
+    def begin_epoch(self, metadata_hash: int) -> None:
+        """Begin the group's next epoch, so that the target is computed again."""
+        group = self.group
+        self.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
 
     def write(self, key: Key, value: Value | None) -> None:
         """Add a record that is not a consumer group's. The caller applies the record."""

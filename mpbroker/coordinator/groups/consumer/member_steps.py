@@ -19,8 +19,6 @@ from mpbroker.coordinator.groups.consumer.pattern_subscriptions import PatternSu
 from mpbroker.coordinator.groups.consumer.reconciliation import CurrentAssignmentBuilder
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
-    EpochKey,
-    GroupEpoch,
     MemberKey,
     MemberMetadata,
     PartitionMetadataKey,
@@ -79,7 +77,7 @@ class MemberSteps:
             return
         metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
-            changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+            changes.begin_epoch(metadata_hash)
             self._counts.rebalances += 1
             log.info(
                 "group %.255s: epoch %d: subscriptions or topics have changed", group.group_id, group.epoch

@@ -19,7 +19,6 @@ from mpbroker.coordinator.groups.consumer.records import (
     CurrentAssignment,
     CurrentKey,
     EpochKey,
-    GroupEpoch,
     MemberKey,
     PartitionMetadataKey,
     PatternKey,
@@ -185,7 +184,7 @@ class ConsumerGroupMembers:
             if pattern and not group.pattern_subscribers[pattern]:
                 changes.put(PatternKey(group.group_id, pattern), None)
         metadata_hash = self._topics.hash_of(group)
-        changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+        changes.begin_epoch(metadata_hash)
 
     def _remove_records(self, changes: Changes, member: Member) -> None:
         group_id, member_id = changes.group.group_id, member.member_id
@@ -211,7 +210,7 @@ class ConsumerGroupMembers:
         changes.put(TargetMemberKey(group_id, new_id), target)
         if group.is_assigning:
             # The target that is being computed is the old member's: another one is needed.
-            changes.put(EpochKey(group_id), GroupEpoch(group.epoch + 1, group.metadata_hash))
+            changes.begin_epoch(group.metadata_hash)
         current: CurrentAssignment = old.current._replace(epoch=0, previous_epoch=0)
         changes.put(CurrentKey(group_id, new_id), current)
         log.info(

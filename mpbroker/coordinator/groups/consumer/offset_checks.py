@@ -1,4 +1,4 @@
-"""Whether a client may commit or fetch the offsets of a consumer group.
+"""Checks whether a client may commit or fetch the offsets of a consumer group.
 
 (Kafka: ConsumerGroup.validateOffsetCommit, validateOffsetFetch; KIP-848, KIP-1251.)
 """

@@ -18,7 +18,7 @@ from mpbroker.coordinator.groups.consumer.changes import Changes, Writer, pieces
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.members import PATTERN_JOB
-from mpbroker.coordinator.groups.consumer.records import EpochKey, GroupEpoch, PatternKey, ResolvedPattern
+from mpbroker.coordinator.groups.consumer.records import PatternKey, ResolvedPattern
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled, is_refresh_due, resolve
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.group_counts import GroupCounts
@@ -128,7 +128,7 @@ class PatternSubscriptions:
             changes.put(PatternKey(group.group_id, pattern), ResolvedPattern(topics, version, now_ms))
         metadata_hash = self._topics.hash_of(group)
         if bumps or metadata_hash != group.metadata_hash:
-            changes.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
+            changes.begin_epoch(metadata_hash)
             self._counts.rebalances += 1
             log.info(
                 "group %.255s: epoch %d, for its patterns match other topics", group.group_id, group.epoch

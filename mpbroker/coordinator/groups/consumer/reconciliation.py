@@ -1,4 +1,4 @@
-"""One step of a member from its current assignment to its target. (Kafka: CurrentAssignmentBuilder.)
+"""Computes the next step of a member towards its target assignment. (Kafka: CurrentAssignmentBuilder.)
 
     STABLE ──────────────► UNREVOKED_PARTITIONS    the client has to give up partitions
        │ ▲                          │

@@ -38,7 +38,7 @@ from mpbroker.protocol.messages import (
 Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
 """Partition numbers by topic id."""
 EpochAssignment: TypeAlias = Mapping[bytes, Mapping[int, int]]
-"""By topic id and partition number, the member's epoch when the partition was assigned to it (KIP-1251)."""
+"""Epochs by topic id and partition: the member's epoch when it got the partition (KIP-1251)."""
 
 
 NO_PARTITIONS: Final[Mapping[bytes, Any]] = {}

@@ -1,4 +1,4 @@
-"""What a consumer group needs of the topics: their ids, their partitions, and a hash of both."""
+"""Looks up ids and partitions of the topics of a consumer group, and hashes both."""
 
 from __future__ import annotations
 

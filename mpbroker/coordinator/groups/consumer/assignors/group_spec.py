@@ -1,4 +1,4 @@
-"""What an assignor is given, what it returns, and how it pauses.
+"""Defines the input and the result of an assignor, and how it pauses.
 
 An assignor is a generator. It yields about every millisecond, so that the coordinator can serve other
 requests in between, and returns the assignments.

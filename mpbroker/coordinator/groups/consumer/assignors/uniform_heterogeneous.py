@@ -149,7 +149,7 @@ class _Target:
             found[member_id] = member.assigned
             if index in numbers:
                 changed = {topic: frozenset(listed) for topic, listed in numbers[index].items()}
-                # A member may have got back what it gave.
+                # A partition may have come back to its former owner.
                 if changed != member.assigned:
                     found[member_id] = changed
             if self._pace.is_over(2 + 3 * len(found[member_id])):
