@@ -47,6 +47,8 @@ MOVED = "mpbroker.moved"
 STAYED = "mpbroker.stayed"
 # Ours: the scrubber's position and findings.
 SCRUB = "mpbroker.scrub"
+# Ours, in a partition's directory: which of its segments the object store has.
+REMOTE_SEGMENTS = "mpbroker.remote"
 # The prefix of the names of all files that are ours alone; a topic's name may have it, too.
 OWN_PREFIX = "mpbroker."
 

@@ -1,0 +1,1 @@
+"""The log beyond the disk: an object store that holds sealed segments, and the ledger that says which."""
