@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat: a member joins, says what it wants and has, learns what it gets, or leaves.
 
-(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) If a step raises ApiError, all is undone.
+(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) If a step raises ApiError, all are undone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ConsumerGroupHeartbeat:
     _new_id: Callable[[], str]
 
     def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Message | None:
-        """Serve a heartbeat. The answer is sent when all that it says is durable."""
+        """Serve a heartbeat. The answer is sent when the state that it reports is durable."""
         try:
             check_request(request, context.version, self._config.consumer_assignors)
             joins = request.member_epoch == JOIN_EPOCH
@@ -220,7 +220,7 @@ def _has_only(request: ConsumerGroupHeartbeatRequest, assigned: EpochAssignment)
 def metadata_of(
     known: MemberMetadata, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> MemberMetadata:
-    """Return what is known of a member after a heartbeat, whose null fields change nothing."""
+    """Return a member's metadata after a heartbeat. Null fields of the request change nothing."""
     names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     return MemberMetadata(
         known.instance_id if request.instance_id is None else request.instance_id,
