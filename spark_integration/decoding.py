@@ -39,7 +39,7 @@ CORRUPT_FIELD: Final = StructField(
 
 
 class WithKnown(NamedTuple):
-    """A registry's schemas, and one of them that was looked up before: workers need not ask for it."""
+    """A registry's schemas. One of them was looked up already, so workers need not ask for it."""
 
     schemas: Schemas
     schema: Schema

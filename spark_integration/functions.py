@@ -79,7 +79,7 @@ def from_avro(
     `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns are those of `reader_schema`,
     else of `schema`, else of the subject's version, which is looked up once, during this call.
 
-    Nulls and modes are those of `from_msgpack`. A record whose schema the registry does not have is corrupt;
+    Nulls and modes work as in `from_msgpack`. A record whose schema the registry does not have is corrupt;
     a registry that does not answer ends the query.
 
     Raises OptionError, RegistryUnavailable.
@@ -105,9 +105,9 @@ def to_avro(
     """Encode a struct as Avro. A schema that is no record takes the column itself, or its field `value`.
 
     Without `registry` the result is Avro data alone. With it, values are framed by the id of the subject's
-    version; or of `schema`, which is registered under the subject unless `auto_register` is false: then the
-    subject must have it. Confluent's serializers have the same default. For the values of a topic the subject
-    is `TOPIC-value`, for its keys `TOPIC-key`.
+    version, or by that of `schema`, which is registered under the subject. If `auto_register` is false, the
+    subject must have `schema` already. Confluent's serializers have the same default. The subject for values
+    of a topic is `TOPIC-value`, for its keys `TOPIC-key`.
 
     A null column gives null. A row that does not fit the schema ends the query: a field that is unknown, a
     null that is not allowed. A missing field takes the default of the schema.
@@ -135,9 +135,10 @@ def from_protobuf(
 ) -> Column:
     """Decode Protobuf with Confluent's framing into a struct of a message's fields.
 
-    The columns are those of the subject's version: of `message`, by its full name or its name in the file's
-    package, else of the first message. Values may have been written with any version, but other messages are
-    corrupt records. Fields without presence (of proto3) have their default, not null, where they are missing.
+    The columns are the fields of one message of the subject's version: of `message`, given by its full name
+    or by its name in the file's package, else of the first. Values may have been written with any version,
+    but other messages are corrupt records. A missing field is null, or has its default if it is a field
+    without presence (proto3).
 
     Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
     """

@@ -46,7 +46,7 @@ FIELDS: Final = {
 
 
 def schema_for(options: Mapping[str, str]) -> StructType | str:
-    """Return all columns, or those in the option `columns`; in DDL, if Spark has to parse `valueSchema`.
+    """Return all columns, or those in the option `columns`; as DDL, if Spark has to parse `valueSchema`.
 
     Gets the schema of values from a registry, if options name one. Raises OptionError, RegistryUnavailable.
     """

@@ -2,13 +2,13 @@
 
 A metric `org.apache.kafka.producer.record.send.total` becomes `kafka_client_producer_record_send_total`. Its
 labels are those of the client, `client_id` and `client_instance_id`, and the attributes of the data point.
-What clients push as deltas is added up. What else is known of an instance is in the labels of
-`kafka_client_info`.
+Values that clients push as deltas are added up. The labels of `kafka_client_info` have all else that is known
+of an instance.
 
 A gauge that the last push of an instance lacks is dropped; sums stay. All series of an instance are dropped
-when it has not pushed for KEPT_MS and for three intervals. After a push that ends the instance
-(`terminating`), KEPT_MS suffice. Any client may push anything, so the number of series is bounded, in all and
-for each instance.
+when it has pushed nothing for KEPT_MS and for three intervals; after a push that is its last (`terminating`),
+KEPT_MS is enough. Any client may push anything, so the number of series is bounded, in all and for each
+instance.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def quota_set(
 ) -> None:
     """Limit what clients may use.
 
-    QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate, of
-    addresses connection_creation_rate.
+    QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate; for
+    addresses it is connection_creation_rate.
     """
     entity = owner.entity()
     wanted = dict(map(_parsed, quotas))

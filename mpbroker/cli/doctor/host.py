@@ -59,7 +59,7 @@ def platform() -> Check:
 
 
 def packages() -> Check:
-    """Check that the package `mpbroker`, another project's, is not installed. (Ours is mpbroker-server.)"""
+    """Check that another project's package `mpbroker` is not installed. (Ours is mpbroker-server.)"""
     try:
         foreign = version(FOREIGN_PACKAGE)
     except PackageNotFoundError:

@@ -17,7 +17,7 @@ final class FetchedPieces implements Pieces {
   private long deadlineNs;
   private boolean follows;
   private boolean isOver;
-  /** Counts answers without the offset from leaders that do not yet know that they have it. */
+  /** Counts fetches of the offset that new leaders refused because their high watermark was still below it. */
   private int vain;
   private ByteBuffer records = ByteBuffer.allocateDirect(0);
   private AbortedRanges aborted = AbortedRanges.NOT_WANTED;

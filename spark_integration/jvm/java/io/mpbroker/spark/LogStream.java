@@ -183,7 +183,7 @@ final class LogStream
     }
   }
 
-  /** Returns what reads the tasks of the batch that was planned last. */
+  /** Returns the factory of readers for the batch that was planned last. */
   @Override
   public PartitionReaderFactory createReaderFactory() {
     if (isRealTime) {

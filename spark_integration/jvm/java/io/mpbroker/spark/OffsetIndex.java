@@ -24,7 +24,7 @@ final class OffsetIndex {
   private final long base;
   private final Object file;
 
-  /** Is made before the log file is opened. Throws NoSuchFileException without one. */
+  /** Must be called before the log file is opened. Throws NoSuchFileException if there is no log file. */
   OffsetIndex(Path log, long base) throws IOException {
     this.log = log;
     this.base = base;
@@ -51,7 +51,7 @@ final class OffsetIndex {
     }
   }
 
-  /** Returns the last entry at or before a relative offset, which is its upper half; -1 without one. */
+  /** Returns the last entry with a relative offset (its upper half) up to {@code wanted}; -1 without one. */
   private static long entry(FileChannel index, long wanted) throws IOException {
     ByteBuffer bytes = ByteBuffer.allocate(ENTRY_BYTES);
     long found = -1;

@@ -19,7 +19,7 @@ interface Pieces extends Closeable {
   /** Moves to the next piece. Returns false after the last one. */
   boolean next() throws IOException;
 
-  /** Returns the first offset that is wanted of the piece. Records before it were reported as lost. */
+  /** Returns the piece's first wanted offset. Records before it were reported as lost. */
   long firstOffset();
 
   /** Returns the position of the piece's first batch. */
