@@ -78,7 +78,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """The client never reached an advertised address. ClientConfig.retries_advertised makes it retriable."""
+    """The client never reached an advertised address. Retriable if ClientConfig.retries_advertised is set."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)

@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True):
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str | None], names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Return those settings of a topic that are in `names` (None: all). Kafka, too, ignores unknown names."""
+    """Return a topic's settings that `names` lists (None: all). Unknown names are ignored, as in Kafka."""
     config = resolve(broker, overrides)
     entries = []
     for name in _wanted(TOPIC_KEYS, names):

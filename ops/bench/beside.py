@@ -12,9 +12,9 @@ it slower.
 * compaction: a topic of some GB is compacted; the cleaner is stopped (SIGSTOP) while the load runs alone.
 * moving: a partition moves between log directories (AlterReplicaLogDirs), and back.
 * large-answers: a client fetches 100 MB at a time.
-* heavy-…: a handler needs seconds for a produce, to recompress its batch with gzip's slowest level. If the
-  frame is large, the processor sees that and gives a handler no other requests with it. If the batch is
-  compressed, the frame has a few KB like any other, and only the handler finds out the size of its values.
+* heavy-…: a handler needs seconds for a produce, whose batch it recompresses with gzip's slowest level. If
+  the frame is large, the processor sees that, and gives the handler no other request with this one. If
+  the batch is compressed, the frame has only a few KB, and only the handler finds out how large it is.
 * connections: ten thousand idle connections, each of which has made a request. Their memory and CPU have
   bounds of their own; the rate of the load may lose a tenth.
 """

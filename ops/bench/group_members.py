@@ -302,7 +302,7 @@ class Fleet:
     def run(self, is_done: Callable[[], bool], patience_s: float, silent: Iterable[Member] = ()) -> None:
         """Exchange heartbeats until `is_done`, which is asked every ASK_EVERY_S.
 
-        `silent` members begin no request. Raises MemberError if it is not done in time.
+        `silent` members begin no request. Raises MemberError after `patience_s`.
         """
         quiet = {id(member) for member in silent}
         until = time.monotonic() + patience_s

@@ -1,6 +1,6 @@
 """Measure what permissions, logins and encryption cost: `make bench-security`.
 
-The loads of `make bench-kafka`, in forms that take turns in one run:
+The loads of `make bench-kafka`, with security setups (forms) that take turns in one run:
 
 * plain: a listener without authentication, of a broker without an authorizer;
 * plain again: the same at another broker, which shows how far two equal brokers differ;

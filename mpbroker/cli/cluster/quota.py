@@ -23,7 +23,7 @@ from mpbroker.quotas.entities import OF_ADDRESSES, OF_CLIENTS
 quota_app = App(no_args_is_help=True)
 TYPES = ("user", "client-id", "ip")
 Entity = list[tuple[str, str | None]]
-"""The owner of a quota: types and names, None for all clients without a quota of their own."""
+"""A quota's owner: (type, name) pairs. The name None means all clients without a quota of their own."""
 
 
 class Owner(NamedTuple):

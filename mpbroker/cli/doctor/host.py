@@ -28,7 +28,7 @@ FOREIGN_PACKAGE: Final = "mpbroker"
 """The name of this project's modules, and of another project's distribution on PyPI."""
 DESCRIPTORS_MIN: Final = 4096
 DESCRIPTORS_WANTED: Final = 65536
-"""A connection takes one, and so does a segment that is read."""
+"""Each connection takes a descriptor, and so does each segment that is read."""
 _OVERCOMMIT: Final = Path("/proc/sys/vm/overcommit_memory")
 _CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _NEVER_OVERCOMMIT: Final = 2
