@@ -245,7 +245,7 @@ def protobuf_decoding(given: Subject, message: str | None, mode: Mode) -> Decodi
 
 
 def json_decoding(given: Subject, wanted: StructType | None, mode: Mode) -> Decoding:
-    """Return how to decode JSON into the fields of `wanted`, else those of a subject's schema.
+    """Return how to decode JSON into the fields of `wanted`, by default those in a subject's schema.
 
     Raises OptionError, RegistryUnavailable.
     """

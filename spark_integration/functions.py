@@ -76,8 +76,8 @@ def from_avro(
     the data. The registry is an address, which may contain a user and a password, or several, separated by
     commas (`headers` go with each request); or settings by the names of Confluent's clients, such as
     `{"schema.registry.url": …, "basic.auth.user.info": …, "ssl.ca.location": …}`; or a directory with
-    `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns are those of `reader_schema`,
-    else of `schema`, else of the subject's version, which is looked up once, during this call.
+    `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns come from `reader_schema`, else
+    from `schema`, else from the subject's version, which is looked up once, during this call.
 
     Nulls and modes work as in `from_msgpack`. A record whose schema the registry does not have is corrupt;
     a registry that does not answer ends the query.
@@ -159,7 +159,7 @@ def to_protobuf(
 ) -> Column:
     """Encode a struct as a Protobuf message with Confluent's framing. Null fields are left out.
 
-    `schema` is the text of a .proto file. The other arguments are those of `to_avro` and `from_protobuf`.
+    `schema` is the text of a .proto file. The other arguments work as in `to_avro` and `from_protobuf`.
     """
     given = Subject(registry, subject, version, headers)
     found = encoding(Kind.PROTOBUF, given, schema, message, auto_register=auto_register)
@@ -178,8 +178,8 @@ def from_json_schema(
 ) -> Column:
     """Decode JSON with Confluent's framing into a struct. Values are not checked against their schema.
 
-    The columns are those of `schema`, a StructType or DDL, else those of the subject's version. With the
-    latter, a value whose schema allows several types becomes a string with its JSON.
+    The columns come from `schema`, a StructType or DDL, else from the subject's version. In the second case,
+    a value whose schema allows several types becomes a string with its JSON.
 
     Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
     """
@@ -200,7 +200,7 @@ def to_json_schema(
 ) -> Column:
     """Encode a struct as JSON with Confluent's framing, checked against the schema. Null fields are left out.
 
-    Times are ISO 8601, binary is base64. The arguments are those of `to_avro`.
+    Times are ISO 8601, binary is base64. The arguments work as in `to_avro`.
     """
     text = json.dumps(schema) if isinstance(schema, Mapping) else schema
     given = Subject(registry, subject, version, headers)

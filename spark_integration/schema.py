@@ -1,4 +1,4 @@
-"""Defines the source's columns, as in Spark's KafkaRecordToRowConverter, and chooses those of a query."""
+"""Defines the source's columns, as in Spark's KafkaRecordToRowConverter, and chooses a query's columns."""
 
 from __future__ import annotations
 

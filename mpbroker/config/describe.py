@@ -20,7 +20,7 @@ from mpbroker.config.topic_config import TOPIC_KEYS, resolve
 
 
 class ConfigSource(IntEnum):
-    """Source of a value. The numbers are those of the field ConfigSource in DescribeConfigsResponse."""
+    """Source of a value, as numbered in the field ConfigSource of DescribeConfigsResponse."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1

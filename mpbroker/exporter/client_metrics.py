@@ -1,7 +1,7 @@
 """The metrics that clients push, as series of the metrics page.
 
 A metric `org.apache.kafka.producer.record.send.total` becomes `kafka_client_producer_record_send_total`. Its
-labels are those of the client, `client_id` and `client_instance_id`, and the attributes of the data point.
+labels are the client's `client_id` and `client_instance_id`, and the attributes of the data point.
 Values that clients push as deltas are added up. The labels of `kafka_client_info` have all else that is known
 of an instance.
 

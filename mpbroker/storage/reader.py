@@ -300,8 +300,8 @@ class PartitionReader:
     ) -> list[transaction_index.AbortedTransaction]:
         """Return the aborted transactions that may have records in a slice, which was fetched from `offset`.
 
-        The order is that of their markers. All abort markers of the partition are below `aborted_end`. Raises
-        SegmentGone, RangeDamaged, TransactionIndexCorrupt, OSError.
+        They are in the order of their markers. All abort markers of the partition are below `aborted_end`.
+        Raises SegmentGone, RangeDamaged, TransactionIndexCorrupt, OSError.
         """
         # With a damaged index `aborted_end` may be wrong as well.
         if offset >= aborted_end and not self._damaged_indexes:

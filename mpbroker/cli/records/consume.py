@@ -121,7 +121,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Join the group and wait for partitions. Each begins at its committed offset, else as -o says."""
+        """Join the group and wait for partitions. Each begins at its committed offset, else where -o says."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False

@@ -1,7 +1,7 @@
 """The commands of `mpbroker spark`.
 
-The commands also run under spark-submit, with this package's `__main__.py` and the same arguments. Spark's
-settings are then those of spark-submit.
+The commands also run under spark-submit, with this package's `__main__.py` and the same arguments. Then
+spark-submit decides Spark's settings.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
 order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
-own. A refused batch does not affect other batches, except if it has an append with an `undo`. Such appends
+own. A refused batch affects other batches only if it has an append with an `undo`. Such appends
 describe changes that were made in memory already, and each builds on the earlier appends with the same name
 (a group id). If one is refused, all waiting appends with its name are refused with it, and their changes are
 undone, the newest first. These refused appends end at once, even before appends with other names that were

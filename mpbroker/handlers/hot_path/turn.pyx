@@ -429,7 +429,7 @@ cdef class HandlerTurn:
         return dropped
 
     def lose_shared(self, int worker) -> None:
-        """Give up shared jobs that a fenced log worker has not returned: it may have done its part or not.
+        """Give up shared jobs that a fenced log worker has not returned: whether it did its part is unknown.
 
         The connection of each such job is closed as soon as the other workers have returned the job.
         """

@@ -189,8 +189,8 @@ def _invalid(text: str) -> ApiError:
 def check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
     """Raise ApiError unless the client's epoch is the member's.
 
-    The former epoch is accepted if the client has no partition that is not assigned to it: the response with
-    the new epoch may have been lost.
+    The former epoch is accepted if all partitions of the client are assigned to it: the response with the new
+    epoch may have been lost.
     """
     asked, epoch = request.member_epoch, member.epoch
     if asked in (JOIN_EPOCH, epoch):

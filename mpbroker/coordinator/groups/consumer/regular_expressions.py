@@ -47,7 +47,7 @@ def resolve(
 
     A pattern that cannot be resolved has None: its group keeps what the pattern has matched before. The
     generator yields after each name, or after a few milliseconds at worst. Topics and patterns may change
-    between the steps; the result is about those of the first step.
+    between the steps; the result is about the state at the first step.
     """
     chunks = list(_chunks(patterns))
     names: list[str] = []

@@ -18,7 +18,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Accepts from Spark what makes a scan read less: filters, wanted columns, aggregates, or a limit.
+ * Accepts pushes from Spark that make a scan read less: filters, wanted columns, aggregates, or a limit.
  *
  * <p>Spark pushes only columns into the builder of a stream. At any other push this plans the batch, which
  * decides whether the JVM or Python reads it.

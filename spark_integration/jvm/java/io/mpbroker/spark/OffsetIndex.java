@@ -14,7 +14,7 @@ import java.nio.file.StandardOpenOption;
  *
  * <p>An entry is believed if the log has that batch there. Java cannot ask which file a channel has open, so
  * the file's key is read before the log is opened and after the index is read: if the cleaner has replaced
- * the log in between, the index may be that of the new file, and is not used.
+ * the log in between, the index may belong to the new file, and is not used.
  */
 final class OffsetIndex {
   private static final int ENTRY_BYTES = 8;

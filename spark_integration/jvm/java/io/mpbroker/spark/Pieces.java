@@ -6,7 +6,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
- * Gives the bytes of a range in pieces of whole batches: segment files, or what brokers have sent.
+ * Gives the bytes of a range in pieces of whole batches: segment files, or brokers' answers.
  *
  * <p>Positions count within the current piece. The part of it that is in memory is its window.
  */

@@ -91,7 +91,7 @@ final class RangeCounter {
     return last;
   }
 
-  /** Returns the size of what was read. */
+  /** Returns the number of bytes that were read. */
   long bytes() {
     return bytes;
   }

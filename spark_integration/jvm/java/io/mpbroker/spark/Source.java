@@ -69,7 +69,7 @@ public final class Source implements DataSourceRegister, TableProvider, Creatabl
     return new Written(context, rows.schema());
   }
 
-  /** Describes what was written. Spark wants a relation, and does not read from it. */
+  /** Stands for the written rows, since Spark wants a relation. Spark does not read from it. */
   private static final class Written extends BaseRelation {
     private final SQLContext context;
     private final StructType schema;
