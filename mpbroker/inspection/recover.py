@@ -2,8 +2,8 @@
 
 It runs the code of a start and a stop, which writes journals into segments (`log.directories`), opens
 partitions (`log.recovery.log_loader`) with their topics' settings from the metadata, and closes them. (Kafka
-has no such tool; its LogManager.loadLogs recovers only at a start.) A dry run works on a copy, with hard links
-to the segments that no recovery changes.
+has no such tool; its LogManager.loadLogs recovers only at a start.) A dry run works on a copy, with hard
+links to the segments that no recovery changes.
 """
 
 from __future__ import annotations
