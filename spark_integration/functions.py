@@ -102,12 +102,12 @@ def to_avro(
     auto_register: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> Column:
-    """Encode a struct as Avro. A schema that is no record takes the column itself, or its field `value`.
+    """Encode a struct as Avro. If the schema is no record, encode the column itself or its field `value`.
 
-    Without `registry` the result is Avro data alone. With it, values are framed by the id of the subject's
-    version, or by that of `schema`, which is registered under the subject. If `auto_register` is false, the
-    subject must have `schema` already. Confluent's serializers have the same default. The subject for values
-    of a topic is `TOPIC-value`, for its keys `TOPIC-key`.
+    Without `registry` the result is Avro data alone. With it, the id of a schema comes before the data: of
+    `schema`, which is registered under the subject, or else of the subject's `version`. If `auto_register` is
+    false, the subject must have `schema` already. Confluent's serializers have the same default. The subject
+    for values of a topic is `TOPIC-value`, for its keys `TOPIC-key`.
 
     A null column gives null. A row that does not fit the schema ends the query: a field that is unknown, a
     null that is not allowed. A missing field takes the default of the schema.

@@ -204,7 +204,7 @@ def _end_workers_in_silence(context: SparkContext) -> None:
     may start one before a package that is sent with the job has arrived.
     """
     if _is_local(context.master):
-        # What PySpark wraps here is the configuration that the JVM uses, not a copy.
+        # `_conf` wraps the configuration that the JVM uses, not a copy.
         context._conf.set(_DAEMON, "pyspark_mpbroker.daemon")
 
 

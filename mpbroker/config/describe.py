@@ -146,7 +146,7 @@ def broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]
 def static_text(broker: BrokerConfig, name: str) -> str | None:
     """Return the text of a setting in file and flags, None if it is in neither."""
     if name == "broker.id":
-        return str(broker.node_id)  # Kafka fills in the one by the other.
+        return str(broker.node_id)  # Kafka sets each of broker.id and node.id from the other.
     if name not in broker.origins:
         return broker.idle.get(name)
     if names_limit(name):

@@ -33,10 +33,10 @@ from mpbroker.records.errors import CompressionError
 
 SERIES_MAX: Final = 10_000
 INSTANCE_SERIES_MAX: Final = 2_000
-# A push that ends an instance has to stay until somebody has scraped it.
+# The last push of an instance is kept this long, so that Prometheus can scrape it.
 KEPT_MS: Final = 120_000
 NAME_LENGTH_MAX: Final = 200
-# What is known of a client always fits, whatever its texts contain.
+# The labels of a client always fit, whatever its texts contain.
 LABELS_LENGTH_MAX: Final = 2_048
 _TEXT_LENGTH_MAX: Final = 256
 _THEIRS: Final = "org.apache.kafka."

@@ -327,7 +327,7 @@ class PartitionReader:
             self.segments()
         self._aborted_end = aborted_end
         if self._with_aborted is None:
-            # Listed after the segments: those that were sealed by then have all their entries.
+            # Listed after the segments, so that the indexes of segments sealed by then are complete.
             self._with_aborted = offsets_of(self.directory, names.TXN_INDEX_SUFFIX)
         # The last one was active when it was listed, and may have got its index since.
         later = {*self._with_aborted, *self._bases[-1:]}

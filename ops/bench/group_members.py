@@ -288,7 +288,7 @@ class Fleet:
 
     def remove_all(self, members: Iterable[Member], patience_s: float = 120) -> None:
         gone = [*members]
-        # What is under way is answered first.
+        # Wait for the answers to requests under way.
         self.run(lambda: not any(self._of_member[member].sent_at for member in gone), patience_s, gone)
         for member in gone:
             self._of_member[member].send(member.leave(), time.monotonic())

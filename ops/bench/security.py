@@ -56,7 +56,7 @@ ITERATIONS = 4096
 PATIENCE_S = 60
 OTHERS = 1000
 KAFKA_NAME = "Apache Kafka"
-# What the other forms are compared with.
+# The other forms are compared with this form.
 PLAIN = "plain"
 SHORT_WARMUP_S = 1.0
 SHORT = "produce-100B-8$|fetch-1MiB-1$|connect-1$"

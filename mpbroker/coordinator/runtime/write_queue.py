@@ -175,7 +175,7 @@ class WriteQueue(Generic[EntryT]):
         while queue and size < BATCH_BYTES:
             if self._is_too_large(queue[0]):
                 if size:
-                    break  # It is refused when those before it have ended.
+                    break  # It is refused when the appends before it have ended.
                 self._refuse(partition, queue.popleft())
                 continue
             taken = self._take(queue, min(BATCH_BYTES - size, self._most_bytes()))
@@ -186,7 +186,7 @@ class WriteQueue(Generic[EntryT]):
             self._round.append(taken)
             batches.append(self._batch(partition, taken))
             if any(append.undo for append in taken):
-                break  # What builds on it waits for its outcome.
+                break  # Appends that build on it wait for its outcome.
         return size
 
     def _take(self, queue: deque[_Append], most_bytes: int) -> list[_Append]:

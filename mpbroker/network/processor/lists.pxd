@@ -107,7 +107,10 @@ cdef inline void await_files(Lists *l, Channel *c) noexcept nogil:
     l.opening_count += 1
 
 cdef inline bint may_open(Lists *l, bint released) noexcept nogil:
-    """Return whether an answer waits for files that Python has not tried to open yet, or may open now."""
+    """Return whether Python should try to open files that answers wait for.
+
+    It has not tried yet, or there was no room and files were `released` since.
+    """
     return l.opening_count > l.unopened_count or (l.unopened_count and released)
 
 

@@ -20,7 +20,7 @@ from mpbroker.coordinator.runtime.write_queue import Undo, WriteQueue
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 
-# What is written in one slice and one batch.
+# At most about this much is written in one slice and one batch.
 PIECE_BYTES: Final = 1 << 16
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ UNCHANGED: Final = -1
 # The characters that Java's String.trim removes.
 BLANK: Final = "".join(map(chr, range(ord(" ") + 1)))
 
-# What clients do not repeat, and often do not show.
+# Errors that clients do not retry, and often do not show.
 LOGGED_REFUSALS: Final = (
     *(ErrorCode.INVALID_REGULAR_EXPRESSION, ErrorCode.UNRELEASED_INSTANCE_ID),
     *(ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNSUPPORTED_ASSIGNOR),

@@ -170,7 +170,7 @@ class TargetAssignments:
             self._writer.write(changes, lambda _error: None)
 
         group.is_assigning = True
-        # What a request has changed is written before.
+        # The request's own changes were written before.
         self._background.put_off(ASSIGNMENT_JOB, group.group_id, writes(), done)
 
 

@@ -34,7 +34,7 @@ import org.slf4j.LoggerFactory;
 final class LogStream
     implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
   /**
-   * Asks Python for the end offsets at once. With any other limit it waits a little for records.
+   * Asks Python for the end offsets at once. With any other limit Python waits briefly for new records.
    *
    * <p>Python: source.py.
    */
