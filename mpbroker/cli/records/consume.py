@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
 def consume(where: ClusterAddress, settings: Settings, decoder: Decoder | None = None) -> None:
     """Print records until the count, end or time in the settings is reached.
 
-    Keys and values that `decoder` knows a schema of are printed as JSON.
+    Keys and values are printed as JSON if `decoder` knows their schema.
     """
     render = json_lines.render if settings.as_json else compile_template(settings.template)
     if decoder is not None:
