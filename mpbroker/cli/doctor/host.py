@@ -128,7 +128,7 @@ def shared_memory(config: BrokerConfig, *, is_running: bool) -> Check:
     if not os.access(there, os.W_OK | os.X_OK):
         advice = "give it to the broker's user, or name another tmpfs in MPBROKER_RUNTIME_DIR"
         return Check(name, PROBLEM, f"{there} cannot be written", advice)
-    # Sparse blocks grow with topics and clients. In most brokers they take less than half as much as the others.
+    # Sparse blocks grow with topics and clients. Mostly they take less than half as much as the others.
     blocks = public_blocks(buffers.sizes(config).partition_slots)
     needed = sum(block.size for block in blocks if not block.sparse) * 3 // 2
     found = f"{directory} on {file_system_of(directory)}, {binary_size(_free(there))} free"
