@@ -226,7 +226,7 @@ class ConsumerGroup:
     def replay(self, key: ConsumerKey, value: Any) -> Any:
         """Apply a record; `value` is None for a tombstone. Return the former value of the key.
 
-        To replay the former values of records in reverse order undoes these records.
+        To undo records, replay their former values in reverse order.
         """
         match key:
             case EpochKey():
@@ -309,7 +309,7 @@ class ConsumerGroup:
                 self.owners.pop(topic_id, None)
 
     def charge_to(self, memory: MemberMemory) -> None:
-        """Charge the memory of members to `memory` from now on, also what they take already."""
+        """Charge the members' memory to `memory`: what they take now, and later changes."""
         memory.charge(self._memory.used_bytes)
         self._memory = memory
 
@@ -322,7 +322,7 @@ class ConsumerGroup:
 
 
 def size_of(metadata: MemberMetadata) -> int:
-    """Estimate the bytes that a member takes, without its ids. (Its assignment is bounded by the topics.)"""
+    """Estimate the bytes that a member takes, without its ids and its assignment, which the topics bound."""
     names = NAME_BYTES * len(metadata.topics) + sum(map(len, metadata.topics))
     texts = (
         metadata.client_id,
@@ -349,7 +349,7 @@ def _put(values: dict[str, Any], key: str, value: Any) -> Any:
 
 
 def _count(counter: Counter[str], names: Iterable[str], sign: int) -> None:
-    """Count names up or down. Names that are counted zero times are removed."""
+    """Count each name up or down by one. Remove names whose count becomes zero."""
     if sign > 0:
         counter.update(names)
         return

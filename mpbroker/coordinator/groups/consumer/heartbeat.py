@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat: a member joins, says what it wants and has, learns what it gets, or leaves.
 
-(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) If a step raises ApiError, all is undone.
+(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) If a step raises ApiError, all are undone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNCHANGED: Final = -1
 # The characters that Java's String.trim removes.
 BLANK: Final = "".join(map(chr, range(ord(" ") + 1)))
 
-# What clients do not repeat, and often do not show.
+# Errors that clients do not retry, and often do not show.
 LOGGED_REFUSALS: Final = (
     *(ErrorCode.INVALID_REGULAR_EXPRESSION, ErrorCode.UNRELEASED_INSTANCE_ID),
     *(ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNSUPPORTED_ASSIGNOR),
@@ -58,7 +58,7 @@ class ConsumerGroupHeartbeat:
     _new_id: Callable[[], str]
 
     def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Message | None:
-        """Serve a heartbeat. The answer is sent when all that it says is durable."""
+        """Serve a heartbeat. The answer is sent when the state that it reports is durable."""
         try:
             check_request(request, context.version, self._config.consumer_assignors)
             joins = request.member_epoch == JOIN_EPOCH
@@ -204,8 +204,8 @@ def _invalid(text: str) -> ApiError:
 def check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
     """Raise ApiError unless the client's epoch is the member's.
 
-    The former epoch is accepted if the client has no partition that is not assigned to it: the response with
-    the new epoch may have been lost.
+    The former epoch is accepted if all partitions of the client are assigned to it: the response with the new
+    epoch may have been lost.
     """
     asked, epoch = request.member_epoch, member.epoch
     if asked in (JOIN_EPOCH, epoch):
@@ -235,7 +235,7 @@ def _has_only(request: ConsumerGroupHeartbeatRequest, assigned: EpochAssignment)
 def metadata_of(
     known: MemberMetadata, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> MemberMetadata:
-    """Return what is known of a member after a heartbeat, whose null fields change nothing."""
+    """Return a member's metadata after a heartbeat. Null fields of the request change nothing."""
     names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     return MemberMetadata(
         known.instance_id if request.instance_id is None else request.instance_id,
