@@ -15,10 +15,8 @@ STARTED = Started("cluster", 1, "host")
 TOPIC = TopicSet("topic", TOPIC_ID, 2, {"retention.ms": "1000"})
 
 
-def segment(
-    base: int, end: int | None = None, partition: int = 0, topic_id: bytes = TOPIC_ID
-) -> SegmentAdded:
-    """Return the event of a segment with ten offsets, if no end is given."""
+def segment(base: int, partition: int = 0, topic_id: bytes = TOPIC_ID, end: int = -1) -> SegmentAdded:
+    """Return the event of a segment, with ten offsets if no end is given."""
     return SegmentAdded(
         topic_id,
         partition,
