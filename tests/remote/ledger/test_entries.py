@@ -50,7 +50,7 @@ def test_the_format_is_fixed() -> None:
     body = encode_entry(Writer(1, "o", "s"), 2, "p", 3, [segment(10), TopicDeleted(TOPIC_ID)])
     assert body.decode() == (
         '{"format":1,"seq":2,"generation":1,"owner":"o","start":"s","previous":"p","time_ms":3,"events":2,'
-        '"checksum":2103870233}\n'
+        '"checksum":1660086576}\n'
         '{"event":"segment","topic_id":"AAECAwQFBgcICQoLDA0ODw==","partition":0,"topic":"topic",'
         '"segment_id":"AAAAAAAAAAAAAAAKAAAAAA==","base":10,"end":20,"size":1000,"largest_ms":10,'
         '"epochs":[[0,10]],"index_sizes":[16,24,4,6,0],"has_aborted":false,"log_crc":10,"indexes_crc":10}\n'
@@ -84,17 +84,12 @@ def test_a_header_that_is_wrong_is_told(old: bytes, new: bytes, why: str) -> Non
 def test_an_event_of_a_later_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     body = encode_entry(Writer(1, "owner", "start"), 1, "", 0, [TopicDeleted(TOPIC_ID)])
     monkeypatch.setattr("mpbroker.remote.ledger.entries.checksum", lambda _: decode_header(1, body).checksum)
-    with pytest.raises(LedgerDamaged, match="an event that is not known: .*take_over"):
+    with pytest.raises(LedgerDamaged, match=r"an event that is not known: .*take_over"):
         decode_entry(1, body.replace(b"topic_deleted", b"take_over"))
 
 
 def test_names() -> None:
     assert entry_name(17) == "mpbroker/log/00000000000000000017"
     assert seq_of(entry_name(17)) == 17
-    for other in (
-        "mpbroker/log/17",
-        entry_name(17) + "~",
-        "mpbroker/log/0000000000000000001a",
-        "x" + entry_name(1),
-    ):
+    for other in ("mpbroker/log/17", f"{entry_name(17)}~", f"x{entry_name(1)}", f"{entry_name(1)[:-1]}a"):
         assert seq_of(other) is None

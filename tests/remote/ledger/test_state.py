@@ -114,14 +114,8 @@ def test_events_that_contradict_are_refused(events: list[Event]) -> None:
 
 
 def test_events_of_one_entry_build_on_each_other() -> None:
-    events = [
-        TOPIC,
-        segment(0),
-        segment(10),
-        removed(0),
-        LogStartMoved(TOPIC_ID, 0, 10),
-        TopicDeleted(TOPIC_ID),
-    ]
+    moved = LogStartMoved(TOPIC_ID, 0, 10)
+    events = [TOPIC, segment(0), segment(10), removed(0), moved, TopicDeleted(TOPIC_ID)]
     state = RemoteState()
     state.check(events)
     state.apply(events, 1)
