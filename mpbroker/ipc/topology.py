@@ -35,7 +35,7 @@ from shm.ring import Ring
 from shm.table import SlotTable
 from shm.word import Words
 
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 PUBLIC_MAGIC = b"MPBKPUBL"
 PRIVATE_MAGIC = b"MPBKPRIV"
 
@@ -285,6 +285,8 @@ class SharedMemory:
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
+            # The tier, per partition slot: the word of the segments in the object store (table.pxd).
+            Block("remote", 8 * sizes.partition_slots),
             # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun, and
             # whether one is running.
             Block("scrub_asked", 64),
