@@ -69,7 +69,7 @@ class LedgerReader:
         return found
 
     def read_to_end(self) -> None:
-        """Apply all entries that are new. Raises LedgerDamaged, StoreError; then call it again, or give up."""
+        """Apply all entries that are new; after a StoreError call it again. Raises LedgerDamaged."""
         if not self.seq and (snapshot := newest_snapshot(self.store)) is not None:
             self._begin_with(snapshot)
         for seq, body in self._listed():
