@@ -15,7 +15,7 @@ log = logging.getLogger("mpbroker.remote")
 
 
 class _Listed(NamedTuple):
-    """A directory's sealed segments. They are the same while `seen` is: nothing else seals or deletes some."""
+    """A directory's sealed segments. As long as `seen` is the same, none was sealed or deleted."""
 
     seen: tuple[object, ...]
     segments: Sequence[Sealed]
@@ -51,6 +51,10 @@ class Backlog:
                 found.append([Candidate(place, one) for one in candidates])
         self._listed = listed
         return found
+
+    def forget(self, key: Key) -> None:
+        """List the directory of a partition again: it is not as it was."""
+        self._listed.pop(key, None)
 
     def _sealed(self, place: Place) -> _Listed:
         seen = (place.slot, place.generation, place.directory, place.newest_base, place.log_start)

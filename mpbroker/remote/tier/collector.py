@@ -6,7 +6,7 @@ Objects with other names than a segment's are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 from mpbroker.remote.layout.object_names import parse_object
@@ -23,19 +23,17 @@ CLOCK: Final = "mpbroker/clock"
 def collect(
     store: ObjectStore,
     state: RemoteState,
-    uncommitted: Collection[bytes],
     may_delete: Callable[[], object],
     give_way: Callable[[], object],
 ) -> int:
     """Delete the orphans; return how many objects were deleted.
 
-    `uncommitted` are ids of segments that will be in the ledger. `may_delete` is called before each request
-    that deletes, and raises if the ledger is no longer ours. Raises StoreError, and what the two raise.
+    `state` is all of the ledger: no upload is under way. `may_delete` is called before each request that
+    deletes, and raises if the ledger is no longer ours. Raises StoreError, and what the two raise.
     """
     before_ms = _store_ms(store) - ORPHAN_MS
     named = {one.segment_id for segments in list(state.segments.values()) for one in segments}
     named |= state.removed.keys()
-    named |= set(uncommitted)
     doomed: list[str] = []
     for found in store.list(""):
         give_way()

@@ -1,8 +1,8 @@
 """What is removed from the store, and when: events first, objects some time later. Sans-I/O.
 
-An object goes only when the ledger has had, for the delay, that its segment is no longer part of a log. So
-who has read the ledger before can finish what it does with them. A deleted topic keeps its segments for a day,
-in which it can be brought back.
+An object goes only when the ledger has said for the delay that its segment is no longer part of a log. So who
+has read the ledger before can finish what it does with the object. A deleted topic keeps its segments for a
+day, in which it can be brought back.
 """
 
 from __future__ import annotations

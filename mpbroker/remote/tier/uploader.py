@@ -92,7 +92,7 @@ class Uploader:
             size=pieces.size,
             largest_ms=indexes.largest_ms,
             epochs=indexes.epochs,
-            index_sizes=tuple(indexes.parts.sizes),
+            index_sizes=indexes.parts.sizes,
             has_aborted=bool(indexes.parts.transactions),
             log_crc=pieces.checksum,
             indexes_crc=checksum(joined) if joined else 0,
@@ -105,9 +105,7 @@ class CheckedPieces:
     `checksum` is the CRC-32C of what was yielded.
     """
 
-    def __init__(
-        self, fd: int, base: int, end: int, epochs: Epochs, paced: Callable[[int], None]
-    ) -> None:
+    def __init__(self, fd: int, base: int, end: int, epochs: Epochs, paced: Callable[[int], None]) -> None:
         self._fd = fd
         self._end = end
         self._size = os.fstat(fd).st_size
@@ -139,7 +137,7 @@ class CheckedPieces:
             yield piece
 
     def _begin(self, piece: bytes) -> None:
-        """Have leader epochs checked too, unless the checkpoint contradicts the first batch: it has no CRC."""
+        """Have leader epochs checked too, if the checkpoint, which has no CRC, fits the first batch."""
         if len(piece) >= BATCH_HEADER_BYTES:
             last_offset, epoch = header_of(piece)
             if epoch_of(self._epochs, last_offset) in (NO_EPOCH, epoch):
