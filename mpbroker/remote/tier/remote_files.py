@@ -38,7 +38,7 @@ class RemoteFiles:
         return self._right.get(place.key) == (place.slot, place.generation, place.directory)
 
     def write(self, place: Place, segments: RemoteSegments) -> None:
-        """Have a partition's file say what the store has. An error is logged, and the next call tries again."""
+        """Have a partition's file say what the store has. An error is logged; the next call tries again."""
         try:
             with held(place) as directory:
                 found = _read(directory)
@@ -50,7 +50,7 @@ class RemoteFiles:
             if self._problems.get(place.key) != str(error):
                 self._problems[place.key] = str(error)
                 log.error(
-                    "%s: the list of its segments in the object store cannot be written: %s. Local segments stay",
+                    "%s: cannot write which segments the object store has: %s. Local segments stay",
                     place.directory,
                     error,
                 )

@@ -212,8 +212,8 @@ class TierWork:
         counters.set_last_error(why)
         counters.set_status(f"stopped: {why}")
         log.error(
-            "nothing is uploaded or deleted any more: %s. Segments stay on this disk, those in the object store "
-            "can be read. Restart the broker when this is settled",
+            "nothing is uploaded or deleted any more: %s. Segments stay on this disk; those in the object "
+            "store can be read. Restart the broker when this is settled",
             why,
         )
 
