@@ -1,4 +1,4 @@
-"""versitygw, a server of S3 that keeps buckets as directories: built once by Go, for tests with real requests."""
+"""versitygw, a server of S3 that keeps buckets as directories: built once by Go, for real requests."""
 
 from __future__ import annotations
 

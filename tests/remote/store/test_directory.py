@@ -74,7 +74,7 @@ def test_what_is_done_was_synced_first(store: DirectoryStore, monkeypatch: pytes
     real_fsync, real_link = os.fsync, os.link
 
     def fsync(fd: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        path = Path(f"/proc/self/fd/{fd}").readlink()
         steps.append("unfinished" if path.parent.name == UNFINISHED else path.name)
         real_fsync(fd)
 

@@ -31,17 +31,12 @@ def test_a_bucket_is_opened_without_a_request(url: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("", "names no store that is known: write s3://bucket/prefix"),
-        ("/data", "names no store"),
-        ("http://bucket/prefix", "names no store"),
-        ("s3:///prefix", "is not of the form s3://bucket/prefix"),
-        ("s3://key:secret@bucket/prefix", "credentials belong into the environment"),
-        ("s3://bucket:9000/prefix", "endpoint and credentials belong into the environment"),
-        ("gs://bucket/prefix?x=1", "is not of the form gs://bucket/prefix"),
+        ("", "names no store: it is empty"),
+        ("http://bucket/prefix", "names no store: it must be s3://bucket/prefix"),
+        ("s3://key:secret@bucket/prefix", "credentials come from the environment"),
+        ("s3://bucket:9000/prefix", "an endpoint comes from the environment"),
         ("s3://bucket/a b", "other characters"),
         ("s3://bucket/a//b", "other characters"),
-        ("file://host/data", "no absolute path"),
-        ("file:data", "no absolute path"),
         ("file:///not/there", "/not/there is no directory: mount it, or make it"),
     ],
 )
@@ -54,7 +49,7 @@ def test_what_names_no_store_is_refused(url: str, why: str) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(StoreRefused, match=r"needs the package obstore: .*install 'mpbroker-server\[tier\]'"):
+    with pytest.raises(StoreRefused, match=r"needs obstore: .*install 'mpbroker-server\[tier\]'"):
         open_store("s3://bucket/prefix", TIMEOUT_MS)
 
 
