@@ -19,11 +19,12 @@ from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreE
 from mpbroker.remote.store.sized import SizedPieces
 from mpbroker.storage.checkpoints import fsync_directory, opened, write_all
 
-# Objects that are being written. Listings leave out all names that begin with a dot.
+# Objects that are being written.
 UNFINISHED: Final = ".unfinished"
 # Those of a process that was killed are removed when they are as old as that.
 LEFTOVER_S: Final = 24 * 3600
 LONGEST_PART: Final = 255
+_NO_PARTS: Final = frozenset(("", ".", ".."))
 
 
 class DirectoryStore:
@@ -96,8 +97,8 @@ class DirectoryStore:
 
     def _path(self, name: str) -> Path:
         parts = name.split("/")
-        if not all(parts) or any(part[0] == "." or "\0" in part for part in parts):
-            raise StoreError(f"{name!r} is no name of an object: a part is empty or begins with a dot")
+        if not _NO_PARTS.isdisjoint(parts) or parts[0] == UNFINISHED or "\0" in name:
+            raise StoreError(f"{name!r} is no name of an object")
         if any(len(part.encode()) > LONGEST_PART for part in parts):
             raise StoreError(
                 f"{name} has a part of more than {LONGEST_PART} bytes, which no file system takes: a "
@@ -151,7 +152,7 @@ class DirectoryStore:
             return
         for part in sorted(named):
             name = prefix + part
-            if part[0] == ".":
+            if name == f"{UNFINISHED}/":
                 continue
             if part[-1] == "/":
                 if name > after or after.startswith(name):
