@@ -31,7 +31,7 @@ from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.producer_ids import ProducerIds
-from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, version_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.audit import Audit
 from mpbroker.storage.reader import PartitionReader
@@ -123,7 +123,7 @@ class Broker(Services):
         """
         reader = self.readers.get(topic.name, now)
         word = self.damaged.load(topic.partitions[now.partition].slot)
-        reader.heed(damage_of(word, now.generation))
+        reader.heed(version_of(word, now.generation))
         return reader
 
 
