@@ -207,6 +207,7 @@ class TierWork:
 
     def _refused(self, why: str) -> None:
         counters = self._counters
+        self._files.withdraw()
         counters.set(Counter.COUNT_REMOTE_FENCED, 1)
         counters.add(Counter.COUNT_REMOTE_ERRORS)
         counters.set_last_error(why)
