@@ -9,15 +9,18 @@ from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
+from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag, word_of
 from mpbroker.ipc.topology import TIER
 from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.remote.tier.cache import RemoteCache
+from mpbroker.remote.tier.download import StoredSegment
 from mpbroker.remote.tier.downloads import Downloads
 from mpbroker.storage.names import REMOTE_CACHE
 from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
 from tests.support.handler_logs import FETCH, TOPIC, whole
-from tests.support.handler_rig import CoordinatorEnd, Rig, partition_payload, request_frame, rig
+from tests.support.handler_rig import CoordinatorEnd, Rig, fence, partition_payload, request_frame, rig
 from tests.support.polling import until
 from tests.support.stored_segments import MemoryStore, TieredLog
 
@@ -43,16 +46,27 @@ class TieredHandler:
         )
         self.cache.open()
         self.partition = log.store(self.store, 0)
-        self.end = CoordinatorEnd(made.memory, role=TIER)
+        self._begin()
+        self._version = 0
+        self.changes: dict[str, Any] = {}
+
+    def _begin(self) -> None:
+        self.end = CoordinatorEnd(self.rig.memory, role=TIER)
         self.downloads = Downloads(
             self.store,
             self.cache,
             lambda _slot, _generation: self.partition,
-            made.context.config,
+            self.rig.context.config,
             lambda: None,
         )
-        self._version = 0
-        self.changes: dict[str, Any] = {}
+
+    def restart(self) -> None:
+        """Give a tier that died a successor."""
+        self.downloads.close()
+        self.end.arena.reset()
+        self.rig.memory.reset_rings_of(TIER)
+        self._begin()
+        fence(self.rig, TIER, alive=True)
 
     def publish(self, **changes: Any) -> None:
         self.changes |= changes
@@ -70,20 +84,20 @@ class TieredHandler:
         dirty.store(0, dirty.load(0) + 1)
 
     def upload(self, end: int | None = None) -> None:
-        self.partition = self.log.store(self.store, end)
-        times = {
-            base: max(batch.header.max_timestamp for batch in self.log.batches(base))
-            for base in self.log.bases[:-1]
-        }
+        """Say that the store has all sealed segments below an offset, as it then does."""
+        segments = {one.base: one for one in (*self.partition.segments, *self.log.store(self.store).segments)}
+        stored = [one for _, one in sorted(segments.items()) if end is None or one.end <= end]
+        self.partition = self.partition._replace(segments=stored)
         write_remote_segments(
             self.log.directory,
-            [
-                RemoteSegment(one.base, one.end, one.size, times[one.base], bytes(16))
-                for one in self.partition.segments
-            ],
+            [RemoteSegment(one.base, one.end, one.size, self._largest_ms(one), bytes(16)) for one in stored],
         )
         self._version += 1
         self.rig.memory.words("remote").store(0, word_of(GENERATION, self._version))
+
+    def _largest_ms(self, segment: StoredSegment) -> int:
+        batches = iterate_batches(self.store.objects[segment.log_name])
+        return max(batch.header.max_timestamp for batch in batches)
 
     def serve(self) -> None:
         """Do what the tier's loop does, and turn the handler."""
@@ -93,23 +107,46 @@ class TieredHandler:
         self.downloads.step()
         self.rig.handler.run_once(0)
 
-    def request(self, api_key: int, version: int, body: Any, *, flags: int = 0) -> Any:
-        """Send a request, serve until it is answered, and return the response."""
+    def begin(self, body: Any, *, flags: int = 0) -> Callable[[], Any]:
+        """Send a fetch of one partition; the result returns its answer, None before there is one."""
+        answered = self._send(FETCH, 12, body, flags)
+
+        def answer() -> Any:
+            response = answered()
+            return response.responses[0].partitions[0] if response is not None else None
+
+        self.rig.turn()
+        return answer
+
+    def _send(self, api_key: int, version: int, body: Any, flags: int) -> Callable[[], Any]:
         found: list[Any] = []
+        # The rig frees no requests; nobody else has a block of this arena now.
+        self.rig.processor.arena.reset()
         self.rig.processor.send(request_frame(api_key, version, body), flags=flags)
 
-        def answered() -> bool:
-            replies = self.rig.processor.replies()
-            found.extend(one for one in replies if one.length)
-            return bool(found)
+        def answered() -> Any:
+            found.extend(one for one in self.rig.processor.replies() if one.kind != SlotKind.PARKED)
+            if not found:
+                return None
+            (reply,) = found
+            return decode_response_frame(api_key, version, whole(self.rig, reply)[4:])[1]
 
-        until(answered, "the response comes", self.serve)
-        (reply,) = found
-        return decode_response_frame(api_key, version, whole(self.rig, reply)[4:])[1]
+        return answered
 
-    def fetch(self, body: Any, **options: Any) -> Any:
+    def wait(self, answered: Callable[[], Any]) -> Any:
+        return until(answered, "the response comes", self.serve)
+
+    def request(self, api_key: int, version: int, body: Any, *, flags: int = 0) -> Any:
+        """Send a request, serve until it is answered, and return the response."""
+        return self.wait(self._send(api_key, version, body, flags))
+
+    def fetch(self, body: Any, *, flags: int = 0) -> Any:
         """Return the answer of a fetch of one partition."""
-        return self.request(FETCH, 12, body, **options).responses[0].partitions[0]
+        return self.request(FETCH, 12, body, flags=flags).responses[0].partitions[0]
+
+    def batches_in(self, data: bytes) -> Iterator[Batch]:
+        """Return the whole batches of a fetch's answer."""
+        return iterate_batches(data)
 
 
 @contextmanager

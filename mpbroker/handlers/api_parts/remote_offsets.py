@@ -167,7 +167,7 @@ class _Search:
         image = self._topic.partitions[now.partition]
         place = Place(self._topic.name, image, now.topic_id, now.partition, offset, timestamp_ms)
 
-        def ask(then: Callable[[calls.Message], object]) -> None:
+        def ask(then: Callable[[calls.Message], None]) -> None:
             broker.remote.call(place, then, self._deadline_ms)
 
         answer = yield from self._context.wait(ask)

@@ -492,7 +492,8 @@ class Fetch:
             self.is_remote = True
             return Read(answer)
         try:
-            ask = ask._replace(offset=max(ask.offset, window.base))
+            # After a restart `aborted_end` does not cover markers in segments that are remote alone.
+            ask = ask._replace(offset=max(ask.offset, window.base), aborted_end=window.end)
             piece, aborted = self._slice(window.reader, ask, window.bound)
         except (SegmentGone, FileNotFoundError):
             # It was removed from the cache.

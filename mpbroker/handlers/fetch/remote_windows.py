@@ -98,6 +98,10 @@ class RemoteWindows:
         # By partition: how many answers of NOT_YET came since a window did. Larger: the failure was logged.
         self._failures: dict[tuple[bytes, int], int] = {}
 
+    def __len__(self) -> int:
+        """Return the number of windows whose files may be open."""
+        return len(self._windows)
+
     def find(self, place: Place, then: Then) -> RemoteWindow | None:
         """Return the window of an offset, or ask for it, return None and call `then` when that is answered.
 
@@ -154,7 +158,10 @@ class RemoteWindows:
         except RemoteUnavailable as error:
             self._pause(question, error)
         except NotYet:
-            self._pause(question, None)
+            assert isinstance(answer, calls.Failed)
+            if answer.error != ErrorCode.NOT_COORDINATOR:
+                self._pause(question, None)
+            # Else the tier has died, and the next call waits for its successor.
         except FileNotFoundError:
             # The window was removed from the cache meanwhile: it is asked for again.
             self._paused.pop(question, None)
