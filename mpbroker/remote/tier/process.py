@@ -60,7 +60,10 @@ class TierProcess:
         self._news = BulletinReader(
             memory.private.block("bulletin"), memory.words("bulletin_acks"), context.index
         )
-        places = Places(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics)
+        places = Places(
+            *(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics),
+            lambda topic_id: (state := self.work.state) is not None and topic_id in state.topics,
+        )
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
             step_back=self._step_back,
