@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import SESSION, SYNC
 from mpbroker.protocol.consumer_protocol import decode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -156,6 +157,7 @@ def test_an_answer_waits_until_it_is_durable() -> None:
     assert (code_of(answer), answer.member_id) == (ErrorCode.NOT_COORDINATOR, "")
     assert code_of(rig.answers[sync]) is ErrorCode.NOT_COORDINATOR
     assert ids(rig) == {"n"}
+    assert [rig.coordinator.timers.count(kind) for kind in (SESSION, SYNC)] == [1, 0]
     run(rig, [new, old])
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import PartitionMetadata, PartitionMetadataKey
 from mpbroker.coordinator.groups.records import decode
 from mpbroker.protocol.errors import ErrorCode
@@ -69,6 +70,7 @@ def test_a_refused_write_is_undone(rig: GroupRig) -> None:
     answer = rig.answers[waiter]
     assert error_of(answer) is ErrorCode.NOT_COORDINATOR  # type: ignore[arg-type]
     assert rig.coordinator.manager.find("g") is None
+    assert rig.coordinator.timers.count(SESSION) == 0
     settle(rig, a)
     assert a.partitions == [0, 1, 2, 3]
 

@@ -4,6 +4,7 @@ import pytest
 
 from mpbroker.config.resource_config import GROUP
 from mpbroker.coordinator.groups.consumer import target_assignments
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentAssignment,
     CurrentKey,
@@ -268,6 +269,7 @@ def test_a_replacement_that_the_log_refuses_is_undone(rig: GroupRig) -> None:
     assert rig.coordinator.manager.find_consumer("g").members.keys() == {"b"}  # type: ignore[union-attr]
     rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
     assert described(rig) == before
+    assert rig.coordinator.timers.count(SESSION) == 1
     settle(rig, Consumer(rig, "c", instance="x"))
     assert members(rig) == ["c"]
 

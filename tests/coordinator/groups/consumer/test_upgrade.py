@@ -6,7 +6,7 @@ import pytest
 
 from mpbroker.coordinator.groups.classic.group import Group
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
-from mpbroker.coordinator.groups.consumer.members import JOIN
+from mpbroker.coordinator.groups.consumer.members import JOIN, SESSION
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
     EpochKey,
@@ -279,11 +279,23 @@ def test_a_classic_write_under_way_does_not_come_back(rig: GroupRig) -> None:
     assert described(rig) == before
 
 
-def test_the_session_of_a_classic_member_is_its_own(rig: GroupRig) -> None:
+@pytest.mark.parametrize("outcome", [ErrorCode.NONE, REFUSED])
+def test_the_session_of_a_classic_member_goes_on(rig: GroupRig, outcome: ErrorCode) -> None:
+    """Neither the conversion nor its undoing lengthens it. What is heard of the member in between does."""
     a, b = stable(rig)
-    new = Consumer(rig, "n")
-    new.beat()
+    for client in (a, b):
+        assert not rig.heartbeat(client.member_id, client.generation)
     rig.later(SESSION_MS - 1)
-    assert set(described_ids(rig)) == {a.member_id, b.member_id, "n"}
+    rig.ask(Consumer(rig, "n").request(), 1)
+    rig.ask(HeartbeatRequest("g", a.generation, a.member_id))
+    assert len(members(rig)) == 3
+    rig.append_round(outcome)
+    assert len(members(rig)) == (2 if outcome else 3)
     rig.later(1)
-    assert described_ids(rig) == ["n"]
+    assert members(rig) - {"n"} == {a.member_id}
+    # No timer is left of a client that has not become a member.
+    assert rig.coordinator.timers.count(SESSION) == len(members(rig))
+
+
+def members(rig: GroupRig) -> set[str]:
+    return set(rig.coordinator.manager.groups["g"].members)
