@@ -10,6 +10,7 @@ from mpbroker.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     ListGroupsRequest,
+    ListGroupsResponse,
     OffsetDeleteRequest,
 )
 from tests.support.consumer_group_rig import Consumer, described, settle
@@ -67,20 +68,25 @@ def test_what_is_told_is_durable(rig: GroupRig) -> None:
     """The answer waits for the changes it tells of, and for no later ones. It has none that was refused."""
     settle(rig, Consumer(rig, "a"))
     rig.ask(Consumer(rig, "b").request(), 1)
-    waiter = rig.ask(ConsumerGroupDescribeRequest(["g", "g"]), 1)
-    assert waiter not in rig.answers
+    waiters = [rig.ask(ConsumerGroupDescribeRequest(["g", "g"]), 1), rig.ask(ListGroupsRequest(), 5)]
+    assert not rig.answers.keys() & set(waiters)
     rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
-    assert rig.answers[waiter] is ErrorCode.NOT_COORDINATOR
+    assert [rig.answers[waiter] for waiter in waiters] == [ErrorCode.NOT_COORDINATOR] * 2
     assert [member.member_id for member in described(rig).members] == ["a"]
     rig.ask(Consumer(rig, "b").request(), 1)
     waiter = rig.ask(ConsumerGroupDescribeRequest(["g"]), 1)
+    listing = rig.ask(ListGroupsRequest(), 5)
     batches = rig.queue.next_round()
+    rig.ask(Consumer(rig, "c", group="h").request(), 1)
     rig.ask(Consumer(rig, "c").request(), 1)
     rig.queue.finish([ErrorCode.NONE] * len(batches))
     rig.queue.next_round()
     answer = rig.answers[waiter]
     assert isinstance(answer, ConsumerGroupDescribeResponse)
     assert [[member.member_id for member in group.members] for group in answer.groups] == [["a", "b"]]
+    listed = rig.answers[listing]
+    assert isinstance(listed, ListGroupsResponse)
+    assert [(one.group_id, one.group_state) for one in listed.groups] == [("g", "Reconciling")]
 
 
 def test_topics_that_are_gone_are_left_out(rig: GroupRig) -> None:
