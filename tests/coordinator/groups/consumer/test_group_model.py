@@ -52,7 +52,8 @@ subsets = st.sets(st.integers(0, 5))
 
 
 def contents(group: ConsumerGroup) -> dict[str, Any]:
-    return {name: value for name, value in vars(group).items() if name not in TRANSIENT}
+    found = {name: value for name, value in vars(group).items() if name not in TRANSIENT}
+    return found | {"_state": group.state}
 
 
 class Log:
