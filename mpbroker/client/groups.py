@@ -67,6 +67,11 @@ def parse_type(text: str) -> str:
     return _one_of("a type", TYPES, text)
 
 
+def parse_protocol(text: str) -> str:
+    """Return the name of a protocol by which this client joins a group. Raises BadText."""
+    return _one_of("a protocol", (CLASSIC, CONSUMER), text)
+
+
 def _one_of(what: str, names: Sequence[str], text: str) -> str:
     for name in names:
         if name.lower() == text.lower():
