@@ -15,7 +15,7 @@ from mpbroker.client.config import ClientConfig, parse_servers
 from mpbroker.protocol import messages as m
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
-from tests.support.group_members import member
+from tests.support.group_members import QUICK, member
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 
@@ -173,12 +173,6 @@ def test_from_a_time_until_another(cli: OwnCli, mpbroker_topics: Callable[..., s
 
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
-# Members of the consumer protocol hear of changes by their heartbeats.
-QUICK = {
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.assignment.interval.ms": "0",
-}
 
 
 @PROTOCOLS

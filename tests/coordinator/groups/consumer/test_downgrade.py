@@ -148,14 +148,6 @@ def test_other_members_remain() -> None:
     run(rig, [*clients, another])
 
 
-def test_a_group_without_classic_members_stays_when_it_is_empty() -> None:
-    rig, clients, new = mixed(1)
-    clients[0].leave()
-    run(rig, [new])
-    new.leave()
-    assert described(rig).group_state == "Empty"
-
-
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_a_static_member_returns_by_the_classic_protocol(is_changed: bool) -> None:
     rig, clients, new = mixed(instance="i")
