@@ -139,15 +139,6 @@ def test_when_a_group_may_become_a_classic_group(policy: str, most: int) -> None
     run(rig, clients)
 
 
-def test_other_members_remain() -> None:
-    rig, clients, new = mixed()
-    another = NewClient(rig, "n2")
-    run(rig, [*clients, new, another])
-    new.leave()
-    assert not is_classic(rig)
-    run(rig, [*clients, another])
-
-
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_a_static_member_returns_by_the_classic_protocol(is_changed: bool) -> None:
     rig, clients, new = mixed(instance="i")

@@ -178,15 +178,6 @@ def test_a_group_of_another_protocol_type_stays(rig: GroupRig) -> None:
     assert ids[0] in group.members
 
 
-def test_clients_that_wait_are_told_to_join_again(rig: GroupRig) -> None:
-    ids, generation = joined(rig, 2)
-    sync = rig.sync(ids[1], generation)
-    Consumer(rig, "n").beat()
-    answer: Any = rig.answers[sync]
-    assert code_of(answer) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert set(described_ids(rig)) == {*ids, "n"}
-
-
 def described_ids(rig: GroupRig) -> list[str]:
     return [one.member_id for one in described(rig).members]
 
@@ -265,15 +256,19 @@ def test_partitions_whose_assignment_a_rebalance_took_away_keep_their_owner(rig:
 
 def test_a_classic_write_under_way_does_not_come_back(rig: GroupRig) -> None:
     """The leader's assignment becomes durable together with the upgrade: clients were told to join again."""
-    ids, generation = joined(rig, 1)
-    sync = rig.sync(ids[0], generation, {ids[0]: encode_assignment(0, {"t": [0, 1, 2, 3]})})
+    ids, generation = joined(rig, 2)
+    syncs = [
+        rig.sync(ids[1], generation),
+        rig.sync(ids[0], generation, {ids[0]: encode_assignment(0, {"t": [0, 1, 2, 3]})}),
+    ]
     heartbeat = rig.ask(Consumer(rig, "n").request(), 1)
-    assert code_of(rig.answers[sync]) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert [code_of(rig.answers[sync]) for sync in syncs] == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
     rig.settle()
     answer = rig.answers[heartbeat]
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)
     assert not answer.error_code
     before = described(rig)
+    assert {one.member_id for one in before.members} == {*ids, "n"}
     assert code_of(rig.now(SyncGroupRequest("g", generation, ids[0]))) is ErrorCode.REBALANCE_IN_PROGRESS
     rig.reload()
     assert described(rig) == before
