@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from mpbroker.coordinator.groups.consumer import changes, target_assignments
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member, size_of
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import EpochKey
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.member_memory import MemberMemory
@@ -312,6 +313,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
                 len(group.group_id) + len(one.member_id) + size_of(one.metadata) for one in members
             )
         assert self.rig.coordinator.manager.memory.used_bytes == used_bytes
+        assert self.rig.coordinator.timers.count(SESSION) == sum(len(group.members) for group in self.groups)
 
     def hash_of(self, group: ConsumerGroup) -> int:
         group.must_check_metadata = True
