@@ -94,6 +94,7 @@ class ConsumerGroup:
     Not from records: `must_check_metadata`: the hash of the subscribed topics may have changed, since members
     subscribe to other topics, or topics were created, deleted or enlarged.
     `is_assigning`: a target is being computed. `unwritten`: how many appends are not durable yet.
+    `unconfirmed`: ids of members whose assignment has changed and who have not said yet that they have it.
     """
 
     def __init__(self, group_id: str, memory: MemberMemory) -> None:
@@ -118,6 +119,7 @@ class ConsumerGroup:
         self.must_check_metadata = True
         self.is_assigning = False
         self.unwritten = 0
+        self.unconfirmed: set[str] = set()
 
     # --- what follows from the records
 
@@ -322,6 +324,7 @@ class ConsumerGroup:
     def _set(self, member: Member) -> None:
         if member.metadata is NO_METADATA and member.current is NOTHING_ASSIGNED:
             self.members.pop(member.member_id, None)
+            self.unconfirmed.discard(member.member_id)
         else:
             self.members[member.member_id] = member
 

@@ -19,7 +19,7 @@ from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers, who
 from mpbroker.coordinator.groups.consumer.reconciliation import Owned
-from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
+from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata, MemberState
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled
 from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.requests import RequestContext
@@ -119,8 +119,13 @@ class ConsumerGroupHeartbeat:
     def _response(
         self, request: ConsumerGroupHeartbeatRequest, asked: MemberRequest
     ) -> ConsumerGroupHeartbeatResponse:
-        """Return the response, with the assignment if it changed or the client joins or sent all fields."""
-        current = asked.member.current
+        """Return the response, with the assignment if the client joins, sent all fields, or has to learn it.
+
+        Kafka tells a changed assignment once. librdkafka drops responses that take longer than a heartbeat
+        interval, and its next request does not ask again, so neither client nor group would ever get further.
+        Here each response has the assignment until the client has said that it has these partitions.
+        """
+        current, group = asked.member.current, asked.group
         has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         is_full = request.rebalance_timeout_ms != UNCHANGED and has_topics and asked.owned is not None
         response = ConsumerGroupHeartbeatResponse(
@@ -128,14 +133,24 @@ class ConsumerGroupHeartbeat:
             member_epoch=current.epoch,
             heartbeat_interval_ms=self._settings(request.group_id).heartbeat_interval_ms,
         )
-        is_changed = current.assigned != asked.before.current.assigned
-        if request.member_epoch == JOIN_EPOCH or is_full or is_changed:
+        if current.assigned != asked.before.current.assigned:
+            group.unconfirmed.add(asked.member.member_id)
+        elif asked.owned is not None and asked.owned == _partitions(current.assigned):
+            group.unconfirmed.discard(asked.member.member_id)
+        is_unconfirmed = (
+            asked.member.member_id in group.unconfirmed or current.state is MemberState.UNREVOKED_PARTITIONS
+        )
+        if request.member_epoch == JOIN_EPOCH or is_full or is_unconfirmed:
             response.assignment = assignment_of(current.assigned)
         return response
 
 
 def _refused(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
+
+
+def _partitions(assigned: EpochAssignment) -> Owned:
+    return {topic_id: epochs.keys() for topic_id, epochs in assigned.items()}
 
 
 def owned_in(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
