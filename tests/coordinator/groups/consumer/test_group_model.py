@@ -44,7 +44,7 @@ REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
 SESSION_MS = 45_000
 AT_ONCE = target_assignments.MEMBERS_AT_ONCE, changes.PIECE_BYTES
 # What does not follow from the records.
-TRANSIENT = {"_memory", "must_check_metadata", "is_assigning", "unwritten"}
+TRANSIENT = {"_memory", "must_check_metadata", "is_assigning", "unwritten", "unconfirmed"}
 
 subscriptions = st.tuples(
     st.sets(st.sampled_from(TOPICS)).map(tuple), st.sampled_from([None, None, "", "t|u", "[uv]", ".*"])
