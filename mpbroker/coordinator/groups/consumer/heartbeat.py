@@ -99,7 +99,7 @@ class ConsumerGroupHeartbeat:
         group, joins = changes.group, request.member_epoch == JOIN_EPOCH
         member_id, instance_id = request.member_id or self._new_id(), request.instance_id
         if joins and (instance_id is None or instance_id not in group.static_members):
-            return group.members.get(member_id) or Member(member_id)
+            return self._members.find_or_add(changes, member_id)
         if instance_id is None:
             member = group.member(member_id)
         elif not joins:
