@@ -1,7 +1,7 @@
 """Patient requests: heartbeats that bring no news, whose clients wait for nothing in the answer.
 
-Waking a handler, and through it the coordinator, costs several times what a heartbeat costs, so patient requests
-wait in the FIFO for company (queue.pxd).
+Waking a handler, and through it the coordinator, costs more than a heartbeat does. So these requests wait in
+the FIFO for company (queue.pxd).
 """
 from libc.stdint cimport uint8_t
 

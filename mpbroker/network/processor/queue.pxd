@@ -3,8 +3,8 @@ those that handlers have not taken.
 
 (Kafka: RequestChannel.requestQueue. A full queue blocks Kafka's network thread; here channels are not read.)
 
-Patient requests (patience.pxd) wait for company while there are no others in the FIFO. They do not count as queued
-meanwhile, since a full queue would hold up other requests.
+Patient requests (patience.pxd) wait for company while there are no others in the FIFO. They do not count as
+queued meanwhile, since a full queue would hold up other requests.
 """
 from libc.stdint cimport uint32_t, uint64_t
 
