@@ -155,7 +155,7 @@ def test_they_do_not_count_as_queued(rig: Rig) -> None:
     assert taken(rig) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("heartbeat", [classic(1), consumer(1)])
+@pytest.mark.parametrize("heartbeat", [classic(1), consumer(1)], ids=["classic", "consumer"])
 def test_what_was_sent_with_it_does_not_wait(rig: Rig, heartbeat: bytes) -> None:
     client = send(rig, heartbeat + other(2))
     (request,) = rig.requests_taken()
@@ -164,7 +164,7 @@ def test_what_was_sent_with_it_does_not_wait(rig: Rig, heartbeat: bytes) -> None
     assert taken(rig) == [2]
 
 
-@pytest.mark.parametrize("heartbeat", [classic(1), consumer(1)])
+@pytest.mark.parametrize("heartbeat", [classic(1), consumer(1)], ids=["classic", "consumer"])
 def test_what_follows_on_the_connection_does_not_wait(rig: Rig, heartbeat: bytes) -> None:
     client = send(rig, heartbeat)
     assert taken(rig) == []
