@@ -156,6 +156,12 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
+    @property
+    def is_settled(self) -> bool:
+        """True if a heartbeat that brings no news changes nothing of the group, and waits for no record."""
+        has_work = self.unwritten or self.must_check_metadata or self.pattern_subscribers
+        return not has_work and self.target.epoch >= self.epoch
+
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers or topic in self.pattern_topics
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import PartitionMetadata, PartitionMetadataKey
 from mpbroker.coordinator.groups.records import decode
@@ -318,3 +319,57 @@ def test_a_subscription_that_no_record_can_hold_is_refused(rig: GroupRig) -> Non
     assert error_of(answer) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert rig.coordinator.manager.groups == {}
     assert rig.coordinator.manager.memory.used_bytes == 0
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, consumer: Consumer, **how: Any) -> int:
+    """Send a heartbeat. Return how many members' steps it has run."""
+    run: list[object] = []
+    assign = MemberSteps.assign
+    with monkeypatch.context() as patch:
+        patch.setattr(MemberSteps, "assign", lambda *args: (run.append(args), assign(*args)))
+        assert not consumer.beat(**how).error_code
+    return len(run)
+
+
+def test_a_heartbeat_of_an_idle_member_runs_no_step(rig: GroupRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    # For longer than a session.
+    for _ in range(4):
+        rig.later(30_000)
+        assert steps_of(monkeypatch, a) == 0
+    assert described(rig).group_state == "Stable"
+    rig.later(60_000)
+    assert error_of(a.beat()) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"topic_partitions": []},
+        {"subscribed_topic_names": ["t"]},
+        {"subscribed_topic_regex": "t.*"},
+        {"server_assignor": "range"},
+        {"rack_id": "rack"},
+        {"rebalance_timeout_ms": 1_000},
+    ],
+)
+def test_a_heartbeat_that_brings_news_runs_the_steps(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    assert steps_of(monkeypatch, a, **how) == 1
+
+
+def test_a_group_that_changes_runs_the_steps_of_its_members(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = Consumer(rig, "a"), Consumer(rig, "b")
+    settle(rig, a)
+    b.beat()
+    assert steps_of(monkeypatch, a) == 1
+    settle(rig, a, b)
+    assert steps_of(monkeypatch, a) + steps_of(monkeypatch, b) == 0
+    assert a.leave()
+    assert steps_of(monkeypatch, b) == 1
