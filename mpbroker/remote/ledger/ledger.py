@@ -103,20 +103,20 @@ class Ledger:
         while not self._is_owner:
             reader.read_to_end()
             if self._start and reader.last is not None and reader.last.start == self._start:
-                self._is_owner = True
+                # A try whose answer was lost.
                 break
             self._check_place(started.cluster_id)
             if not self._start:
                 self._start = new_nonce()
                 owner.starts.append(self._start)
                 self._file.save()
-            if self._pending is None or self._pending.seq != reader.seq + 1:
-                self._pending = self._entry([started])
-            # What is there instead may be the late entry of an earlier start: it is read in the next turn.
-            if self._create(self._pending) is None:
-                self._follow(self._pending)
-                self._is_owner = True
-        self._pending = None
+            # Made anew for each try: whichever is in, it is this start.
+            entry = self._entry([started])
+            # What is there instead may be a late entry of this owner: it is read in the next turn.
+            if self._create(entry) is None:
+                self._follow(entry)
+                break
+        self._is_owner = True
         owner.starts, owner.last_seq = [self._start], reader.seq
         self._file.save()
 
