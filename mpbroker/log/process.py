@@ -109,7 +109,7 @@ class LogProcess:
             self.worker,
             is_first_life=context.incarnation == 1,
         )
-        measuring = Measuring(self.manager)
+        measuring = Measuring(self.manager, memory.words("remote"))
         self.deletion = Deletion(self.manager, measuring)
         self.size_metrics = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)
@@ -369,7 +369,7 @@ class LogProcess:
     def _do_housekeeping(self) -> None:
         now = time.monotonic()
         if not self.topics.is_removing:
-            # What all of them leave is written once.
+            # After many removals the checkpoints are written once.
             self.manager.checkpoints.write_stale()
         self.manager.removal.deletions.begin_due(now)
         self.manager.open_partitions.ease()

@@ -30,6 +30,7 @@ from mpbroker.log.manager.opening import Opened, PartitionOpening
 from mpbroker.log.manager.refusals import WaitingPartitions
 from mpbroker.log.manager.removal import Removal
 from mpbroker.log.manager.slot_allocator import SlotAllocator
+from mpbroker.log.manager.tiering import tiering
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery import clean_stop
 from mpbroker.log.recovery.log_loader import PartitionDamaged
@@ -188,6 +189,10 @@ class LogManager:
         resolved = {which: self._resolved(overrides)[0] for which, overrides in own.items()}
         for log in self.logs.values():
             log.apply_config(resolved[id(log.overrides)])
+            before = log.state.tiering
+            log.state.tiering = tiering(log.topic, log.config, self.config)
+            if log.state.tiering != before:
+                log.state.publish(self.table)
 
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
@@ -269,6 +274,12 @@ class LogManager:
         before = log.config
         log.apply_config(config)
         log.state.config_version = version
+        log.state.tiering = tiering(log.topic, config, self.config)
+        is_remote_deleted = log.state.tiering & PartitionFlag.PARTITION_REMOTE_DELETED
+        # A move has its own log start at this moment: the next retention moves it.
+        if is_remote_deleted and log.local_start > log.log_start and not log.is_paused:
+            log.move_start(log.local_start)
+            self.checkpoints.write_log_starts([log])
         if _checks(config) != _checks(before):
             log.state.oldest_config_version = version
         log.state.publish(self.table)
@@ -317,6 +328,7 @@ class LogManager:
             log_dir.number,
             log.log_start,
         )
+        log.state.tiering = tiering(topic.name, log.config, self.config)
         log.overrides = topic.configs
         self.logs[slot] = log
         self.slot_of[key] = slot
@@ -405,6 +417,8 @@ class LogManager:
         log.directory = log_dir.path / log.name
         log.recovery_point = log.state.log_end
         log.settled_end, log.snapshot_at = -1, (-1, 0)
+        # The copy may be older than what the tier has written since.
+        log.remote_version = 0
         relocate(self.turn, log.state, log_dir.number)
 
     # ---- the end ----
