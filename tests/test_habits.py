@@ -39,6 +39,7 @@ RANKS = {
     "mpbroker.client": 5,
     # Who reads the files of the log does not know the process that writes them.
     "mpbroker.log": 5,
+    "mpbroker.remote": 6,
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
@@ -92,6 +93,13 @@ NARROW = {
         *("mpbroker.http", "mpbroker.observe", "mpbroker.records"),
     ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
+    "mpbroker.remote": (
+        "shm",
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "storage", "metrics")),
+        # How background work reads, and how batches are checked.
+        *("mpbroker.log.io", "mpbroker.log.partition.batch_walker", "mpbroker.log.partition.batch_checker"),
+        "mpbroker.log.partition.state",
+    ),
     "mpbroker.cli": (
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
@@ -159,6 +167,7 @@ APART = {
 # The folders of a room, from the bottom up: each imports those before it only. What lies flat in the room
 # comes last.
 FOLDERS = {
+    "mpbroker.remote": ("store", "layout", "ledger", "tier"),
     "mpbroker.log": (
         *("io", "partition", "append", "directories", "recovery", "manager"),
         *("retention", "compaction", "replica_move", "scrub"),

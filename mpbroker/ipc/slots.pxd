@@ -11,6 +11,7 @@ processor looks for the connection.
     handler     -> processor      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
     handler     -> log            PRODUCE, PRODUCE_BACK, CALL, RETURN
     handler     -> coordinator    CALL, RETURN
+    handler     -> tier           CALL, RETURN
     log         -> processor      SEND, NOOP, CLOSE
     log         -> handler        PRODUCED, ANSWER
     log         -> coordinator    PRODUCED, ANSWER
@@ -18,6 +19,7 @@ processor looks for the connection.
     coordinator -> handler        TAKEN, ANSWER
     coordinator -> log            PRODUCE_BACK, CALL, RETURN
     cleaner     -> log            CALL, RETURN
+    tier        -> handler        ANSWER
 
 Descriptors of one kind have the same layout from every sender:
 
@@ -69,7 +71,7 @@ cdef enum:
 cpdef enum ThrottledBy:
     """The quota because of which a client is throttled (Kafka: the ClientQuotaManager that throttles).
 
-    The order is that of COUNT_THROTTLED_… in Counter.
+    COUNT_THROTTLED_… in Counter have the same order.
     """
     THROTTLED_BY_PRODUCE = 0
     THROTTLED_BY_FETCH = 1

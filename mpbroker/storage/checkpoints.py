@@ -228,7 +228,7 @@ def put_id_and_epochs(
 ) -> None:
     """Write a new partition's topic id and epochs. If `synced`, sync the files, but not the directory."""
     _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
-    _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
+    _put_whole(f"{directory}/{LEADER_EPOCHS}", text_of_epochs(epochs), synced=synced)
 
 
 @contextlib.contextmanager
@@ -261,15 +261,16 @@ def read_offsets(path: Path) -> Offsets:
 
 def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
     """Write the leader epochs, ascending (epoch, start offset) pairs, durably. Raises OSError."""
-    write_whole(directory / LEADER_EPOCHS, _text_of_epochs(epochs))
+    write_whole(directory / LEADER_EPOCHS, text_of_epochs(epochs))
 
 
 def write_epochs_at(directory: int, epochs: Iterable[tuple[int, int]]) -> None:
     """Write the leader epochs in an open directory, which may have been renamed. Raises OSError."""
-    write_whole_at(directory, LEADER_EPOCHS, _text_of_epochs(epochs))
+    write_whole_at(directory, LEADER_EPOCHS, text_of_epochs(epochs))
 
 
-def _text_of_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+def text_of_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """Return the bytes of a `leader-epoch-checkpoint`."""
     return _text_of(f"{epoch} {start}" for epoch, start in epochs)
 
 

@@ -58,6 +58,11 @@ def read_aborted(path: Path | str, *, may_grow: bool = False) -> list[AbortedTra
     data = read_whole(path)
     if may_grow:
         data = data[: len(data) // _ENTRY.size * _ENTRY.size]
+    return aborted_in(data, path)
+
+
+def aborted_in(data: bytes, path: Path | str) -> list[AbortedTransaction]:
+    """Return the entries in the content of the `.txnindex` at `path`. Raises TransactionIndexCorrupt."""
     if len(data) % _ENTRY.size:
         raise TransactionIndexCorrupt(f"{path} ends within an entry, after {len(data)} bytes")
     return list(_checked(path, data))
@@ -182,9 +187,9 @@ def aborted_between(
 ) -> Iterator[AbortedTransaction]:
     """Yield the transactions that can have records in [start, end).
 
-    `indexes` are those of the segment with `start` and of the segments after it. `first_end` returns the end
-    offset of the first segment. Later indexes' entries with markers below this offset are skipped: they are
-    of segments that were just merged into the first segment.
+    `indexes` belong to the segment with `start` and the segments after it. `first_end` returns the end offset
+    of the first segment. Later indexes' entries with markers below this offset are skipped: they are of
+    segments that were just merged into the first segment.
     """
     for index in indexes:
         first = bisect_left(index, start, key=attrgetter("last_offset"))

@@ -1,0 +1,108 @@
+"""What an entry of the ledger says: its events, in the order in which they happened.
+
+JSON, an event a line; `event` is its kind, ids and other bytes are in Base64. A kind that is not known here
+was written by a later version.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False, tag_field="event"):
+    pass
+
+
+class _OfPartition(_Event, frozen=True):
+    topic_id: bytes
+    partition: int
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """Return the topic's id and the partition."""
+        return self.topic_id, self.partition
+
+
+class Started(_Event, tag="start", frozen=True):
+    """A tier process has begun to write. The header of its entry says who it is."""
+
+    cluster_id: str
+    broker_id: int
+    host: str
+
+
+class TopicSet(_Event, tag="topic", frozen=True):
+    """A topic is tiered, or has changed: enough to bring it back after it was deleted.
+
+    It comes before the topic's first segment. `settings` are those that differ from the defaults.
+    """
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    settings: dict[str, str]
+
+
+class TopicDeleted(_Event, tag="topic_deleted", frozen=True):
+    """A topic was deleted. Its segments stay until they are removed by an event of their own."""
+
+    topic_id: bytes
+
+
+class TopicRestored(_Event, tag="topic_restored", frozen=True):
+    """A deleted topic is there again, under its id, with the segments that were not removed."""
+
+    topic_id: bytes
+
+
+class SegmentAdded(_OfPartition, tag="segment", frozen=True):
+    """The objects of a segment are in the store: offsets [base, end) of a partition.
+
+    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. `index_sizes` are
+    the sizes in bytes of the parts of `.indexes`: offset index, time index, producer snapshot, leader epochs,
+    transaction index. `epochs` are leader epochs with their first offsets.
+    """
+
+    topic: str
+    segment_id: bytes
+    base: int
+    end: int
+    size: int
+    largest_ms: int
+    epochs: tuple[tuple[int, int], ...]
+    index_sizes: tuple[int, int, int, int, int]
+    has_aborted: bool
+    log_crc: int
+    indexes_crc: int
+
+
+class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):
+    """Segments of a partition are no longer part of it. Their objects may be deleted, some time later."""
+
+    segment_ids: tuple[bytes, ...]
+
+
+class ObjectsDeleted(_Event, tag="objects_deleted", frozen=True):
+    """The objects of removed segments are no longer in the store."""
+
+    segment_ids: tuple[bytes, ...]
+
+
+class LogStartMoved(_OfPartition, tag="log_start", frozen=True):
+    """A partition's log start offset is now this one."""
+
+    offset: int
+
+
+Event: TypeAlias = (
+    Started
+    | TopicSet
+    | TopicDeleted
+    | TopicRestored
+    | SegmentAdded
+    | SegmentsRemoved
+    | ObjectsDeleted
+    | LogStartMoved
+)

@@ -1,0 +1,243 @@
+"""Writes a ledger, as its only owner.
+
+Entry n + 1 is created only if it is absent. That alone orders entries, and fences an owner that was replaced:
+its next entry is there already, with other bytes. A create may be applied although it failed, and long after
+that. Therefore:
+
+* The bytes of an entry are fixed at the first try, until it is known whether they are in. Who adds to them
+  and tries again takes a late first try for the second one.
+* An object that is there is compared as a whole. Its owner and number say nothing of which try it is.
+* Each entry has the digest of the one before, so that no entry follows another history than its writer's.
+
+A process that dies may leave such a try behind. Its successor reads to the end and writes an entry of its own
+start first: that comes after the late one, or makes it impossible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, NoReturn
+
+import msgspec
+
+from mpbroker.remote.ledger.entries import (
+    FORMAT,
+    GENERATION,
+    Header,
+    LedgerDamaged,
+    Writer,
+    decode_header,
+    encode_entry,
+    entry_name,
+)
+from mpbroker.remote.ledger.events import Event, Started
+from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, new_nonce
+from mpbroker.remote.ledger.reader import FORMAT_NAME, Format, LedgerReader
+from mpbroker.remote.ledger.snapshots import Snapshot, write_snapshot
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
+
+SNAPSHOT_EVERY: Final = 256
+EVENTS_MAX: Final = 5_000
+
+
+class Fenced(Exception):
+    """Raised where the ledger is another broker's; the message says whose, and what to do."""
+
+
+class _Pending(NamedTuple):
+    """An entry that may be in the ledger, and how many of the queued events it has."""
+
+    seq: int
+    body: bytes
+    events: int
+
+
+class Ledger:
+    """A ledger and its owner. One thread uses it; others may read `state`, `seq` and `fenced`.
+
+    After a StoreError nothing is lost: `append` goes on with what it has, and must not be given it again.
+    """
+
+    def __init__(
+        self, reader: LedgerReader, owner_file: OwnerFile, clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        self._reader = reader
+        self._store = reader.store
+        self._file = owner_file
+        self._clock_ms = clock_ms or _now_ms
+        self._start = ""
+        self._is_owner = False
+        self._pending: _Pending | None = None
+        self._queued: list[Event] = []
+        # Why this broker must not write; empty while it may.
+        self.fenced = ""
+
+    @classmethod
+    def open(cls, store: ObjectStore, owner_file: OwnerFile, started: Started) -> Ledger:
+        """Read a store's ledger to its end, and begin to write it. Raises as `start` does."""
+        ledger = cls(LedgerReader(store), owner_file)
+        ledger.start(started)
+        return ledger
+
+    @property
+    def state(self) -> RemoteState:
+        """Return what the ledger adds up to: what is in it, and nothing that only may be."""
+        return self._reader.state
+
+    @property
+    def seq(self) -> int:
+        """Return the number of the last entry."""
+        return self._reader.seq
+
+    def start(self, started: Started) -> None:
+        """Read to the end and write the entry of this start. After a StoreError it may be called again.
+
+        Raises Fenced if the ledger is another broker's, LedgerDamaged, StoreError, OSError.
+        """
+        reader, owner = self._reader, self._file.owner
+        self.fenced = ""
+        self._check_cluster(started.cluster_id)
+        while not self._is_owner:
+            reader.read_to_end()
+            if self._start and reader.last is not None and reader.last.start == self._start:
+                self._is_owner = True
+                break
+            self._check_place(started.cluster_id)
+            if not self._start:
+                self._start = new_nonce()
+                owner.starts.append(self._start)
+                self._file.save()
+            if self._pending is None or self._pending.seq != reader.seq + 1:
+                self._pending = self._entry([started])
+            # What is there instead may be the late entry of an earlier start: it is read in the next turn.
+            if self._create(self._pending) is None:
+                self._follow(self._pending)
+                self._is_owner = True
+        self._pending = None
+        owner.starts, owner.last_seq = [self._start], reader.seq
+        self._file.save()
+
+    def append(self, events: Sequence[Event] = ()) -> None:
+        """Put events into the ledger, after those that may not be in yet; return when all are.
+
+        Raises EventRefused for an event that contradicts the ledger; then none of `events` is taken. Raises
+        StoreError; then the events are kept, and another `append`, perhaps of none, goes on with them.
+        Raises Fenced.
+        """
+        assert self._is_owner, "start comes first"
+        if self.fenced:
+            raise Fenced(self.fenced)
+        self.state.check([*self._queued, *events])
+        self._queued += events
+        while self._queued:
+            if self._pending is None:
+                self._pending = self._entry(self._queued[:EVENTS_MAX])
+            found = self._create(self._pending)
+            if found is not None:
+                self._fence(self._pending.seq, found)
+            self._follow(self._pending)
+            del self._queued[: self._pending.events]
+            self._pending = None
+
+    def check_fence(self) -> None:
+        """Return if nobody else has written. To be called before objects are deleted. Raises as `append`."""
+        self.append()
+        try:
+            found = self._store.get(entry_name(self.seq + 1))
+        except ObjectMissing:
+            return
+        self._fence(self.seq + 1, found)
+
+    def snapshot_if_due(self) -> bool:
+        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises StoreError, OSError."""
+        reader = self._reader
+        if reader.seq - reader.snapshot_seq < SNAPSHOT_EVERY:
+            return False
+        write_snapshot(self._store, Snapshot(reader.seq, reader.digest, reader.state))
+        reader.snapshot_seq = self._file.owner.last_seq = reader.seq
+        self._file.save()
+        return True
+
+    def _entry(self, events: Sequence[Event]) -> _Pending:
+        seq = self._reader.seq + 1
+        writer = Writer(GENERATION, self._file.owner.nonce, self._start)
+        body = encode_entry(writer, seq, self._reader.digest, self._clock_ms(), events)
+        return _Pending(seq, body, len(events))
+
+    def _create(self, pending: _Pending) -> bytes | None:
+        """Create an entry. Return None if it is in, or the bytes that are there instead. Raises StoreError.
+
+        An object that is there may be the entry itself: an answer was lost, or a try was applied late.
+        """
+        name = entry_name(pending.seq)
+        if self._store.create(name, pending.body):
+            return None
+        found = self._store.get(name)
+        return None if self._is_the_same(found, pending.body) else found
+
+    def _is_the_same(self, found: bytes, body: bytes) -> bool:
+        return found == body
+
+    def _follow(self, pending: _Pending) -> None:
+        self._reader.follow(pending.seq, pending.body)
+
+    def _check_cluster(self, cluster_id: str) -> None:
+        found = self._reader.read_format()
+        if found is not None and found.cluster_id != cluster_id:
+            self._refuse(
+                f"the prefix belongs to the cluster {found.cluster_id}, this broker is of {cluster_id}: give "
+                "mpbroker.remote.url a prefix of its own"
+            )
+
+    def _check_place(self, cluster_id: str) -> None:
+        """Check that the ledger is this broker's, as far as it was read. Make it if there is none."""
+        reader, owner = self._reader, self._file.owner
+        if reader.seq < owner.last_seq:
+            raise LedgerDamaged(
+                f"the ledger ends with entry {reader.seq}, this broker has written {owner.last_seq} "
+                f"({self._file.path}): the store has lost entries, or mpbroker.remote.url names another one"
+            )
+        if reader.last is not None:
+            self._check_owner(reader.last)
+            if reader.read_format() is None:
+                raise LedgerDamaged(f"{FORMAT_NAME} is missing, {entry_name(1)} is there")
+        elif self._store.create(FORMAT_NAME, msgspec.json.encode(Format(FORMAT, cluster_id))):
+            return
+        else:
+            self._check_cluster(cluster_id)
+
+    def _check_owner(self, last: Header) -> None:
+        owner = self._file.owner
+        if last.owner != owner.nonce:
+            self._refuse(
+                f"the ledger belongs to another broker: {_described(last)}. If that one is gone for good, "
+                f"this one needs its {OWNER_FILE}; if not, give mpbroker.remote.url a prefix of its own"
+            )
+        if last.start not in owner.starts:
+            self._refuse(
+                f"another broker has a copy of this one's {OWNER_FILE} and writes the same ledger: "
+                f"{_described(last)}. Stop one of them"
+            )
+
+    def _fence(self, seq: int, found: bytes) -> NoReturn:
+        try:
+            who = _described(decode_header(seq, found))
+        except LedgerDamaged as error:
+            who = str(error)
+        self._refuse(f"another broker has taken the ledger over: {who}")
+
+    def _refuse(self, why: str) -> NoReturn:
+        self.fenced = why
+        raise Fenced(why)
+
+
+def _described(header: Header) -> str:
+    when = datetime.fromtimestamp(header.time_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{entry_name(header.seq)} is by owner {header.owner}, start {header.start}, of {when}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

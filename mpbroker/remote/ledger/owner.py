@@ -1,0 +1,57 @@
+"""The file `mpbroker.remote.owner` in the first log directory: who owns the ledger for this broker.
+
+JSON, see `Owner`. It is on disk before the ledger has an entry of what it names, so that an entry whose start
+is not in it was written by another broker: one with a copy of this disk.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpbroker.storage.checkpoints import write_whole
+
+OWNER_FILE: Final = "mpbroker.remote.owner"
+
+
+class OwnerDamaged(Exception):
+    """Raised for a file that cannot be read; the message names it."""
+
+
+class Owner(msgspec.Struct):
+    """`nonce` is the owner in the headers of entries. `generation` counts the owners of the ledger.
+
+    `last_seq` is the last entry that the ledger is known to have. `starts` are the tier processes that may
+    have written entries since the last one that is known to have begun, and that one.
+    """
+
+    nonce: str
+    generation: int = 1
+    last_seq: int = 0
+    starts: list[str] = []
+
+
+class OwnerFile:
+    """The owner, kept in a log directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read the file, or make it. Raises OwnerDamaged, OSError."""
+        self.path = directory / OWNER_FILE
+        try:
+            self.owner = msgspec.json.decode(self.path.read_bytes(), type=Owner)
+        except FileNotFoundError:
+            self.owner = Owner(new_nonce())
+            self.save()
+        except msgspec.DecodeError as error:
+            raise OwnerDamaged(f"{self.path} is damaged: {error}: restore it from a backup") from error
+
+    def save(self) -> None:
+        """Replace the file, durably. Raises OSError."""
+        write_whole(self.path, msgspec.json.encode(self.owner))
+
+
+def new_nonce() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,119 @@
+"""Reads a ledger: its entries without a gap, each bound to the one before by that one's digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from mpbroker.remote.ledger.entries import (
+    FORMAT,
+    GENERATION,
+    NO_DIGEST,
+    PREFIX,
+    Header,
+    LedgerDamaged,
+    decode_entry,
+    decode_header,
+    digest,
+    entry_name,
+    seq_of,
+)
+from mpbroker.remote.ledger.snapshots import Snapshot, newest_snapshot
+from mpbroker.remote.ledger.state import EventRefused, RemoteState
+from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
+
+FORMAT_NAME: Final = "mpbroker/format"
+READERS: Final = 8
+READ_AHEAD: Final = 256
+
+
+class Format(msgspec.Struct, frozen=True):
+    """The object `mpbroker/format`: whose prefix this is. JSON."""
+
+    format: int
+    cluster_id: str
+
+
+class LedgerReader:
+    """A ledger up to entry `seq`: what its events add up to, and the header and digest of the last entry.
+
+    One thread uses it; others may read `state`.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.state = RemoteState()
+        self.seq = 0
+        self.digest = NO_DIGEST
+        self.last: Header | None = None
+        self.snapshot_seq = 0
+
+    def read_format(self) -> Format | None:
+        """Return whose ledger it is, None if there is none. Raises LedgerDamaged, StoreError."""
+        try:
+            body = self.store.get(FORMAT_NAME)
+        except ObjectMissing:
+            return None
+        try:
+            found = msgspec.json.decode(body, type=Format)
+        except msgspec.DecodeError as error:
+            raise LedgerDamaged(f"{FORMAT_NAME} is damaged: {error}") from error
+        if found.format != FORMAT:
+            raise LedgerDamaged(
+                f"{FORMAT_NAME} has format {found.format}, this version reads {FORMAT}: upgrade mpbroker"
+            )
+        return found
+
+    def read_to_end(self) -> None:
+        """Apply all entries that are new; after a StoreError call it again. Raises LedgerDamaged."""
+        if not self.seq and (snapshot := newest_snapshot(self.store)) is not None:
+            self._begin_with(snapshot)
+        for seq, body in self._listed():
+            self.follow(seq, body)
+        # A store may list an object later than it has it.
+        while True:
+            try:
+                body = self.store.get(entry_name(self.seq + 1))
+            except ObjectMissing:
+                return
+            self.follow(self.seq + 1, body)
+
+    def follow(self, seq: int, body: bytes) -> None:
+        """Apply the next entry. Raises LedgerDamaged."""
+        if seq != self.seq + 1:
+            raise LedgerDamaged(f"{entry_name(self.seq + 1)} is missing, {entry_name(seq)} is there")
+        entry = decode_entry(seq, body)
+        if entry.header.previous != self.digest:
+            raise LedgerDamaged(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there")
+        if entry.header.generation != GENERATION:
+            raise LedgerDamaged(
+                f"{entry_name(seq)} is of generation {entry.header.generation}: upgrade mpbroker"
+            )
+        try:
+            self.state.check(entry.events)
+        except EventRefused as error:
+            raise LedgerDamaged(f"{entry_name(seq)}: {error}") from error
+        self.state.apply(entry.events, entry.header.time_ms)
+        self.seq, self.digest, self.last = seq, entry.digest, entry.header
+
+    def _begin_with(self, snapshot: Snapshot) -> None:
+        """Begin at a snapshot, if it is one of the ledger that is there."""
+        try:
+            body = self.store.get(entry_name(snapshot.seq))
+        except ObjectMissing:
+            return
+        if digest(body) == snapshot.digest:
+            self.state, self.seq, self.digest = snapshot.state, snapshot.seq, snapshot.digest
+            self.last, self.snapshot_seq = decode_header(snapshot.seq, body), snapshot.seq
+
+    def _listed(self) -> Iterator[tuple[int, bytes]]:
+        """Yield entries from the next one on, and read some ahead."""
+        names = (found.name for found in self.store.list(PREFIX, entry_name(self.seq)))
+        seqs = (seq for name in names if (seq := seq_of(name)) is not None)
+        with ThreadPoolExecutor(READERS) as readers:
+            while some := list(islice(seqs, READ_AHEAD)):
+                yield from zip(some, readers.map(self.store.get, map(entry_name, some)), strict=True)

@@ -1,0 +1,184 @@
+"""What the events of a ledger add up to.
+
+One thread changes a state. Others may read it at any time: lists grow at their end, or are replaced.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+import msgspec
+
+from mpbroker.remote.ledger.events import (
+    Event,
+    LogStartMoved,
+    ObjectsDeleted,
+    SegmentAdded,
+    SegmentsRemoved,
+    Started,
+    TopicDeleted,
+    TopicRestored,
+    TopicSet,
+)
+from mpbroker.storage.remote_segments import RemoteSegment, RemoteSegments
+
+
+class EventRefused(ValueError):
+    """Raised for an event that contradicts those before it."""
+
+
+class RemoteTopic(msgspec.Struct, frozen=True):
+    """A topic with what is known of it. `deleted_ms` is when it was deleted, None while it is there."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    settings: dict[str, str]
+    deleted_ms: int | None = None
+
+
+class RemovedSegment(msgspec.Struct, frozen=True, gc=False):
+    """A segment that was removed, whose objects may still be there."""
+
+    segment: SegmentAdded
+    removed_ms: int
+
+
+class RemoteState:
+    """Topics by id, segments and log start offsets by (topic id, partition), removed segments by id."""
+
+    def __init__(self) -> None:
+        self.topics: dict[bytes, RemoteTopic] = {}
+        self.segments: dict[tuple[bytes, int], list[SegmentAdded]] = {}
+        self.removed: dict[bytes, RemovedSegment] = {}
+        self.log_starts: dict[tuple[bytes, int], int] = {}
+
+    def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
+        """Return the segments of a partition, by offset."""
+        return self.segments.get((topic_id, partition), ())
+
+    def remote_segments(self, topic_id: bytes, partition: int) -> RemoteSegments:
+        """Return what the partition's file of remote segments has to say."""
+        return RemoteSegments(
+            RemoteSegment(one.base, one.end, one.size, one.largest_ms, one.segment_id)
+            for one in self.segments_of(topic_id, partition)
+        )
+
+    def check(self, events: Iterable[Event]) -> None:
+        """Raise EventRefused if one of the events contradicts the state after those before it."""
+        topics: ChainMap[bytes, RemoteTopic] = ChainMap({}, self.topics)
+        log_starts: ChainMap[tuple[bytes, int], int] = ChainMap({}, self.log_starts)
+        added: dict[tuple[bytes, int], list[SegmentAdded]] = {}
+        gone: set[bytes] = set()
+        for event in events:
+            match event:
+                case TopicSet():
+                    known = topics.get(event.topic_id)
+                    _expect(known is None or known.deleted_ms is None, event)
+                    topics[event.topic_id] = _topic(event)
+                case TopicDeleted():
+                    topics[event.topic_id] = _deleted(_known(topics, event, is_deleted=False), 0)
+                case TopicRestored():
+                    topics[event.topic_id] = _deleted(_known(topics, event, is_deleted=True), None)
+                case SegmentAdded():
+                    _known(topics, event, is_deleted=False)
+                    new = added.setdefault(event.key, [])
+                    before = new or self.segments_of(*event.key)
+                    _expect((before[-1].end if before else 0) <= event.base < event.end, event)
+                    new.append(event)
+                case SegmentsRemoved():
+                    segments = chain(self.segments_of(*event.key), added.get(event.key, ()))
+                    doomed = set(event.segment_ids)
+                    _expect(gone.isdisjoint(doomed) and _has(segments, doomed), event)
+                    gone |= doomed
+                case LogStartMoved():
+                    _expect(log_starts.get(event.key, 0) <= event.offset, event)
+                    log_starts[event.key] = event.offset
+                case Started() | ObjectsDeleted():
+                    pass
+
+    def apply(self, events: Iterable[Event], time_ms: int) -> None:
+        """Change the state by events that `check` has let through. `time_ms` is their entry's time."""
+        for event in events:
+            match event:
+                case SegmentAdded():
+                    self.segments.setdefault(event.key, []).append(event)
+                case SegmentsRemoved():
+                    self._remove(event, time_ms)
+                case ObjectsDeleted():
+                    for segment_id in event.segment_ids:
+                        self.removed.pop(segment_id, None)
+                case TopicSet():
+                    self.topics[event.topic_id] = _topic(event)
+                case TopicDeleted():
+                    self.topics[event.topic_id] = _deleted(self.topics[event.topic_id], time_ms)
+                    self._forget_if_empty(event.topic_id)
+                case TopicRestored():
+                    if (topic := self.topics.get(event.topic_id)) is not None:
+                        self.topics[event.topic_id] = _deleted(topic, None)
+                case LogStartMoved():
+                    self.log_starts[event.key] = event.offset
+                case Started():
+                    pass
+
+    def _remove(self, event: SegmentsRemoved, time_ms: int) -> None:
+        doomed = set(event.segment_ids)
+        left = []
+        for segment in self.segments_of(*event.key):
+            if segment.segment_id in doomed:
+                self.removed[segment.segment_id] = RemovedSegment(segment, time_ms)
+            else:
+                left.append(segment)
+        if left:
+            self.segments[event.key] = left
+        else:
+            self.segments.pop(event.key, None)
+            self._forget_if_empty(event.topic_id)
+
+    def _forget_if_empty(self, topic_id: bytes) -> None:
+        """Forget a deleted topic that has no segments: nothing is there to bring back."""
+        topic = self.topics.get(topic_id)
+        if topic is None or topic.deleted_ms is None:
+            return
+        keys = [(topic_id, partition) for partition in range(topic.partitions)]
+        if not any(key in self.segments for key in keys):
+            del self.topics[topic_id]
+            for key in keys:
+                self.log_starts.pop(key, None)
+
+
+def _topic(event: TopicSet) -> RemoteTopic:
+    return RemoteTopic(event.name, event.topic_id, event.partitions, event.settings)
+
+
+def _deleted(topic: RemoteTopic, deleted_ms: int | None) -> RemoteTopic:
+    return msgspec.structs.replace(topic, deleted_ms=deleted_ms)
+
+
+def _known(
+    topics: Mapping[bytes, RemoteTopic],
+    event: TopicDeleted | TopicRestored | SegmentAdded,
+    *,
+    is_deleted: bool,
+) -> RemoteTopic:
+    topic = topics.get(event.topic_id)
+    if topic is None or (topic.deleted_ms is not None) != is_deleted:
+        raise EventRefused(f"{event} is about a topic that is {'not deleted' if is_deleted else 'not there'}")
+    return topic
+
+
+def _has(segments: Iterable[SegmentAdded], segment_ids: set[bytes]) -> bool:
+    """Tell whether all these segments are there. The oldest ones are found first: those are removed."""
+    left = set(segment_ids)
+    for segment in segments:
+        if not left:
+            break
+        left.discard(segment.segment_id)
+    return not left
+
+
+def _expect(holds: bool, event: Event) -> None:
+    if not holds:
+        raise EventRefused(f"{event} contradicts what the ledger has")
