@@ -249,6 +249,7 @@ def test_a_damaged_file_is_no_reason_not_to_serve(n: TieredNode, caplog: pytest.
     assert (n.bases, n.start_and_end) == ([6, 9], (0, 10))
     assert "mpbroker.remote is damaged: its checksum does not match. It is written again" in caplog.text
     # The log start that the checkpoint has is below what the store has.
+    (n.directory / REMOTE_SEGMENTS).write_bytes(whole)
     n.store((3, 6))
     n.retain()
     assert n.start_and_end == (3, 10)
