@@ -11,7 +11,7 @@ import pytest
 from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
-from mpbroker.storage.checkpoints import read_offsets
+from mpbroker.storage.checkpoints import read_offsets, write_offsets
 from mpbroker.storage.names import LOG_STARTS, REMOTE_SEGMENTS
 from mpbroker.storage.remote_segments import RemoteSegment, read_remote_segments, write_remote_segments
 from mpbroker.storage.segments import segments_of
@@ -23,16 +23,16 @@ END = BATCHES * RECORDS
 
 @pytest.fixture
 def tiered(directory: Path) -> Path:
-    """The partition's directory; the store has all sealed segments, and the first two are there alone."""
+    """The partition's directory; the store has all sealed segments, and the first one is there alone."""
     partition = directory / "t-0"
-    bases = segments_of(partition)
-    write_remote_segments(
-        partition,
-        [RemoteSegment(base, end, 4000, 7, end.to_bytes(16, "big")) for base, end in pairwise(bases)],
-    )
-    for base in bases[:2]:
-        for path in partition.glob(f"{base:020}.*"):
-            path.unlink()
+    stored = [
+        RemoteSegment(base, end, 4000, 7, end.to_bytes(16, "big"))
+        for base, end in pairwise(segments_of(partition))
+    ]
+    write_remote_segments(partition, stored)
+    for path in partition.glob(f"{0:020}.*"):
+        path.unlink()
+    write_offsets(directory / LOG_STARTS, {("t", 0): 5})
     return partition
 
 
