@@ -165,7 +165,7 @@ def test_local_segments_go_when_the_store_has_them_and_no_record_is_lost(tiered:
         tiered.broker.kill()
         tiered.broker.start()
         assert tiered.read() == tiered.values
-    assert [one.base for one in tiered.added()][0] == 0
+    assert tiered.added()[0].base == 0
 
 
 def test_an_outage_of_the_store_keeps_local_segments_and_is_over_by_itself(

@@ -175,6 +175,20 @@ def test_what_fails_once_is_there_once(world: TierWorld, operation: str, fault: 
     assert world.count(Counter.COUNT_REMOTE_COPIED_SEGMENTS) == 3
 
 
+def test_what_waits_is_counted_also_in_an_outage(world: TierWorld) -> None:
+    world.work.begin()
+    faults(world).is_down = True
+    for waiting in (3, 5):
+        with pytest.raises(StoreError):
+            world.work.turn()
+        assert world.count(Counter.COUNT_REMOTE_PENDING_SEGMENTS) == waiting
+        sealed = [path.stat() for path in world.segments()[:-1]]
+        assert world.count(Counter.COUNT_REMOTE_PENDING_BYTES) == sum(one.st_size for one in sealed)
+        oldest_ms = min(one.st_mtime_ns for one in sealed) // 1_000_000
+        assert world.count(Counter.COUNT_REMOTE_PENDING_SINCE_MS) == oldest_ms
+        world.fill(2)
+
+
 def test_whoever_finds_another_owner_stops_and_says_so(
     world: TierWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
