@@ -207,6 +207,62 @@ def test_a_ledger_of_another_broker_or_cluster_is_left_alone(world: TierWorld) -
     assert set(world.memory_store.objects) == data
 
 
+class FakePace:
+    """Allows what was taken after the waits that it is given."""
+
+    def __init__(self, *left_s: float) -> None:
+        self.left = list(left_s)
+        self.taken = 0
+
+    def take(self, count: int) -> float:
+        self.taken += count
+        return self.taken
+
+    def left_s(self, _mark: float) -> float:
+        return self.left.pop(0) if self.left else -1.0
+
+
+def test_uploads_keep_to_their_rate(world: TierWorld) -> None:
+    waited: list[float] = []
+    fake = FakePace(2.5, 0.5)
+    with patch.object(world.work, "_pace", fake), patch.object(world.work, "_wait", waited.append):
+        world.turn()
+    # Not longer than until the next look at the settings.
+    assert waited == [work.LOOK_S, 0.5]
+    assert fake.taken == sum(one.size for one in world.added())
+
+
+def test_an_upload_is_given_up_when_the_process_is_to_stop(world: TierWorld) -> None:
+    world.work.begin()
+    world.work.stop()
+    with pytest.raises(work.Stopped):
+        world.work._paced(1)
+    world.work.run()
+    assert world.data_objects() == set()
+
+
+def test_a_partition_whose_copies_are_disabled_keeps_what_the_store_has(worlds: MakeWorld) -> None:
+    world = worlds()
+    world.fill(3)
+    world.turn()
+    world.configure(remote_log_copy_disable="true")
+    world.fill(3)
+    world.turn()
+    assert [one.base for one in world.added()] == [0, 3]
+    world.check()
+
+
+def test_a_partition_that_is_tiered_no_more_loses_what_the_store_has(world: TierWorld) -> None:
+    world.turn()
+    world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    world.turn()
+    assert world.added() == []
+    assert world.file() == ()
+    world.again(delay_ms=0)
+    world.turn()
+    assert world.data_objects() == set()
+
+
 # ---- removal
 
 
