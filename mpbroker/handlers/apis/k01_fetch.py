@@ -480,9 +480,9 @@ class Fetch:
         """Return whether the object store has the record of an offset that is in no local segment."""
         broker = self.context.broker
         again = broker.in_table(image)
-        if broker.tier is None or again is None or offset < again.log_start_offset:
+        if again is None or offset < again.log_start_offset:
             return False
-        return offset < broker.remote_files.get(image, broker.readers.directory(topic.name, now)).end
+        return offset < broker.remote.segments(image, broker.readers.directory(topic.name, now)).end
 
     def _read_remote(self, answer: Answer, place: Place, ask: _Ask, now: Partition) -> Read:
         """Put a slice of a window into an answer; none if the window has to be brought first."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.handlers.calls.patient_client import PatientClient
+from mpbroker.handlers.fetch.remote_files import RemoteFiles
 from mpbroker.handlers.requests.purgatory import NEVER_MS
 from mpbroker.ipc import calls
 from mpbroker.ipc.metadata import PartitionImage
@@ -21,6 +22,7 @@ from mpbroker.ipc.table import Partition
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
+from mpbroker.storage.remote_segments import RemoteSegments
 from shm.clock import monotonic_ms
 
 log = logging.getLogger("mpbroker.handlers")
@@ -85,10 +87,13 @@ class RemoteWindow:
 
 
 class RemoteWindows:
-    """The windows that a handler reads. `tier` is None if tiered storage is off."""
+    """The windows that a handler reads, of segments in `files`. `tier` is None if tiered storage is off."""
 
-    def __init__(self, tier: PatientClient | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
-        self._tier = tier
+    def __init__(
+        self, tier: PatientClient | None, files: RemoteFiles, now_ms: Callable[[], int] = monotonic_ms
+    ) -> None:
+        self.tier = tier
+        self._files = files
         self._now_ms = now_ms
         # By directory; used longest ago first.
         self._windows: OrderedDict[Path, RemoteWindow] = OrderedDict()
@@ -101,6 +106,10 @@ class RemoteWindows:
     def __len__(self) -> int:
         """Return the number of windows whose files may be open."""
         return len(self._windows)
+
+    def segments(self, image: PartitionImage, directory: Path) -> RemoteSegments:
+        """Return what the object store has of a partition. Raises CheckpointCorrupt, OSError."""
+        return self._files.get(image, directory) if self.tier is not None else RemoteSegments()
 
     def find(self, place: Place, then: Then) -> RemoteWindow | None:
         """Return the window of an offset, or ask for it, return None and call `then` when that is answered.
@@ -143,13 +152,11 @@ class RemoteWindows:
 
     def call(self, place: Place, then: Callable[[calls.Message], None], deadline_ms: int = NEVER_MS) -> None:
         """Ask the tier for a window; `then` gets its answer, of which `open` makes a window."""
-        if self._tier is None:
-            then(calls.Failed(ErrorCode.KAFKA_STORAGE_ERROR, "remote.log.storage.system.enable is false"))
-            return
+        assert self.tier is not None, "without a tier there are no remote segments"
         message = calls.RemoteWindow(
             place.image.slot, place.image.slot_generation, place.offset, place.timestamp_ms
         )
-        self._tier.call(message, then, deadline_ms=deadline_ms)
+        self.tier.call(message, then, deadline_ms=deadline_ms)
 
     def _answered(self, place: Place, question: _Question, answer: calls.Message) -> None:
         try:
