@@ -313,7 +313,7 @@ class Fetch:
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
-        if total == 0 and (self.cold_files or self._waits_for_remote()):
+        if total == 0 and (self.cold_files or (not settled and self._waits_for_remote())):
             return None
         settled = settled or self.overdue or len(unknown) == len(answers)
         return answers if settled or total >= self.min_bytes else None

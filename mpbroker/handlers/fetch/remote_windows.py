@@ -24,11 +24,13 @@ from mpbroker.storage.names import segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.remote_segments import RemoteSegments
 from shm.clock import monotonic_ms
+from shm.procfs import descriptors_left
 
 log = logging.getLogger("mpbroker.handlers")
 
-# Windows whose files may be open: three each.
+# Windows whose files may be open: three each. One for so many descriptors that this process may have.
 WINDOWS_MAX: Final = 64
+DESCRIPTORS_EACH: Final = 128
 KNOWN_MS: Final = 10_000
 # After a failure a partition's window is not asked for again for so long.
 PAUSE_MS: Final = 1_000
@@ -95,6 +97,7 @@ class RemoteWindows:
         self.tier = tier
         self._files = files
         self._now_ms = now_ms
+        self._windows_max = max(1, min(WINDOWS_MAX, descriptors_left() // DESCRIPTORS_EACH))
         # By directory; used longest ago first.
         self._windows: OrderedDict[Path, RemoteWindow] = OrderedDict()
         self._asking: dict[_Question, dict[Then, None]] = {}
@@ -212,7 +215,7 @@ class RemoteWindows:
                 known.reader.close()
             window.first = min(window.first, known.first)
         self._windows[window.path] = window
-        if len(self._windows) > WINDOWS_MAX:
+        if len(self._windows) > self._windows_max:
             self._drop(next(iter(self._windows)))
         return window
 

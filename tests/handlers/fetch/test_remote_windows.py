@@ -15,7 +15,7 @@ from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.storage.reader import Bound, PartitionReader
-from tests.support.handler_logs import TOPIC, fetch
+from tests.support.handler_logs import FETCH, TOPIC, fetch
 from tests.support.handler_rig import fence, partition_payload
 from tests.support.polling import until
 from tests.support.stored_segments import TieredLog, tiered_log
@@ -135,6 +135,26 @@ def test_aborted_transactions_are_those_of_a_local_read(tmp_path: Path) -> None:
 # ---- who waits for what
 
 
+HOUR_MS = 3_600_000
+
+
+def with_another_partition(**fields: Any) -> FetchRequest:
+    request = fetch(0, wait_ms=HOUR_MS)
+    wanted = FetchRequest.FetchPartition(1, fetch_offset=0, partition_max_bytes=1 << 20, **fields)
+    request.topics[0].partitions.append(wanted)
+    return request
+
+
+def test_an_error_of_another_partition_does_not_wait(tmp_path: Path) -> None:
+    with tiered_handler(tmp_path, tiered_log, remote_fetch_max_wait_ms=HOUR_MS) as tier:
+        tier.store.gate.clear()
+        request = with_another_partition(current_leader_epoch=7)
+        remote, local = tier.request(FETCH, 12, request).responses[0].partitions
+        assert (remote.error_code, bytes(remote.records)) == (0, b"")
+        assert local.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        tier.store.gate.set()
+
+
 def test_local_partitions_do_not_wait_for_remote_ones(tier: TieredHandler) -> None:
     batch = bytes(tier.log.batches()[0].bytes)
     (tier.log.directory.parent / "logged-1" / f"{0:020d}.log").write_bytes(batch)
@@ -142,11 +162,7 @@ def test_local_partitions_do_not_wait_for_remote_ones(tier: TieredHandler) -> No
     places = {"high_watermark_position": len(batch), "last_stable_position": len(batch)}
     tier.rig.table.write(1, partition_payload(TOPIC, 1, **fields, **places))
     tier.store.gate.clear()
-    request = fetch(0, wait_ms=LONG_MS)
-    request.topics[0].partitions.append(
-        FetchRequest.FetchPartition(1, fetch_offset=0, partition_max_bytes=1 << 20)
-    )
-    remote, local = tier.request(1, 12, request).responses[0].partitions
+    remote, local = tier.request(FETCH, 12, with_another_partition()).responses[0].partitions
     assert (remote.error_code, bytes(remote.records)) == (0, b"")
     assert bytes(local.records) == batch
     tier.store.gate.set()
