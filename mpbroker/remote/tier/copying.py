@@ -11,7 +11,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.remote.tier.backlog import Backlog
 from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.candidates import Candidate, in_turn
-from mpbroker.remote.tier.places import Key, Place, PlaceGone
+from mpbroker.remote.tier.places import Key, Place, PlaceGone, told
 from mpbroker.remote.tier.segment_indexes import SegmentDamaged
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.uploader import Uploader
@@ -90,7 +90,9 @@ class Copying:
     def _found_damage(self, candidate: Candidate, error: Exception) -> None:
         place, segment = candidate
         self._counters.add(Counter.COUNT_REMOTE_ERRORS)
-        text = f"{place.directory}: the segment of offset {segment.base} is not uploaded: {error}"
+        text = (
+            f"{place.directory}: the segment of offset {segment.base} is not uploaded: {told(place, error)}"
+        )
         if self._damaged.get(place.key, (0.0, ""))[1] != text:
             self._counters.set_last_error(text)
             log.error(

@@ -18,8 +18,14 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier import removal, work
 from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.remote.tier.remote_files import RemoteFiles
-from mpbroker.storage.names import INDEX_SUFFIX, REMOTE_SEGMENTS, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
-from mpbroker.storage.remote_segments import write_remote_segments
+from mpbroker.storage.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    REMOTE_SEGMENTS,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+)
+from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.flipped_bits import flip
 from tests.support.killing_store import Killed, KillingStore
@@ -132,6 +138,14 @@ def test_a_damaged_segment_is_reported_and_nothing_behind_it_goes(
     world.turn()
     world.check()
     assert [one.base for one in world.added(0)] == [0, 3, 6]
+
+
+def test_a_damaged_checkpoint_is_named(world: TierWorld, caplog: pytest.LogCaptureFixture) -> None:
+    path = world.directory() / LEADER_EPOCHS
+    path.write_bytes(b"nonsense")
+    world.turn()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"is not uploaded: {path} begins with version" in said
 
 
 def test_an_outage_is_told_when_it_begins_and_when_it_ends(
@@ -362,6 +376,24 @@ def prepare(world: TierWorld) -> None:
     world.fill(3, partition=1)
 
 
+def check_files(world: TierWorld) -> None:
+    """Check that no file says that the store has what the ledger does not have, or no longer."""
+    state = world.state()
+    for partition in range(world.partitions):
+        known = set(state.remote_segments(TOPIC_ID, partition))
+        known |= {
+            RemoteSegment(
+                one.segment.base,
+                one.segment.end,
+                one.segment.size,
+                one.segment.largest_ms,
+                one.segment.segment_id,
+            )
+            for one in state.removed.values()
+        }
+        assert set(world.file(partition)) <= known
+
+
 def finish(world: TierWorld) -> None:
     """Let a successor do the rest; all that should be must be, and nothing else."""
     world.again(KillingStore(world.memory_store), delay_ms=0)
@@ -389,6 +421,7 @@ def test_a_kill_at_any_request_loses_nothing_and_leaves_orphans_only(
             world.again(KillingStore(world.memory_store, at, is_applied=is_applied), delay_ms=0)
             with pytest.raises(Killed):
                 world.turn()
+            check_files(world)
             finish(world)
     assert counting.requests > 20
 
@@ -399,7 +432,6 @@ def test_a_kill_between_ledger_file_and_word_leaves_them_behind_only(worlds: Mak
     version = world.version
     with patch.object(RemoteFiles, step, side_effect=Killed), pytest.raises(Killed):
         world.turn()
-    # No more than the ledger has.
-    assert set(world.file()) <= set(world.state().remote_segments(TOPIC_ID, 0))
+    check_files(world)
     finish(world)
     assert world.version > version
