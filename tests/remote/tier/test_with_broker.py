@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +21,10 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
+from tests.support.forms import each, rounds
 from tests.support.http_broker import pids, replace
 from tests.support.object_store_servers import ObjectStoreServer, object_store_server
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
 from tests.support.tier_world import objects_of
 
@@ -49,7 +52,7 @@ class TieredBroker:
 
     def produce(self) -> None:
         values = [os.urandom(VALUE_BYTES) for _ in range(RECORDS)]
-        produce(self.broker.bootstrap_servers, TOPIC, values)
+        produce(self.broker.bootstrap_servers, TOPIC, values, enable_idempotence=True)
         self.values += values
 
     def read(self) -> list[bytes]:
@@ -185,6 +188,29 @@ def test_local_segments_go_when_the_store_has_them_and_no_record_is_lost(tiered:
         tiered.broker.start()
         assert tiered.read() == tiered.values
     assert tiered.added()[0].base == 0
+
+
+@each("seed", short=[1], long=range(1, 11))
+def test_whoever_is_killed_at_any_moment_all_records_are_there_once(tiered: TieredBroker, seed: int) -> None:
+    """Reads go through what only the store has, what both have and what only the disk has."""
+    tiered.create({"local.retention.bytes": str(2 << 20)})
+    chance = random.Random(seed)
+    for _ in range(rounds(20)):
+        producing = threading.Thread(target=tiered.produce)
+        producing.start()
+        random_moment(chance, 0.5)
+        name = chance.choice(["tier", "tier", "log 0", "handler 0", "broker"])
+        if name == "broker":
+            tiered.broker.kill()
+            tiered.broker.start()
+        else:
+            replace(tiered.broker, name)
+        producing.join()
+    assert tiered.read() == tiered.values
+    eventually(lambda: tiered.bases()[-1:] == [one.end for one in tiered.added()][-1:], "all is uploaded")
+    added = tiered.added()
+    assert added[0].base == 0
+    assert all(before.end == after.base for before, after in pairwise(added))
 
 
 def test_an_outage_of_the_store_keeps_local_segments_and_is_over_by_itself(
