@@ -313,7 +313,7 @@ class Fetch:
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
-        if total == 0 and (self.cold_files or self._waits_for_remote()):
+        if total == 0 and (self.cold_files or (not settled and self._waits_for_remote())):
             return None
         settled = settled or self.overdue or len(unknown) == len(answers)
         return answers if settled or total >= self.min_bytes else None
@@ -480,9 +480,9 @@ class Fetch:
         """Return whether the object store has the record of an offset that is in no local segment."""
         broker = self.context.broker
         again = broker.in_table(image)
-        if broker.tier is None or again is None or offset < again.log_start_offset:
+        if again is None or offset < again.log_start_offset:
             return False
-        return offset < broker.remote_files.get(image, broker.readers.directory(topic.name, now)).end
+        return offset < broker.remote.segments(image, broker.readers.directory(topic.name, now)).end
 
     def _read_remote(self, answer: Answer, place: Place, ask: _Ask, now: Partition) -> Read:
         """Put a slice of a window into an answer; none if the window has to be brought first."""

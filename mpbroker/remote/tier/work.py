@@ -26,7 +26,6 @@ from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -165,18 +164,21 @@ class TierWork:
         assert self._copying is not None
         book, until = self._book, time.monotonic() + self._config.remote_log_manager_task_interval_ms / 1000
         self._give_way()
-        # What a failure has left comes first: no event may be found twice.
-        book.commit()
         topics = self._topics.now
         if topics is None:
             return LOOK_S
         places = self._places.read()
+        # Before the first request: in an outage no other step is reached.
+        self._copying.count(places)
+        # What a failure has left comes first: no event may be found twice.
+        book.commit()
         book.follow(places)
         book.add(list(removal.of_topics(book.state, topics, wall_ms())))
         for place in places:
             book.add(list(removal.of_partition(book.state, place)))
         is_done = self._copying.copy(places, until)
         book.commit()
+        self._copying.count(places)
         self._delete_due(book)
         if is_done:
             self._collect_if_due(book)
@@ -207,8 +209,6 @@ class TierWork:
         if time.monotonic() < self._next_collection:
             return
         found = collect(self.store, book.state, book.ledger.check_fence, self._give_way)
-        if isinstance(self.store, DirectoryStore):
-            self.store.remove_leftovers()
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
         self._next_collection = time.monotonic() + COLLECT_EVERY_S
