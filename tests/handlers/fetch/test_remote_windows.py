@@ -73,6 +73,14 @@ def test_a_consumer_reads_through_the_seam_to_the_end(tmp_path: Path, codec: Cod
         assert len(set(tier.store.windows_read())) == len(tier.store.windows_read())
 
 
+def test_aborted_transactions_are_known_without_the_end_of_the_last_one(tmp_path: Path) -> None:
+    """A log worker that started again knows only the markers in local segments."""
+    with tiered_handler(tmp_path, transactions) as tier:
+        tier.publish(aborted_end=0)
+        answer = tier.fetch(fetch(0, wait_ms=LONG_MS, isolation_level=READ_COMMITTED))
+        assert answer.aborted_transactions
+
+
 def test_max_bytes_of_one_brings_a_batch_each(tier: TieredHandler) -> None:
     found = walk(tier, tier.log.end, max_bytes=1, each=1)
     assert [offset for offset, _ in found] == list(range(0, tier.log.end, 3))
