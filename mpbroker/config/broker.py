@@ -14,11 +14,11 @@ import msgspec
 
 from mpbroker.config import limits
 from mpbroker.config.altered import Altered
-from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.integers import INT_MAX, LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, Secret, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_http_listener, parse_listeners
 from mpbroker.config.otlp import DEFAULT_INTERVAL_MS, problem_of, without_secrets
+from mpbroker.config.remote import RemoteSettings
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
 
@@ -99,7 +99,7 @@ def _default_listeners() -> tuple[Listener, ...]:
     return parse_listeners(DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP)
 
 
-class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
+class BrokerConfig(RemoteSettings, frozen=True, kw_only=True):
     """All settings that a process of the broker may need."""
 
     node_id: Annotated[

@@ -10,7 +10,7 @@ BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 
 
 class CoordinatorSettings(ConsumerProtocolSettings, frozen=True, kw_only=True):
-    """Settings of both coordinators. BrokerConfig derives from this class, and so from SecuritySettings."""
+    """Settings of both coordinators. RemoteSettings derives from this class, and so from SecuritySettings."""
 
     group_initial_rebalance_delay_ms: Annotated[
         int,

@@ -44,6 +44,10 @@ DYNAMIC: Final = frozenset(_OF_TOPICS & BROKER_KEYS.keys()) | {
     "num.io.threads",
     "num.network.threads",
     "producer.id.expiration.ms",
+    "remote.fetch.max.wait.ms",
+    "remote.list.offsets.request.timeout.ms",
+    "remote.log.manager.copy.max.bytes.per.second",
+    "remote.log.manager.fetch.max.bytes.per.second",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "transaction.partition.verification.enable",
 }
@@ -53,7 +57,9 @@ IDLE: Final[Mapping[str, Key]] = {
     for name, key in known.kafka_keys().items()
     if known.is_dynamic(name) and name not in BROKER_KEYS and known.refusal(name, "?") is None
 } | {
-    "num.recovery.threads.per.data.dir": BROKER_KEYS["num.recovery.threads.per.data.dir"],
+    **{
+        name: BROKER_KEYS[name] for name in ("num.recovery.threads.per.data.dir", "remote.log.reader.threads")
+    },
     # kafka-reassign-partitions --throttle sets them on every broker; a single node does not replicate.
     **{
         name: Key(

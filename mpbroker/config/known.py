@@ -36,8 +36,8 @@ REFUSED: dict[str, str] = {
     "alter.config.policy.class.name": _PLUGINS,
     "config.providers": _PLUGINS,
     "cordoned.log.dirs": "log directories cannot be cordoned yet",
-    "remote.": "tiered storage is not built",
-    "log.local.retention.": "tiered storage is not built",
+    "remote.log.storage.manager.class.": f"{_PLUGINS}; set mpbroker.remote.url",
+    "remote.log.metadata.manager.class.": f"{_PLUGINS}; the object store itself has the metadata",
 }
 
 _COORDINATOR = "the group coordinator is one process here"
@@ -63,17 +63,7 @@ HARMLESS: dict[str, str] = {
         f"sasl.login.refresh.{name}": "it is about logins of a broker to others"
         for name in ("buffer.seconds", "min.period.seconds", "window.factor", "window.jitter")
     },
-    # Kafka obeys these for topics with tiered storage alone.
-    **dict.fromkeys(
-        (
-            *("log.local.retention.bytes", "log.local.retention.ms", "remote.log.reader.threads"),
-            *("remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"),
-            "remote.log.index.file.cache.total.size.bytes",
-            *(f"remote.log.manager.{what}.max.bytes.per.second" for what in ("copy", "fetch")),
-            *(f"remote.log.manager.{who}.thread.pool.size" for who in ("copier", "expiration", "follower")),
-        ),
-        "tiered storage is not built",
-    ),
+    "remote.log.index.file.cache.total.size.bytes": "mpbroker.remote.cache.bytes is the size of the cache",
 }
 WARNED: dict[str, str] = {
     "group.share.": "share groups are not built yet",
@@ -85,6 +75,8 @@ WARNED: dict[str, str] = {
     "add.partitions.to.txn.": _TRANSACTIONS,
     "share.": "share groups are not built yet",
     "controller.quorum.": _SINGLE_NODE,
+    "remote.log.manager.": "one process copies, fetches and removes remote segments",
+    "remote.": "Java plug-ins cannot be loaded, and the object store itself has the metadata",
     "replica.": _SINGLE_NODE,
     "num.replica.": _SINGLE_NODE,
     "inter.broker.": _SINGLE_NODE,

@@ -15,6 +15,7 @@ from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, DEFAULT_LOG_DIR, BrokerConfig
 from mpbroker.config.consumer_groups import UNBUILT_PROTOCOLS, consumer_contradictions
 from mpbroker.config.keys import ConfigError, ConfigType, Problem, Value, field_name
+from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE, remote_contradictions
 from mpbroker.config.workers import MAX_LOG_DIRS
 
 _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
@@ -67,6 +68,9 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     if config.super_users and not config.authorizer_class_name:
         message = "super.users has no effect: without authorizer.class.name everybody may do everything"
         warnings.append(Problem("super.users", origins["super.users"], message))
+    if config.mpbroker_remote_url and not config.remote_log_storage_system_enable:
+        message = f"{REMOTE_URL} has no effect: {SYSTEM_ENABLE} is false"
+        warnings.append(Problem(REMOTE_URL, origins[REMOTE_URL], message))
     for protocol in config.group_coordinator_rebalance_protocols:
         if protocol in UNBUILT_PROTOCOLS:
             key = "group.coordinator.rebalance.protocols"
@@ -412,6 +416,8 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
             f"log.cleaner.min.compaction.lag.ms={lag_min} is above "
             f"log.cleaner.max.compaction.lag.ms={lag_max}",
         )
+    for key, message in remote_contradictions(config, config.retention_ms, config.log_retention_bytes):
+        wrong(key, message)
     for key, bound, message in consumer_contradictions(config):
         wrong(key if key in config.origins else bound, message)
     return found

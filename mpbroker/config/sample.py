@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from mpbroker.config.broker import BROKER_KEYS
-from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.keys import ConfigType, Key, field_name, format_value
+from mpbroker.config.remote import RemoteSettings
 from mpbroker.config.version import VERSION
 from mpbroker.config.workers import RESIZABLE
 
@@ -27,13 +27,13 @@ _HEAD = f"""\
 
 
 def groups() -> list[tuple[str, list[Key]]]:
-    """Return (title, settings) of each group; the groups of TLS, SASL and the coordinators come last."""
+    """Return (title, settings) of each group. Those that BrokerConfig inherits come last."""
     found: list[tuple[str, list[Key]]] = []
     for key in BROKER_KEYS.values():
         if key.begins:
             found.append((key.begins, []))
         found[-1][1].append(key)
-    inherited = {*CoordinatorSettings.__struct_fields__}
+    inherited = {*RemoteSettings.__struct_fields__}
     return sorted(found, key=lambda group: field_name(group[1][0].name) in inherited)
 
 

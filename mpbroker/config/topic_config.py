@@ -6,14 +6,23 @@ get them with INVALID_CONFIG.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from mpbroker.config.broker import BROKER_KEYS, HOUR_MS, BrokerConfig
 from mpbroker.config.integers import LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, field_name, table_of
+from mpbroker.config.remote import AS_RETENTION, local_retention_problem
 
+REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
+NOTHING: Final[Mapping[str, str]] = {}
+_KEEPS_REMOTE_DATA: Final = (
+    "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote "
+    "data and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If "
+    "you want to disable remote storage and delete all remote data, please set "
+    "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
+)
 BOOLEAN, LIST, LONG = ConfigType.BOOLEAN, ConfigType.LIST, ConfigType.LONG
 
 
@@ -34,10 +43,6 @@ def _as(broker_key: str, **differs: Any) -> Key:
     synonyms = key.synonyms or (broker_key,)
     own: dict[str, Any] = {"name": "", "default": None, "pending": "", "begins": "", "synonyms": synonyms}
     return msgspec.structs.replace(key, **own | differs)
-
-
-def _tiered(doc: str, unit: str) -> Key:
-    return Key(LONG, doc, at_least=-2, synonyms=(f"log.local.retention.{unit}",))
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +80,20 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         Key(LIST, "Replicas throttled while they lead; a single node has none.", check=_throttled_replicas),
     ] = ()
     local_retention_bytes: Annotated[
-        int, _tiered("Bytes kept locally of a tiered topic; -2 takes retention.bytes.", "bytes")
-    ] = -2
+        int,
+        _as(
+            "log.local.retention.bytes",
+            doc="Local size of a partition above which copied segments are deleted locally; "
+            "-2: as retention.bytes.",
+        ),
+    ] = AS_RETENTION
     local_retention_ms: Annotated[
-        int, _tiered("Time kept locally of a tiered topic; -2 takes retention.ms.", "ms")
-    ] = -2
+        int,
+        _as(
+            "log.local.retention.ms",
+            doc="Age at which copied segments are deleted locally; -2: as retention.ms.",
+        ),
+    ] = AS_RETENTION
     max_compaction_lag_ms: Annotated[int, _as("log.cleaner.max.compaction.lag.ms")] = LONG_MAX
     max_message_bytes: Annotated[int, _as("message.max.bytes")] = 1_048_588
     message_timestamp_after_max_ms: Annotated[int, _as("log.message.timestamp.after.max.ms")] = HOUR_MS
@@ -90,13 +104,13 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_insync_replicas: Annotated[int, _as("min.insync.replicas")] = 1
     preallocate: Annotated[bool, _as("log.preallocate")] = False
     remote_log_copy_disable: Annotated[
-        bool, Key(BOOLEAN, "Stop copying segments of a tiered topic to remote storage.")
+        bool, Key(BOOLEAN, "Stop copying segments of a tiered topic to the object store.")
     ] = False
     remote_log_delete_on_disable: Annotated[
-        bool, Key(BOOLEAN, "Delete remote segments when tiering of the topic is switched off.")
+        bool, Key(BOOLEAN, "Delete remote segments when remote.storage.enable becomes false.")
     ] = False
     remote_storage_enable: Annotated[
-        bool, Key(BOOLEAN, "Tier the topic to remote storage; this broker has none.")
+        bool, Key(BOOLEAN, "Copy the topic's sealed segments to the object store.")
     ] = False
     retention_bytes: Annotated[int, _as("log.retention.bytes")] = -1
     retention_ms: Annotated[int, _as("log.retention.ms", check=None, at_least=-1)] = 604_800_000
@@ -142,10 +156,12 @@ def resolve(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicC
     return TopicConfig(**values)
 
 
-def validate(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
+def validate(
+    broker: BrokerConfig, overrides: Mapping[str, str | None], before: Mapping[str, str] = NOTHING
+) -> TopicConfig:
     """Resolve and check the settings of a topic, for CreateTopics and AlterConfigs.
 
-    Raises TopicConfigError with the message for the client.
+    `before`: the settings that the topic had. Raises TopicConfigError with the message for the client.
     """
     config = resolve(broker, overrides)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
@@ -153,17 +169,49 @@ def validate(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> Topic
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
+    if config.remote_storage_enable:
+        _check_tiered(config, broker)
+    elif is_tiered(before) and not config.remote_log_delete_on_disable:
+        raise TopicConfigError(_KEEPS_REMOTE_DATA)
     if config.min_insync_replicas > 1 and not broker.mpbroker_replication_factor_clamp:
         raise TopicConfigError(
             f"Invalid value {config.min_insync_replicas} for configuration min.insync.replicas: this broker "
             "is a single node with one replica of each partition"
         )
-    if config.remote_storage_enable:
+    return config
+
+
+def is_tiered(overrides: Mapping[str, str]) -> bool:
+    """Return whether a topic with these settings of its own is tiered."""
+    return overrides.get(REMOTE_STORAGE_ENABLE, "").strip().lower() == "true"
+
+
+def _check_tiered(config: TopicConfig, broker: BrokerConfig) -> None:
+    """Check a tiered topic's settings (LogConfig.validateTopicLogConfigValues). Raises TopicConfigError."""
+    if not broker.remote_log_storage_system_enable:
         raise TopicConfigError(
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
-    return config
+    if config.cleanup_policy not in ((), ("delete",)):
+        raise TopicConfigError(
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an "
+            "empty list."
+        )
+    retentions = (
+        ("bytes", config.retention_bytes, config.local_retention_bytes),
+        ("ms", config.retention_ms, config.local_retention_ms),
+    )
+    for unit, whole, local in retentions:
+        if problem := local_retention_problem(unit, whole, local):
+            raise TopicConfigError(problem)
+    for unit, whole, local in retentions if config.remote_log_copy_disable else ():
+        if local not in (AS_RETENTION, whole):
+            raise TopicConfigError(
+                f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and "
+                f"`retention.{unit}` must be set to the identical value because there will be no more logs "
+                "copied to the remote storage."
+            )
 
 
 def _parse(name: str, text: str | None) -> Any:

@@ -16,7 +16,7 @@ from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.rates import per_second, rate, since
 
 NS_PER_MS = 1_000_000
-BACKGROUND: Final = (topology.CLEANER, topology.SCRUBBER, topology.EXPORTER)
+BACKGROUND: Final = (topology.CLEANER, topology.SCRUBBER, topology.EXPORTER, topology.TIER)
 
 
 def kind_of(role: int) -> str:

@@ -38,7 +38,7 @@ from mpbroker.coordinator.metadata.metadata_records import (
     feature_records,
 )
 from mpbroker.coordinator.metadata.permissions import Permissions
-from mpbroker.coordinator.metadata.replay import replay
+from mpbroker.coordinator.metadata.replay import refuse_tiered_topics, replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.runtime.requests import Caller
 from mpbroker.coordinator.waiting import Awaited, Change, Token, WaitingCallers
@@ -304,6 +304,7 @@ class MetadataController:
         if not is_open or end.high_watermark != end.log_end_offset:
             return
         state, removed = replay(log_dirs, end)
+        refuse_tiered_topics(state, self._context.config)
         self._slot = end
         self.phase = Phase.OPENING
         self.link.resume()

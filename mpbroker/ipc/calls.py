@@ -642,6 +642,30 @@ class CleaningEnded(Struct, tag="cleaning_ended"):
     errno: int = 0
 
 
+class RemoteWindow(Struct, tag="remote_window"):
+    """handler -> tier: bring a window of a partition's remote segments into the cache.
+
+    It is the window that has `offset` or, in the offset's segment, the first record from there on that is not
+    earlier than `timestamp_ms`, or a window before that record's. Answered by RemoteWindowReady or Failed.
+    """
+
+    slot: int
+    slot_generation: int
+    offset: int
+    timestamp_ms: int = -1
+
+
+class RemoteWindowReady(Struct, tag="remote_window_ready"):
+    """The answer to RemoteWindow: a window with all records at offsets [base, end), in the directory `path`.
+
+    `base` may be above the offset that was asked for, if there are no records in between.
+    """
+
+    base: int
+    end: int
+    path: str
+
+
 class Recovered(Struct, tag="recovered"):
     """coordinator -> log: every topic has had its EnsureTopic, so all other partitions on disk are stray.
 
@@ -711,6 +735,8 @@ Message = (
     | SwapSegments
     | Swapped
     | CleaningEnded
+    | RemoteWindow
+    | RemoteWindowReady
     | Recovered
     | Acknowledged
 )

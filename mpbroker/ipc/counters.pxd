@@ -89,7 +89,17 @@ cpdef enum Counter:
     COUNT_FETCHES_COLD = 87          # parts of files that were read from the disk for fetches (handler)
     COUNT_PARTITIONS_MOVING = 88     # log: partitions moving to another of its directories
     COUNT_PARTITIONS_WAITING = 89    # log: those that cannot be opened or made now, as on a full disk
-    COUNTERS = 96
+    COUNT_REMOTE_COPIED_SEGMENTS = 90   # tier: segments that it has uploaded and that the ledger names
+    COUNT_REMOTE_COPIED_BYTES = 91   # bytes of their .log
+    COUNT_REMOTE_PENDING_SEGMENTS = 92   # sealed local segments that the object store does not have yet
+    COUNT_REMOTE_PENDING_BYTES = 93
+    COUNT_REMOTE_PENDING_SINCE_MS = 94   # wall clock when the oldest of them was last written; 0: none waits
+    COUNT_REMOTE_ERRORS = 95         # requests of the store, and segments, that failed
+    COUNT_REMOTE_FENCED = 96         # 1: another owner writes to the ledger, and this tier only reads
+    COUNT_REMOTE_COMMITTED_MS = 97   # wall clock of the last ledger entry; 0: none since the broker began
+    COUNT_REMOTE_DELETED_SEGMENTS = 98   # segments whose objects were deleted
+    COUNT_REMOTE_DOWN_SINCE_MS = 99   # wall clock since when the store has failed; 0: it answers
+    COUNTERS = 112
 
 cpdef enum Histogram:
     TIME_APPEND_NS = 0               # log: one round

@@ -25,7 +25,7 @@ SUBSYSTEMS: Final = (
     *("mpbroker.coordinator.transactions", "mpbroker.exporter", "mpbroker.handlers", "mpbroker.ipc"),
     *("mpbroker.log", "mpbroker.log.compaction", "mpbroker.log.recovery", "mpbroker.log.replica_move"),
     *("mpbroker.log.retention", "mpbroker.log.scrub", "mpbroker.network", "mpbroker.network.acceptor"),
-    *("mpbroker.network.processor", "mpbroker.security", "mpbroker.supervisor"),
+    *("mpbroker.network.processor", "mpbroker.remote", "mpbroker.security", "mpbroker.supervisor"),
 )
 # In the order of their words.
 LOGGERS: Final = (ALL, *SUBSYSTEMS)
@@ -52,6 +52,7 @@ def logger_of(role: int) -> str:
         topology.CLEANER: "mpbroker.log.compaction",
         topology.SCRUBBER: "mpbroker.log.scrub",
         topology.EXPORTER: "mpbroker.exporter",
+        topology.TIER: "mpbroker.remote",
     }.get(role, "mpbroker.network.acceptor")
 
 

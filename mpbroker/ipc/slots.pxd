@@ -11,6 +11,7 @@ processor looks for the connection.
     handler     -> processor      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
     handler     -> log            PRODUCE, PRODUCE_BACK, CALL, RETURN
     handler     -> coordinator    CALL, RETURN
+    handler     -> tier           CALL, RETURN
     log         -> processor      SEND, NOOP, CLOSE
     log         -> handler        PRODUCED, ANSWER
     log         -> coordinator    PRODUCED, ANSWER
@@ -18,6 +19,7 @@ processor looks for the connection.
     coordinator -> handler        TAKEN, ANSWER
     coordinator -> log            PRODUCE_BACK, CALL, RETURN
     cleaner     -> log            CALL, RETURN
+    tier        -> handler        ANSWER
 
 Descriptors of one kind have the same layout from every sender:
 

@@ -35,7 +35,7 @@ from shm.ring import Ring
 from shm.table import SlotTable
 from shm.word import Words
 
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 PUBLIC_MAGIC = b"MPBKPUBL"
 PRIVATE_MAGIC = b"MPBKPRIV"
 
@@ -57,13 +57,15 @@ CONTROL_PROCESSOR = FIRST_PROCESSOR + MAX_PROCESSORS
 FIRST_HANDLER = CONTROL_PROCESSOR + 1
 MAX_HANDLERS = workers.MAX_HANDLERS
 CONTROL_HANDLER = FIRST_HANDLER + MAX_HANDLERS
-# Log worker 0 is LOG; the others have the last indices.
+# Log worker 0 is LOG; the others have indices behind all handlers.
 MAX_LOG_WORKERS = workers.MAX_LOG_WORKERS
 SECOND_LOG_WORKER = CONTROL_HANDLER + 1
-PROCESSES = SECOND_LOG_WORKER + MAX_LOG_WORKERS - 1
+# It talks to handlers, and runs only with remote.log.storage.system.enable.
+TIER = SECOND_LOG_WORKER + MAX_LOG_WORKERS - 1
+PROCESSES = TIER + 1
 PROCESSORS = tuple(range(FIRST_PROCESSOR, FIRST_HANDLER))
 HANDLERS = tuple(range(FIRST_HANDLER, SECOND_LOG_WORKER))
-LOG_WORKERS = (LOG, *range(SECOND_LOG_WORKER, PROCESSES))
+LOG_WORKERS = (LOG, *range(SECOND_LOG_WORKER, TIER))
 
 # A ring holds what a pair can have under way at once. A producer that finds it full keeps the rest and asks
 # for room.
@@ -78,7 +80,7 @@ CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
 LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
 # Loggers that have a level of their own (ipc.log_levels).
-LOG_LEVELS = 19
+LOG_LEVELS = 20
 
 # Clients that each handler can measure at once. Idle ones make room.
 QUOTA_ROWS = 8192
@@ -93,7 +95,7 @@ SPARE_SLOTS = 2
 # The two words of `taken_over`.
 IS_TAKEN_OVER, CLEAN_DIRS = 0, 1
 COUNTER_PAGE_BYTES = page_bytes(Counter.COUNTERS, Histogram.HISTOGRAMS)
-assert PROCESSES <= marks.MAX_WAITERS
+assert len(HANDLERS) <= marks.MAX_WAITERS
 
 
 def processor(number: int) -> int:
@@ -157,7 +159,7 @@ def is_handler(index: int) -> bool:
 
 
 def is_log_worker(index: int) -> bool:
-    return index == LOG or index >= SECOND_LOG_WORKER
+    return index == LOG or SECOND_LOG_WORKER <= index < TIER
 
 
 def name_of(index: int) -> str:
@@ -170,6 +172,7 @@ def name_of(index: int) -> str:
         CLEANER: "cleaner",
         SCRUBBER: "scrubber",
         EXPORTER: "exporter",
+        TIER: "tier",
         CONTROL_PROCESSOR: "control-plane processor",
         CONTROL_HANDLER: "control-plane handler",
     }
@@ -193,6 +196,7 @@ def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
         for log in logs:
             pairs += [(h, log, REQUEST_RING_SLOTS), (log, h, REQUEST_RING_SLOTS)]
         pairs += [(h, COORDINATOR, CALL_RING_SLOTS), (COORDINATOR, h, CALL_RING_SLOTS)]
+        pairs += [(h, TIER, CALL_RING_SLOTS), (TIER, h, CALL_RING_SLOTS)]
     for log in logs:
         pairs += [(log, p, ANSWER_RING_SLOTS) for p in PROCESSORS]
         pairs += [(COORDINATOR, log, CALL_RING_SLOTS), (log, COORDINATOR, CALL_RING_SLOTS)]
@@ -255,7 +259,10 @@ class SharedMemory:
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
             index: region.sparse(sizes.arena_extent_bytes)
-            for index in (COORDINATOR, CLEANER, *PROCESSORS, *HANDLERS, *LOG_WORKERS[: sizes.log_workers])
+            for index in (
+                *(COORDINATOR, CLEANER, TIER, *PROCESSORS, *HANDLERS),
+                *LOG_WORKERS[: sizes.log_workers],
+            )
         }
 
     def _private_blocks(self, rings_bytes: int) -> list[Block]:
@@ -348,7 +355,7 @@ class SharedMemory:
             Block("credential_acks", words),
             Block("limit_acks", words),
             Block("broker_acks", words),
-            # The coordinator, for handlers: topics and quotas (ipc.metadata).
+            # The coordinator, for handlers and the tier: topics and quotas (ipc.metadata).
             Block("bulletin", self.BULLETIN_BYTES, 4096),
             # The coordinator, for processors: SCRAM credentials (ipc.credentials).
             Block("credentials", self.CREDENTIALS_BYTES, 4096),

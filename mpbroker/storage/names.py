@@ -62,8 +62,10 @@ LONGEST_TO_MOVE = LONGEST_NAME - 33 - len(FUTURE_SUFFIX)
 OFFSET_DIGITS = 20
 # A dry run recovers a copy there, which is deleted afterwards.
 DRY_RUN = ".mpbroker-dry-run"
+# Ours, in the first log directory: what was fetched from the object store.
+REMOTE_CACHE = "remote-cache"
 # Directories in a log directory that hold no partition.
-NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache", DRY_RUN})
+NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache", REMOTE_CACHE, DRY_RUN})
 
 
 _SUFFIXES = (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX)

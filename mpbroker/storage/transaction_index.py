@@ -58,6 +58,11 @@ def read_aborted(path: Path | str, *, may_grow: bool = False) -> list[AbortedTra
     data = read_whole(path)
     if may_grow:
         data = data[: len(data) // _ENTRY.size * _ENTRY.size]
+    return aborted_in(data, path)
+
+
+def aborted_in(data: bytes, path: Path | str) -> list[AbortedTransaction]:
+    """Return the entries in the content of the `.txnindex` at `path`. Raises TransactionIndexCorrupt."""
     if len(data) % _ENTRY.size:
         raise TransactionIndexCorrupt(f"{path} ends within an entry, after {len(data)} bytes")
     return list(_checked(path, data))

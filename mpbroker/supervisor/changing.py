@@ -47,7 +47,7 @@ from mpbroker.supervisor.tree import Tree
 _FOLLOWERS: Final = (
     topology.LOG_WORKERS,
     (
-        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER),
+        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER, topology.TIER),
         *(*topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
     ),
 )

@@ -15,6 +15,7 @@ from mpbroker.config.extras import pip_install
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.listeners import parse_http_listener
 from mpbroker.config.otlp import OWN_SETTING, Destination, NotServed, destination
+from mpbroker.config.remote import BUCKETS, REMOTE_URL
 from mpbroker.ipc import console_token, settings, titles
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
@@ -32,6 +33,7 @@ from mpbroker.supervisor.system_limits import raise_file_limit
 # The status of a wrong setting (cli.errors): the service manager must not try again.
 EXIT_MISCONFIGURED: Final = 2
 _OTLP_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
+_STORE_PACKAGE: Final = "obstore"
 
 log = logging.getLogger("mpbroker.supervisor")
 
@@ -55,6 +57,7 @@ class Claim:
         except (ValueError, SecurityError) as error:
             raise FatalError(str(error), EXIT_MISCONFIGURED) from error
         self.otlp = otlp_destination(config, os.environ)
+        check_object_store(config)
         if config.client_telemetry_enable and not (config.http_listener or self.otlp):
             raise FatalError(
                 "client.telemetry.enable=true: nothing would serve what clients push: set http.listener or "
@@ -122,6 +125,30 @@ def _with_addresses(config: BrokerConfig) -> BrokerConfig:
     return structs.replace(config, max_connections_per_ip_overrides=overrides)
 
 
+def check_object_store(config: BrokerConfig) -> None:
+    """Raise FatalError if tiered storage is on and the package that reaches its bucket is not installed.
+
+    The package is not imported: what it starts does not survive a fork.
+    """
+    scheme = config.mpbroker_remote_url.partition(":")[0]
+    if config.remote_log_storage_system_enable and scheme in BUCKETS and not _is_installed(_STORE_PACKAGE):
+        raise FatalError(
+            f"{REMOTE_URL}={config.mpbroker_remote_url} needs {_STORE_PACKAGE}, which is not installed: "
+            f"{pip_install('tier')}",
+            EXIT_MISCONFIGURED,
+        )
+
+
+def _is_installed(package: str) -> bool:
+    from importlib import metadata
+
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def otlp_destination(config: BrokerConfig, environ: Mapping[str, str]) -> Destination | None:
     """Return the destination of metrics by OTLP, None if no destination is set or usable.
 
@@ -137,15 +164,11 @@ def otlp_destination(config: BrokerConfig, environ: Mapping[str, str]) -> Destin
         return None
     if found is None:
         return None
-    from importlib import metadata
-
-    try:
-        metadata.version(_OTLP_PACKAGE)
-    except metadata.PackageNotFoundError:
+    if not _is_installed(_OTLP_PACKAGE):
         install = pip_install("otlp")
         problem = f"{found.said_by} needs OpenTelemetry's exporter, which is not installed: {install}"
         if found.said_by == OWN_SETTING:
-            raise FatalError(problem) from None
+            raise FatalError(problem)
         log.warning("metrics are not sent by OTLP: %s", problem)
         return None
     return found

@@ -55,11 +55,14 @@ FOLLOWED = {
     *("max_incremental_fetch_session_cache_slots", "max_parked_bytes", "max_parked_bytes_per_connection"),
     *("max_parked_bytes_per_principal", "max_producer_ids_per_partition", "max_request_partition_size_limit"),
     "max_unauthenticated_connections",
+    *("mpbroker_remote_cache_bytes", "mpbroker_remote_commit_interval_ms", "mpbroker_remote_delete_delay_ms"),
     *("mpbroker_replication_factor_clamp", "num_partitions", "offset_metadata_max_bytes"),
     *("offsets_retention_check_interval_ms", "offsets_retention_minutes", "offsets_topic_num_partitions"),
     *("offsets_topic_segment_bytes", "producer_id_expiration_ms", "queued_max_requests"),
-    *("replica_alter_log_dirs_io_max_bytes_per_second", "socket_request_max_bytes"),
-    *("socket_send_buffer_bytes", "transaction_partition_verification_enable"),
+    *("remote_fetch_max_wait_ms", "remote_list_offsets_request_timeout_ms"),
+    *("remote_log_manager_copy_max_bytes_per_second", "remote_log_manager_fetch_max_bytes_per_second"),
+    *("remote_log_manager_task_interval_ms", "replica_alter_log_dirs_io_max_bytes_per_second"),
+    *("socket_request_max_bytes", "socket_send_buffer_bytes", "transaction_partition_verification_enable"),
     *ConsumerProtocolSettings.__struct_fields__,  # and of SecuritySettings, from which it derives
 }
 # Defaults of topics. Handlers keep them with each topic, ready for the turn.

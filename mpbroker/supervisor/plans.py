@@ -3,8 +3,8 @@
 A stage is an order to several processes at once. The next stage begins when all have acknowledged or died.
 The stages after the death of a role are safe in this order:
 
-handler      First the log workers append and answer all that the handler had published. Then the coordinator
-             forgets the handler's calls, and lets those transactions end that waited for the batches of the
+handler      First the log workers append and answer all that the handler had published. Then coordinator and
+             tier forget the handler's calls, and the coordinator lets those transactions end that waited for the batches of the
              handler. Then the processors sort its requests: a request that it took and did not answer is
              lost, any other can go to another handler.
 processor    First the handlers forget the processor's connections, so that no new job refers to its arena.
@@ -19,6 +19,7 @@ cleaner      The log workers finish the swap of files that the cleaner has reque
              the cleaner releases that worker's files before its successor opens them.)
 scrubber     No process uses its memory. Its damage versions remain, and its successor uses them.
 exporter     No process uses its memory, and it only reads.
+tier         The handlers answer pending calls. Its words stay: its successor writes them again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
     Stages are numbered from 1.
     """
     if topology.is_handler(role):
-        return [LOG_WORKERS, (topology.COORDINATOR,), processors_of(role)]
+        return [LOG_WORKERS, (topology.COORDINATOR, topology.TIER), processors_of(role)]
     if topology.is_processor(role):
         return [handlers_of(role), LOG_WORKERS]
     if topology.is_log_worker(role):
@@ -47,6 +48,8 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
         return [LOG_WORKERS, HANDLERS]
     if role == topology.CLEANER:
         return [LOG_WORKERS]
+    if role == topology.TIER:
+        return [HANDLERS]
     return []
 
 
@@ -64,10 +67,10 @@ def needed_to_start(role: int) -> tuple[int, ...]:
 def peers_of(role: int) -> tuple[int, ...]:
     """Return the roles that must bind the rings of `role` again when its successor is ready."""
     if topology.is_handler(role):
-        return (*LOG_WORKERS, topology.COORDINATOR, *processors_of(role))
+        return (*LOG_WORKERS, topology.COORDINATOR, topology.TIER, *processors_of(role))
     if topology.is_log_worker(role):
         return (*HANDLERS, topology.COORDINATOR, topology.CLEANER, *PROCESSORS)
-    if role == topology.COORDINATOR:
+    if role in (topology.COORDINATOR, topology.TIER):
         return HANDLERS
     return ()
 

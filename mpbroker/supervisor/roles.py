@@ -35,9 +35,10 @@ MODULES = (
 )
 
 
-def prepare(*, has_exporter: bool) -> None:
+def prepare(*, has_exporter: bool, has_tier: bool = False) -> None:
     """Import the modules of all roles, and prepare the codecs of common requests and of the metadata."""
-    for name in (*MODULES, *(("mpbroker.exporter.process",) if has_exporter else ())):
+    optional = {"mpbroker.exporter.process": has_exporter, "mpbroker.remote.tier.process": has_tier}
+    for name in (*MODULES, *(name for name, is_wanted in optional.items() if is_wanted)):
         import_module(name)
     from mpbroker.coordinator.metadata import metadata_records
     from mpbroker.network.processor import processor
@@ -77,6 +78,12 @@ def scrubber(context: ProcessContext) -> int:
     from mpbroker.log.scrub import scrub_process
 
     return scrub_process.run(context)
+
+
+def tier(context: ProcessContext, cluster_id: str) -> int:
+    from mpbroker.remote.tier import process
+
+    return process.run(context, cluster_id)
 
 
 def exporter(

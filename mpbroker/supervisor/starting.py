@@ -78,7 +78,7 @@ class Starting:
         ]
         # The first log worker cleans up after the last run; the others wait for that by themselves.
         has_exporter = bool(claim.http or claim.otlp)
-        roles.prepare(has_exporter=has_exporter)
+        roles.prepare(has_exporter=has_exporter, has_tier=tree.config.remote_log_storage_system_enable)
         gc.freeze()
         give_back_memory()
         tree.launch(first)
@@ -110,7 +110,7 @@ class Starting:
         gc.enable()
 
     def _start_workers(self) -> None:
-        """Start the roles that need the coordinator: processors, handlers, scrubber, cleaner, acceptors."""
+        """Start the roles that need the coordinator: processors, handlers, scrubber, cleaner, tier, acceptors."""
         tree, listeners = self._tree, self._claim.listeners
         # Processors first: each waits until the present handlers have bound its rings.
         workers = [listeners.processor(topology.processor(n)) for n in range(tree.config.num_network_threads)]
@@ -126,6 +126,9 @@ class Starting:
         if tree.config.log_cleaner_enable:
             # The cleaner also writes below the log directories: it holds their locks as log workers do.
             tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self._claim.locks)))
+        if tree.config.remote_log_storage_system_enable:
+            tier = partial(roles.tier, cluster_id=self._claim.identity.cluster_id)
+            tree.launch(Child(topology.TIER, tier, tuple(self._claim.locks)))
         for child in (*workers, scrubber):
             tree.await_serving(child)
         # Clients may be served from here on, so a stop has to be a clean one.

@@ -42,6 +42,8 @@ LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
 RELAUNCH_S = 1.0
 TICK_MS = round(TICK_S * 1000)
+# They stop after all who serve clients, at the same time.
+BACKGROUND = (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER, topology.TIER)
 # The longest sleeps while something is under way; the process waited for rings.
 STARTING_TICK_MS = 100
 ACKNOWLEDGE_TICK_MS = 50
@@ -194,7 +196,7 @@ class Tree:
         child.missed.clear()
         self._states.store(child.role, State.STARTING)
         self._orders.store(child.role, Order.RUN)
-        if topology.is_handler(child.role) or child.role in topology.ACCEPTORS:
+        if topology.is_handler(child.role) or child.role in (*topology.ACCEPTORS, topology.TIER):
             # It reads its bulletin before it is ready, and must count as a reader by then.
             self._roles.store(child.role, child.incarnation)
         # In this order: a peer that has not bound its rings refuses or loses its messages.
@@ -365,8 +367,8 @@ class Tree:
         self._fence(child.role)
         self.counters.add(Counter.COUNT_FENCES)
         delay_ms = child.restarts.died((child.died_at - child.started) * 1000)
-        if delay_ms is None and child.role == topology.EXPORTER:
-            delay_ms = LONGEST_DELAY_MS  # clients are served also without an exporter
+        if delay_ms is None and child.role in (topology.EXPORTER, topology.TIER):
+            delay_ms = LONGEST_DELAY_MS  # clients are served also without them
         if delay_ms is None:
             raise BrokerStops(
                 1,
@@ -497,7 +499,7 @@ class Tree:
             [r for r in present if r == topology.CONTROL_ACCEPTOR],
             [r for r in present if topology.is_processor(r)],
             [r for r in present if topology.is_handler(r)],
-            [r for r in present if r in (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER)],
+            [r for r in present if r in BACKGROUND],
         ):
             self._stop_now(group)
         # The first log worker stops last: it records what all of them have closed. Log workers have no limit

@@ -51,6 +51,11 @@ OUR_OWN = {
     "mpbroker.replication.factor.clamp",
     "mpbroker.ssl.crl.location",
     "mpbroker.sasl.oauthbearer.required.scope",
+    "mpbroker.remote.cache.bytes",
+    "mpbroker.remote.commit.interval.ms",
+    "mpbroker.remote.delete.delay.ms",
+    "mpbroker.remote.request.timeout.ms",
+    "mpbroker.remote.url",
 }
 
 
@@ -405,6 +410,8 @@ def test_our_own_keys_are_documented() -> None:
 CHECKED_AT_START = {
     "ssl.keystore.type": "there is one type",
     "ssl.truststore.type": "there is one type",
+    "log.local.retention.bytes": "topics inherit it",
+    "log.local.retention.ms": "topics inherit it",
     "min.insync.replicas": "more than the one replica is refused",
 }
 
@@ -420,7 +427,13 @@ READ_AS = {
     "group.consumer.migration.policy": "is_upgrade_enabled",
 }
 # Settings whose readers are not merged yet.
-BEING_BUILT = {"group.consumer.migration.policy"}
+BEING_BUILT = {
+    "group.consumer.migration.policy",
+    *(f"mpbroker.remote.{name}" for name in ("cache.bytes", "commit.interval.ms", "delete.delay.ms")),
+    *("mpbroker.remote.request.timeout.ms", "remote.fetch.max.wait.ms", "remote.log.reader.threads"),
+    *("remote.list.offsets.request.timeout.ms", "remote.log.manager.task.interval.ms"),
+    *(f"remote.log.manager.{way}.max.bytes.per.second" for way in ("copy", "fetch")),
+}
 
 
 def used_outside_config() -> set[str]:

@@ -58,7 +58,7 @@ def test_what_is_given_is_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "title", ["Identity and addresses", "Topics", "Quotas", "TLS", "SASL", "Transactions"]
+    "title", ["Identity and addresses", "Topics", "Quotas", "TLS", "SASL", "Transactions", "Tiered storage"]
 )
 def test_settings_are_in_groups(title: str) -> None:
     assert f"\n## {title}\n" in sample()
@@ -67,5 +67,5 @@ def test_settings_are_in_groups(title: str) -> None:
 def test_the_brokers_own_come_first() -> None:
     titles = [title for title, _ in groups()]
     assert titles[0] == "Identity and addresses"
-    assert titles[-1] in ("TLS", "SASL", "Transactions")
+    assert titles[-1] == "Tiered storage"
     assert format_value(groups()[0][1][0].default) == "1"

@@ -1,7 +1,10 @@
 """Topic settings: Kafka's table, inheritance, messages, and what DescribeConfigs says about them."""
 
+import re
+
 import pytest
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.describe import ConfigSource, Synonym, describe_broker, describe_topic
 from mpbroker.config.dynamic import DYNAMIC, IDLE
 from mpbroker.config.keys import ConfigType
@@ -53,6 +56,90 @@ def test_topics_inherit_from_the_broker_and_override_it() -> None:
 def test_refused(name: str, text: str | None, message: str) -> None:
     with pytest.raises(TopicConfigError, match=message):
         validate(BROKER, {name: text})
+
+
+def tiering(*settings: str) -> BrokerConfig:
+    return load(
+        None, ["remote.log.storage.system.enable=true", "mpbroker.remote.url=file:///b", *settings]
+    ).config
+
+
+TIERED = {"remote.storage.enable": "true"}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"cleanup.policy": ""},
+        {"retention.ms": "10", "local.retention.ms": "10"},
+        {"retention.ms": "-1", "local.retention.ms": "-1"},
+        {"retention.bytes": "-1", "local.retention.bytes": "1"},
+        {"remote.log.copy.disable": "true"},
+        {"remote.log.copy.disable": "true", "retention.bytes": "9", "local.retention.bytes": "9"},
+    ],
+)
+def test_tiered_topics(own: dict[str, str]) -> None:
+    assert validate(tiering(), TIERED | own).remote_storage_enable
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"cleanup.policy": "compact"}, "Remote log storage only supports topics with cleanup.policy=delete"),
+        ({"cleanup.policy": "compact,delete"}, "or cleanup.policy being an empty list."),
+        (
+            {"retention.bytes": "5", "local.retention.bytes": "-1", "local.retention.ms": "-1"},
+            "Invalid value -1 for configuration local.retention.bytes: Value must not be -1 as "
+            "retention.bytes value is set as 5.",
+        ),
+        (
+            {"retention.ms": "5", "local.retention.ms": "6", "remote.log.copy.disable": "true"},
+            "Invalid value 6 for configuration local.retention.ms: Value must not be more than retention.ms "
+            "property value: 5",
+        ),
+        (
+            {"local.retention.ms": "5", "local.retention.bytes": "5", "remote.log.copy.disable": "true"},
+            "When `remote.log.copy.disable` is set to true, the `local.retention.bytes` and "
+            "`retention.bytes` must be set to the identical value because there will be no more logs copied "
+            "to the remote storage.",
+        ),
+        (
+            {"local.retention.ms": "5", "remote.log.copy.disable": "true"},
+            "the `local.retention.ms` and `retention.ms` must be set to the identical value",
+        ),
+        (
+            {"cleanup.policy": "compact", "min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
+            "conflict topic config setting min.compaction.lag.ms",
+        ),
+    ],
+)
+def test_tiered_topics_are_refused_in_kafkas_words(own: dict[str, str], message: str) -> None:
+    with pytest.raises(TopicConfigError, match=re.escape(message)):
+        validate(tiering(), TIERED | own)
+
+
+def test_without_an_object_store_topics_cannot_be_tiered() -> None:
+    with pytest.raises(TopicConfigError, match=r"^Tiered Storage functionality is disabled in the broker\."):
+        validate(BROKER, TIERED | {"cleanup.policy": "compact"})
+
+
+@pytest.mark.parametrize("off", [{}, {"remote.storage.enable": "false"}])
+def test_who_switches_tiering_off_says_that_remote_data_go(off: dict[str, str]) -> None:
+    with pytest.raises(TopicConfigError, match="It is invalid to disable remote storage without deleting"):
+        validate(tiering(), off, {"remote.storage.enable": " TRUE"})
+    goes = off | {"remote.log.delete.on.disable": "true"}
+    assert not validate(tiering(), goes, TIERED).remote_storage_enable
+    assert not validate(tiering(), off, {"remote.storage.enable": "false"}).remote_storage_enable
+
+
+def test_local_retention_is_inherited() -> None:
+    broker = tiering("log.retention.ms=9", "log.local.retention.ms=7")
+    assert resolve(broker, {}).local_retention_ms == 7
+    (entry,) = describe_topic(broker, {}, ["local.retention.ms"])
+    assert entry.synonyms[0] == Synonym("log.local.retention.ms", "7", ConfigSource.STATIC_BROKER_CONFIG)
+    with pytest.raises(TopicConfigError, match=r"local.retention.ms: Value must not be more than"):
+        validate(broker, TIERED | {"retention.ms": "6"})
 
 
 def test_lags_that_contradict_each_other() -> None:

@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
-from mpbroker.ipc.topology import ACCEPTORS, HANDLERS, PROCESSORS, SUPERVISOR, SharedMemory
+from mpbroker.ipc.topology import ACCEPTORS, HANDLERS, PROCESSORS, SUPERVISOR, TIER, SharedMemory
 
 _log = logging.getLogger("mpbroker.coordinator")
 
@@ -80,7 +80,7 @@ class Bulletins:
     def __init__(self, memory: SharedMemory, is_alive: Callable[[int], bool]) -> None:
         self._memory = memory
         self._is_alive = is_alive
-        self.topics = self._publisher("bulletin", "bulletin_acks", HANDLERS)
+        self.topics = self._publisher("bulletin", "bulletin_acks", (*HANDLERS, TIER))
         self.credentials = self._publisher("credentials", "credential_acks", PROCESSORS)
         self.limits = self._publisher("limits", "limit_acks", ACCEPTORS)
         # The supervisor always counts as alive: no other process runs without it.

@@ -21,12 +21,13 @@ Configs = dict[str, str]
 
 
 def altered(configs: Configs, alteration: ConfigAlteration, broker: BrokerConfig) -> Configs:
-    """Return the topic's own settings after the alteration. Raises Refused if the result is not valid."""
+    """Return a topic's own settings after the alteration. Raises Refused if the result is not valid."""
 
     def beneath(key: Key) -> str:
         return format_value(inherited(key, broker)) or ""
 
-    return check_configs(after(configs, alteration, TOPIC_KEYS, beneath), broker)
+    wanted = after(configs, alteration, TOPIC_KEYS, beneath)
+    return check_configs(alteration.name, wanted, broker, configs)
 
 
 def after(

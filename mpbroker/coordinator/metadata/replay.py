@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.remote import SYSTEM_ENABLE
+from mpbroker.config.topic_config import is_tiered
 from mpbroker.coordinator.metadata.metadata_records import UnreadableMetadata, decode_record
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
@@ -42,3 +45,17 @@ def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, di
             "restore it from a copy of the log directory"
         ) from error
     return state, removed
+
+
+def refuse_tiered_topics(state: MetadataState, config: BrokerConfig) -> None:
+    """Raise FatalError if topics are tiered and the broker has no object store (Kafka: LogManager).
+
+    Without the store their older records cannot be read, and local retention would delete the others.
+    """
+    tiered = sorted(topic.name for topic in state.topics.values() if is_tiered(topic.configs))
+    if tiered and not config.remote_log_storage_system_enable:
+        raise FatalError(
+            f"{SYSTEM_ENABLE} is false, and topics have records in an object store: {', '.join(tiered[:3])}"
+            f"{' and others' if tiered[3:] else ''}. Set it to true, then switch these topics off with "
+            "remote.storage.enable=false,remote.log.delete.on.disable=true, or delete them"
+        )

@@ -459,7 +459,7 @@ class Decider:
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"Topic '{topic.name}' collides with existing topic: {other}",
             )
-        configs = topic_rules.check_configs(topic.configs, self._config)
+        configs = topic_rules.check_configs(topic.name, topic.configs, self._config)
         partitions = topic_rules.check_placement(topic, self._config)
         _check_partitions(state, partitions, most)
         self._check_room(state, topic_bytes(topic.name, partitions, configs))

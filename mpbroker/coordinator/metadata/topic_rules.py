@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.topic_config import TopicConfigError, validate
+from mpbroker.config.topic_config import NOTHING, TopicConfigError, is_tiered, validate
 from mpbroker.ipc.calls import CreateTopic, MorePartitions
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.topic_names import problem_with
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS, problem_with
 
 CONFIG_VALUE_LENGTH_MAX: Final = 32767
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
@@ -35,8 +35,13 @@ def check_name(name: str) -> None:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
-def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[str, str]:
-    """Return the settings of a new topic, checked. Raises Refused if a setting is not valid."""
+def check_configs(
+    name: str, configs: dict[str, str | None], broker: BrokerConfig, before: Mapping[str, str] = NOTHING
+) -> dict[str, str]:
+    """Return the settings of a topic, checked. Raises Refused if a setting is not valid.
+
+    `before`: the settings that the topic had.
+    """
     if nulls := [name for name, value in configs.items() if value is None]:
         raise Refused(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
@@ -44,9 +49,14 @@ def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[
     own = {name: value for name, value in configs.items() if value is not None}
     check_lengths(own, ErrorCode.INVALID_CONFIG)
     try:
-        validate(broker, own)
+        validate(broker, own, before)
     except TopicConfigError as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    if is_tiered(own) and name in INTERNAL_TOPICS:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"Remote log storage is not for internal topics such as {name}: set remote.storage.enable=false.",
+        )
     return own
 
 

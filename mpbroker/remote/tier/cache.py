@@ -1,0 +1,221 @@
+"""The cache of what was fetched from the object store: windows of segments, and indexes of segments.
+
+    remote-cache/<topic id, 32 hex digits>-<partition>/
+        <base of the segment>.<position>.<base>.<end>/      a window: offsets [base, end), from this position
+            <base>.log, .index, .timeindex, .txnindex       as in a partition's directory
+        <base of the segment>.indexes                       the indexes of a segment, as in the object store
+    remote-cache/new/                                       what is being written
+    remote-cache/boot                                       the kernel's boot id
+
+A window is a directory of its own, so that a `PartitionReader` reads it, and so that all of its files come
+with one rename. Nothing is synced. What a process has written survives its death; after the machine has
+started again, the cache is emptied. What was used longest ago is removed first, by unlink: whoever has a file
+open can go on reading it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpbroker.storage.names import OFFSET_DIGITS, segment_name
+
+INDEXES: Final = ".indexes"
+NEW: Final = "new"
+BOOT: Final = "boot"
+# What was handed out is kept for so long: a handler has found it by then, and a processor has opened it.
+KEPT_MS: Final = 2_000
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class PartitionKey(NamedTuple):
+    topic_id: bytes
+    partition: int
+
+    @property
+    def directory(self) -> str:
+        return f"{self.topic_id.hex()}-{self.partition}"
+
+
+class WindowKey(NamedTuple):
+    """A window of a segment, by the position at which it begins."""
+
+    partition: PartitionKey
+    segment_base: int
+    position: int
+
+
+class IndexesKey(NamedTuple):
+    partition: PartitionKey
+    segment_base: int
+
+
+class Cached(NamedTuple):
+    """A window in the cache, with offsets [base, end); or the indexes of a segment."""
+
+    path: Path
+    size: int
+    base: int = 0
+    end: int = 0
+
+
+class _Item(NamedTuple):
+    cached: Cached
+    used_ms: int
+
+
+Key = WindowKey | IndexesKey
+
+
+class RemoteCache:
+    """The cache in a directory, of at most `limit()` bytes. For one thread, but for the files in `new`.
+
+    `now_ms` is a monotonic clock.
+    """
+
+    def __init__(self, directory: Path, limit: Callable[[], int], now_ms: Callable[[], int]) -> None:
+        self.directory = directory.absolute()
+        self._limit = limit
+        self._now_ms = now_ms
+        # Used longest ago first.
+        self._items: OrderedDict[Key, _Item] = OrderedDict()
+        self._bytes = 0
+        self._promised = 0
+        self._count = 0
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of what is in the cache, and of what will be."""
+        return self._bytes + self._promised
+
+    def open(self) -> None:
+        """List what an earlier process has left; remove what it did not finish. Raises OSError."""
+        self.directory.mkdir(exist_ok=True)
+        boot, boot_id = self.directory / BOOT, _BOOT_ID.read_text()
+        if not boot.exists() or boot.read_text() != boot_id:
+            # After a power cut files may lack what was written to them.
+            for entry in self.directory.iterdir():
+                _remove(entry)
+            boot.write_text(boot_id)
+        _remove(self.directory / NEW)
+        (self.directory / NEW).mkdir()
+        found = []
+        for partition in self.directory.iterdir():
+            if (key := _partition_of(partition.name)) is not None:
+                found += [(path.stat().st_mtime_ns, key, path) for path in partition.iterdir()]
+        for _, key, path in sorted(found):
+            try:
+                self._list(key, path)
+            except ValueError:
+                # Nothing of ours.
+                _remove(path)
+        self._make_room(0, self._now_ms())
+
+    def _list(self, partition: PartitionKey, path: Path) -> None:
+        if path.suffix == INDEXES:
+            key: Key = IndexesKey(partition, int(path.stem))
+            self._add(key, Cached(path, path.stat().st_size), 0)
+            return
+        segment, position, base, end = map(int, path.name.split("."))
+        size = sum(file.stat().st_size for file in path.iterdir())
+        self._add(WindowKey(partition, segment, position), Cached(path, size, base, end), 0)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._items
+
+    def peek(self, key: Key) -> Cached | None:
+        """Return what is cached under a key, which is not used."""
+        item = self._items.get(key)
+        return item.cached if item is not None else None
+
+    def find(self, key: Key) -> Cached | None:
+        """Return what is cached under a key, and note that it is used now."""
+        item = self._items.get(key)
+        if item is None:
+            return None
+        self._items[key] = item._replace(used_ms=self._now_ms())
+        self._items.move_to_end(key)
+        # For the order after a restart.
+        with suppress(OSError):
+            os.utime(item.cached.path)
+        return item.cached
+
+    def promise(self, size: int) -> bool:
+        """Make room for `size` bytes, which `put` or `give_up` ends; return False if there is none now.
+
+        Something fits into an empty cache however large it is.
+        """
+        if not self._make_room(size, self._now_ms()):
+            return False
+        self._promised += size
+        return True
+
+    def give_up(self, promised: int, path: Path | None) -> None:
+        """Remove what was written at `path`, which is not wanted any more."""
+        self._promised -= promised
+        if path is not None:
+            _remove(path)
+
+    def new_path(self) -> Path:
+        """Return a path for a file or directory to be written and then `put`."""
+        self._count += 1
+        return self.directory / NEW / str(self._count)
+
+    def put(self, key: Key, made: Path, promised: int, base: int = 0, end: int = 0) -> Cached:
+        """Move what was written at `made` into place. Raises OSError."""
+        self._promised -= promised
+        self._forget(key)
+        directory = self.directory / key.partition.directory
+        directory.mkdir(exist_ok=True)
+        name = f"{key.segment_base:0{OFFSET_DIGITS}d}"
+        if isinstance(key, WindowKey):
+            path = directory / f"{name}.{key.position}.{base}.{end}"
+            size = sum(file.stat().st_size for file in made.iterdir())
+        else:
+            path, size = directory / f"{name}{INDEXES}", made.stat().st_size
+        made.rename(path)
+        return self._add(key, Cached(path, size, base, end), self._now_ms())
+
+    def _add(self, key: Key, cached: Cached, used_ms: int) -> Cached:
+        self._items[key] = _Item(cached, used_ms)
+        self._bytes += cached.size
+        return cached
+
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        room = self._limit() - size
+        for key, item in list(self._items.items()):
+            if self.bytes <= room:
+                break
+            if isinstance(key, IndexesKey) or now_ms - item.used_ms >= KEPT_MS or not item.used_ms:
+                self._forget(key)
+        return self.bytes <= max(room, 0)
+
+    def _forget(self, key: Key) -> None:
+        item = self._items.pop(key, None)
+        if item is not None:
+            self._bytes -= item.cached.size
+            _remove(item.cached.path)
+            with suppress(OSError):
+                item.cached.path.parent.rmdir()
+
+
+def log_of(window: Cached) -> Path:
+    """Return the path of a window's `.log`."""
+    return window.path / segment_name(window.base)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _partition_of(name: str) -> PartitionKey | None:
+    topic_id, dash, partition = name.partition("-")
+    return PartitionKey(bytes.fromhex(topic_id), int(partition)) if dash else None
