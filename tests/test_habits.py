@@ -39,7 +39,7 @@ RANKS = {
     "mpbroker.client": 5,
     # Who reads the files of the log does not know the process that writes them.
     "mpbroker.log": 5,
-    "mpbroker.remote": 5,
+    "mpbroker.remote": 6,
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
@@ -96,6 +96,9 @@ NARROW = {
     "mpbroker.remote": (
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "storage", "metrics")),
+        # How background work reads, and how batches are checked.
+        *("mpbroker.log.io.background_io", "mpbroker.log.io.pace", "mpbroker.log.partition.batch_walker"),
+        *("mpbroker.log.partition.batch_checker", "mpbroker.log.partition.state"),
     ),
     "mpbroker.cli": (
         "shm",

@@ -15,6 +15,8 @@ from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
+from mpbroker.handlers.fetch.remote_files import RemoteFiles
+from mpbroker.handlers.fetch.remote_windows import RemoteWindows
 from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
 from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
@@ -29,7 +31,7 @@ from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.producer_ids import ProducerIds
-from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, version_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.audit import Audit
 from mpbroker.storage.reader import PartitionReader
@@ -56,6 +58,9 @@ class Broker(Services):
     forwarding: Forwarding
     parked_memory: ParkedMemory
     readers: Readers
+    tier: PatientClient | None  # None: tiered storage is off
+    remote: RemoteWindows
+    remote_files: RemoteFiles
     prefetch: DiskPrefetch
     damaged: Words
     fetch_positions: FetchPositions
@@ -118,7 +123,7 @@ class Broker(Services):
         """
         reader = self.readers.get(topic.name, now)
         word = self.damaged.load(topic.partitions[now.partition].slot)
-        reader.heed(damage_of(word, now.generation))
+        reader.heed(version_of(word, now.generation))
         return reader
 
 

@@ -46,6 +46,7 @@ from mpbroker.ipc.topology import (
     COORDINATOR,
     DIRTY_BYTES,
     FIRST_HANDLER,
+    TIER,
     is_log_worker,
     is_processor,
     log_worker,
@@ -79,7 +80,10 @@ class Handler:
         self.arena = memory.arena(context.index)
         self.unsent: set[Outbox] = set()
         processors = processors_of(context.index)
-        rings = {p: memory.ring(context.index, p) for p in (COORDINATOR, *processors)}
+        peers = [COORDINATOR, *processors]
+        if context.config.remote_log_storage_system_enable:
+            peers.append(TIER)
+        rings = {p: memory.ring(context.index, p) for p in peers}
         self.outboxes = {p: Outbox(ring, partial(context.ring, p), self.unsent) for p, ring in rings.items()}
         self.log_workers = range(memory.sizes.log_workers)
         self.turn = HandlerTurn(
@@ -101,9 +105,13 @@ class Handler:
         self.acls_version = 0
         # Numbers of log workers that died and have no welcomed successor yet.
         self.fenced_logs: set[int] = set()
-        self.coordinator_was_fenced = False
+        # The two roles that get calls, if they died and have no welcomed successor yet.
+        self.fenced_servers: set[int] = set()
         self._watch_words()
         self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes, self.produces)
+        self.servers = {COORDINATOR: self.broker.coordinator}
+        if self.broker.tier is not None:
+            self.servers[TIER] = self.broker.tier
         arenas = {p: memory.arena(p) for p in processors}
         faults = Faults(memory.private.block("faults"), monotonic_ms)
         self.intake = Intake(self.broker, self.turn, arenas, self.produces, faults)
@@ -154,7 +162,7 @@ class Handler:
 
     def run_once(self, timeout_ms: int) -> None:
         self.obey_order()
-        if not self.turn.log_is_up or not self.broker.coordinator.server_is_up:
+        if not self.turn.log_is_up or not all(one.server_is_up for one in self.servers.values()):
             self.notice_peers()
         self.take_and_serve(timeout_ms)
         if self.scheduler.has_work():
@@ -188,7 +196,8 @@ class Handler:
         while self.produces.ready:
             self.intake.begin(self.produces.ready.popleft(), is_in_order=True)
         self.broker.fetches.expire(now_ms)
-        self.broker.coordinator.expire(now_ms)
+        for server in self.servers.values():
+            server.expire(now_ms)
         if self.intake.faults.has_delayed:
             self.intake.serve_delayed()
         if now_ms >= self.next_files_look_ms:
@@ -208,6 +217,7 @@ class Handler:
     def forget_deleted_files(self, now_ms: int) -> None:
         self.next_files_look_ms = now_ms + FILES_LOOK_MS
         self.broker.audit.follow(now_ms)
+        self.broker.remote.forget_deleted()
         if not self.broker.readers.forget_deleted():
             self.broker.fetch_positions.forget_deleted()
 
@@ -226,7 +236,7 @@ class Handler:
         next_ms = NEVER_MS
         for waited_for in (
             self.broker.fetches,
-            self.broker.coordinator,
+            *self.servers.values(),
             self.broker.transactions,
             self.intake.faults,
         ):
@@ -259,7 +269,7 @@ class Handler:
             self.context.ready()
 
     def notice_peers(self) -> None:
-        """Note log workers and the coordinator as up if the supervisor says that they are alive.
+        """Note log workers, the coordinator and the tier as up if the supervisor says that they are alive.
 
         They may have started after this process. A fenced peer is skipped: it is noted as up when the
         supervisor announces its successor.
@@ -267,9 +277,10 @@ class Handler:
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
                 self.set_log_up(worker, True)
-        is_awaited = not (self.coordinator_was_fenced or self.broker.coordinator.server_is_up)
-        if is_awaited and self.context.is_alive(COORDINATOR):
-            self.broker.coordinator.arrived()
+        for role, server in self.servers.items():
+            is_awaited = not (role in self.fenced_servers or server.server_is_up)
+            if is_awaited and self.context.is_alive(role):
+                server.arrived()
 
     # ---- what the turn hands back ----
 
@@ -296,6 +307,8 @@ class Handler:
                 client = self.broker.coordinator
                 if is_log_worker(answer.owner):
                     client = self.broker.log_calls[log_worker_number(answer.owner)]
+                elif answer.owner == TIER:
+                    client = self.servers[TIER]
                 else:
                     # A call of the turn, whose answer it left to Python, becomes one of Python's first.
                     self.intake.take_over_forwarded(answer.request)
@@ -328,8 +341,8 @@ class Handler:
             self.fence_processor(order)
         elif is_log_worker(order.role):
             self.fence_log(order)
-        elif order.role == COORDINATOR:
-            self.fence_coordinator(order)
+        elif order.role in self.servers:
+            self.fence_server(order)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.flush()
         # The dead process's loans of our blocks have ended; the next request may take long to come.
@@ -403,17 +416,19 @@ class Handler:
         self.broker.fetches.poll_all()
         self.intake.close_produces()
 
-    def fence_coordinator(self, order: PeerOrder) -> None:
+    def fence_server(self, order: PeerOrder) -> None:
+        """Obey an order about the coordinator or the tier."""
         if order.alive:
-            self.turn.rebind(COORDINATOR)
-            self.coordinator_was_fenced = False
-            self.broker.coordinator.welcome()
-        else:
-            self.coordinator_was_fenced = True
-            self.turn.drop_inbox(COORDINATOR)
+            self.turn.rebind(order.role)
+            self.fenced_servers.discard(order.role)
+            self.servers[order.role].welcome()
+            return
+        self.fenced_servers.add(order.role)
+        self.turn.drop_inbox(order.role)
+        if order.role == COORDINATOR:
             self.broker.transactions.holds.coordinator_died()
             self.intake.take_over_forwarded()
-            self.broker.coordinator.server_died()
+        self.servers[order.role].server_died()
 
     def finish(self) -> None:
         """Answer the requests that this handler still has, waiting for log workers and coordinator."""

@@ -15,6 +15,8 @@ from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
+from mpbroker.handlers.fetch.remote_files import RemoteFiles
+from mpbroker.handlers.fetch.remote_windows import RemoteWindows
 from mpbroker.handlers.hot_path.turn import HandlerTurn
 from mpbroker.handlers.produce.marker_holds import MarkerHolds
 from mpbroker.handlers.produce.produce_order import ProduceOrder
@@ -37,7 +39,7 @@ from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Request
-from mpbroker.ipc.topology import COORDINATOR, EXPORTER, log_worker
+from mpbroker.ipc.topology import COORDINATOR, EXPORTER, TIER, log_worker
 from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, ApiKey
 from mpbroker.protocol.features import is_consumer_protocol_enabled
 from mpbroker.security.audit_log import audit_of
@@ -62,6 +64,7 @@ def make_broker(
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
     coordinator = _coordinator(context, arena, outboxes[COORDINATOR], turn)
+    tier = _tier(context, arena, outboxes[TIER]) if TIER in outboxes else None
     table, marks = memory.table(), memory.marks()
     # The marks of a predecessor have no waiters.
     marks.clear_waiter(number)
@@ -100,6 +103,9 @@ def make_broker(
         forwarding=Forwarding(coordinator, parked_memory),
         parked_memory=parked_memory,
         readers=_readers(config.log_dirs, turn),
+        tier=tier,
+        remote=RemoteWindows(tier),
+        remote_files=RemoteFiles(memory.words("remote")),
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         prefetch=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
@@ -177,6 +183,17 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: Ha
         lambda: turn.forwarded_count,
     )
     made.server_is_up = context.is_alive(COORDINATOR)
+    return made
+
+
+def _tier(context: ProcessContext, arena: Arena, outbox: Outbox) -> PatientClient:
+    made = PatientClient(
+        _client(context, arena, TIER, outbox.push),
+        outbox.clear,
+        outbox.rebind,
+        successor_ms=SUCCESSOR_MS,
+    )
+    made.server_is_up = context.is_alive(TIER)
     return made
 
 

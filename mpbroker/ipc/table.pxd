@@ -8,6 +8,10 @@ cpdef enum PartitionFlag:
     PARTITION_LIVE = 1      # appendable and readable
     PARTITION_OFFLINE = 2   # its log directory failed: KAFKA_STORAGE_ERROR
     PARTITION_DELETED = 4   # the slot waits for another partition
+    # By the topic's settings, whatever state the partition is in:
+    PARTITION_TIERED = 8            # its sealed segments go to the object store
+    PARTITION_COPY_DISABLED = 16    # ... no longer: what the store has stays there and is served
+    PARTITION_REMOTE_DELETED = 32   # tiering was switched off: what the store has is removed
 
 # The place where a reader bound by the offset has to stop: the first byte that is not visible to it.
 cdef struct Bound:
@@ -31,9 +35,10 @@ cdef struct PartitionSlot:
     int64_t aborted_end         # markers of aborted transactions lie below it; 0: none were aborted
     uint8_t padding[16]
 
-# Beside each slot is the scrubber's word of damage: generation << 32 | version. While the generation is the
-# slot's, ranges of the partition are damaged. The version grows with each change of these ranges in the
-# scrubber's file; 0: no damage.
-cdef inline uint32_t damage_version(uint64_t word, uint32_t generation) noexcept nogil:
-    """Return the version in a word of damage; 0 if no range of the partition is damaged."""
+# Beside each slot are two words, each generation << 32 | version, that count while the generation is the
+# slot's. The version grows with each change of a file:
+#   damaged   the scrubber's: the damaged ranges of the partition in the scrubber's file; 0: no damage
+#   remote    the tier's: the partition's segments in the object store, in its `mpbroker.remote`
+cdef inline uint32_t version_in(uint64_t word, uint32_t generation) noexcept nogil:
+    """Return the version in a word; 0 if the word is of another generation."""
     return <uint32_t>word if word >> 32 == generation else 0

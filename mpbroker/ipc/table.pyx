@@ -3,7 +3,7 @@ from typing import NamedTuple
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from mpbroker.ipc.table cimport PartitionSlot, damage_version
+from mpbroker.ipc.table cimport PartitionSlot, version_in
 from shm.table import SlotBusy, SlotTable
 
 assert sizeof(PartitionSlot) == 128
@@ -78,11 +78,11 @@ def read_partition_surely(table: SlotTable, slot: int) -> Partition:
             continue
 
 
-def damage_word(uint32_t generation, uint32_t version) -> int:
-    """Return the word of damage that stands for this generation and version (`table.pxd`)."""
+def word_of(uint32_t generation, uint32_t version) -> int:
+    """Return the word that stands for this generation and version (`table.pxd`)."""
     return <uint64_t>generation << 32 | version
 
 
-def damage_of(uint64_t word, uint32_t generation) -> int:
-    """Return the version in a word of damage; 0 (no damage) if the word is not of `generation`."""
-    return damage_version(word, generation)
+def version_of(uint64_t word, uint32_t generation) -> int:
+    """Return the version in a word; 0 if the word is not of `generation`."""
+    return version_in(word, generation)

@@ -292,6 +292,8 @@ class SharedMemory:
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
+            # The tier, per partition slot: the word of the segments in the object store (table.pxd).
+            Block("remote", 8 * sizes.partition_slots),
             # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun, and
             # whether one is running.
             Block("scrub_asked", 64),

@@ -110,7 +110,7 @@ class Starting:
         gc.enable()
 
     def _start_workers(self) -> None:
-        """Start the roles that need the coordinator: processors, handlers, scrubber, cleaner, tier, acceptors."""
+        """Start the roles that need the coordinator; the acceptors last."""
         tree, listeners = self._tree, self._claim.listeners
         # Processors first: each waits until the present handlers have bound its rings.
         workers = [listeners.processor(topology.processor(n)) for n in range(tree.config.num_network_threads)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.table import damage_word
+from mpbroker.ipc.table import word_of
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
@@ -53,7 +53,7 @@ def damage(log: Logs, first: int, behind: int, *, version: int = 1) -> None:
     places = (first * each, behind * each, first * RECORDS, behind * RECORDS)
     one = Damage("logged-0", 0, *places, "zeros", FileIdentity.of(path.stat()), 0)
     write_scrubbed(path.parent.parent, Scrubbed([one]))
-    log.rig.memory.words("damaged").store(0, damage_word(GENERATION, version))
+    log.rig.memory.words("damaged").store(0, word_of(GENERATION, version))
 
 
 def ask(log: Logs, offset: int, partition: int = 0) -> FetchResponse.PartitionData:
@@ -111,7 +111,7 @@ def test_news_are_heeded(log: Logs) -> None:
 
 def test_a_word_of_another_generation_is_none(log: Logs) -> None:
     damage(log, 3, 5)
-    log.rig.memory.words("damaged").store(0, damage_word(2, 1))
+    log.rig.memory.words("damaged").store(0, word_of(2, 1))
     assert len(ask(log, 0).records or b"") == log.partitions[0].position
 
 

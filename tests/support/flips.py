@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError, ProcessContext
-from mpbroker.ipc.table import Partition, PartitionFlag, damage_of
+from mpbroker.ipc.table import Partition, PartitionFlag, version_of
 from mpbroker.ipc.topology import SCRUBBER
 from mpbroker.log.scrub.scrub_process import ASKED, ScrubProcess
 from mpbroker.records.builder import build_batch, build_transaction_marker
@@ -243,7 +243,7 @@ def read(rig: Rig, opened: calls.EnsuredPartition) -> Read:
         scrub(rig)
     found, now = Read(), rig.partition(opened.slot)
     reader = PartitionReader(rig.directory / f"t-{opened.partition}")
-    reader.heed(damage_of(rig.memory.words("damaged").load(opened.slot), now.generation))
+    reader.heed(version_of(rig.memory.words("damaged").load(opened.slot), now.generation))
     bound = Bound(now.high_watermark, now.high_watermark_segment, now.high_watermark_position)
     offset = now.log_start_offset
     while offset < bound.offset:

@@ -98,7 +98,7 @@ class _Wait:
         if not broker.log_calls[log_worker_of_slot(end.image.slot, len(broker.log_calls))].server_is_up:
             return False
         now = broker.in_table(end.image)
-        if now is None or now.flags != PartitionFlag.PARTITION_LIVE:
+        if now is None or not now.flags & PartitionFlag.PARTITION_LIVE:
             return False
         return now.high_watermark < end.offset <= now.log_end_offset
 

@@ -9,6 +9,10 @@ no followers: a client that fetches as a follower needs ClusterAction, and gets 
 last batch of a slice may be cut off; clients ignore a part of a batch. (Kafka: KafkaApis.handleFetchRequest,
 ReplicaManager.fetchMessages, DelayedFetch.)
 
+Offsets below the first local segment of a tiered partition are read from windows that the tier brings from
+the object store. Only a fetch that has nothing else to answer with waits for them, for up to
+`remote.fetch.max.wait.ms`. (Kafka: DelayedRemoteFetch; KIP-405, KIP-1018.)
+
 A fetch of very many partitions is worked on in pieces, between other requests.
 """
 
@@ -33,6 +37,7 @@ from mpbroker.handlers.fetch.fetch_sessions import (
     new_context,
 )
 from mpbroker.handlers.fetch.partition_readers import bound_of
+from mpbroker.handlers.fetch.remote_windows import Place, RemoteUnavailable
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
@@ -42,7 +47,7 @@ from mpbroker.handlers.requests.responses import FileSlice
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import SlotFlag
-from mpbroker.ipc.table import Partition, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame_in_pieces
@@ -51,7 +56,15 @@ from mpbroker.protocol.numbers import READ_COMMITTED
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.security.acls import CLUSTER_NAME
 from mpbroker.storage.leader_epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
-from mpbroker.storage.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
+from mpbroker.storage.reader import (
+    Bound,
+    NotResident,
+    OffsetOutOfRange,
+    PartitionReader,
+    RangeDamaged,
+    SegmentGone,
+    Slice,
+)
 from mpbroker.storage.transaction_index import AbortedTransaction
 from shm.table import SlotBusy
 
@@ -69,7 +82,10 @@ NO_REASON = (
 )
 # A segment that vanished was replaced: the table has its new state by now, or on the next try.
 TRIES = 3
-READ_ERRORS = (SegmentGone, OffsetOutOfRange, RangeDamaged, CorruptBatch, OSError, ValueError)
+READ_ERRORS = (
+    *(SegmentGone, OffsetOutOfRange, RangeDamaged, RemoteUnavailable, CorruptBatch),
+    *(OSError, ValueError),
+)
 # Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
 # that were left out.
 FILES_MAX = 256
@@ -86,6 +102,15 @@ class Read(NamedTuple):
     answer: Answer
     length: int = 0
     more: bool = False
+
+
+class _Ask(NamedTuple):
+    """What to read: at most `most` bytes from `offset` on; if `first`, at least one batch."""
+
+    offset: int
+    most: int
+    first: bool
+    aborted_end: int
 
 
 def refused(index: int, code: ErrorCode) -> Answer:
@@ -139,6 +164,11 @@ class Fetch:
         # Bytes and files asked of the disk by the last poll, and since when the fetch waits for it.
         self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
+        # Whether the last poll has asked the tier for a window, and how long the fetch may wait for that.
+        self.is_remote = False
+        self.remote_deadline_ms = (
+            context.broker.monotonic_ms() + context.broker.config.remote_fetch_max_wait_ms
+        )
         # A long fetch is polled in pieces; if another poll is wanted meanwhile, it follows.
         self.is_long = len(fetch_context.interests) >= LOOKUPS_PER_PIECE
         self._is_polling = self._poll_is_wanted = False
@@ -163,8 +193,9 @@ class Fetch:
     def expire(self) -> None:
         self.overdue = True
         if not self.try_complete():
-            # Only the disk keeps it waiting.
-            self.context.broker.fetches.park(self, self.slots, NEVER_MS)
+            # Only the disk keeps it waiting, or the object store.
+            until_ms = self.remote_deadline_ms if self.is_remote and not self.cold_files else NEVER_MS
+            self.context.broker.fetches.park(self, self.slots, until_ms)
 
     # ----
 
@@ -183,7 +214,9 @@ class Fetch:
         for slot in self.slots:
             broker.fetch_positions.forget(slot)
             with suppress(SlotBusy):  # if so, the processor will find the same once more
-                broker.readers.forget(read_partition(broker.table, slot))
+                now = read_partition(broker.table, slot)
+                broker.readers.forget(now)
+                broker.remote.forget(now)
 
     def wait_for_bytes(self) -> None:
         """Have later appends wake the handler. The caller must poll next, to find earlier appends."""
@@ -266,6 +299,7 @@ class Fetch:
         total, files, settled, answers = 0, 0, False, []
         unknown = yield from self._unknown()
         self.cold_bytes = self.cold_files = 0
+        self.is_remote = False
         for i, interest in enumerate(self.fetch_context.interests):
             if i and self.context.should_yield(i, LOOKUPS_PER_PIECE):
                 yield
@@ -279,10 +313,13 @@ class Fetch:
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
-        if self.cold_files and total == 0:
+        if total == 0 and (self.cold_files or self._waits_for_remote()):
             return None
         settled = settled or self.overdue or len(unknown) == len(answers)
         return answers if settled or total >= self.min_bytes else None
+
+    def _waits_for_remote(self) -> bool:
+        return self.is_remote and self.context.broker.monotonic_ms() < self.remote_deadline_ms
 
     def _has_lost_patience(self) -> bool:
         since_ms = self.cold_since_ms
@@ -382,6 +419,8 @@ class Fetch:
             case RangeDamaged():
                 # The scrubber has found the damage.
                 code = ErrorCode.CORRUPT_MESSAGE
+            case RemoteUnavailable():
+                code = ErrorCode.KAFKA_STORAGE_ERROR
             case CorruptBatch():
                 log.error("%s-%d: %s", topic.name, wanted.partition, error)
                 code = ErrorCode.CORRUPT_MESSAGE
@@ -412,34 +451,62 @@ class Fetch:
         if not now.log_start_offset <= wanted.fetch_offset <= now.log_end_offset:
             raise OffsetOutOfRange(f"offset {wanted.fetch_offset} of {topic.name}-{index}")
         bound = bound_of(now, self.request.isolation_level)
-        piece: Slice | None = None
-        aborted: list[AbortedTransaction] = []
-        if wanted.fetch_offset < bound.offset and (budget > 0 or first):
-            most = min(wanted.partition_max_bytes, budget)
-            reader = broker.reader(topic, now)
-            try:
-                piece = reader.fetch_slice(
-                    wanted.fetch_offset,
-                    max(most, 0),
-                    bound,
-                    min_one_batch=first,
-                    wait=self._has_lost_patience(),
-                )
-            except NotResident as cold:
-                self._prefetch(cold)
-            if piece is not None:
-                if self.request.isolation_level == READ_COMMITTED:
-                    aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
-                # The turn can answer the next fetch.
-                broker.fetch_positions.learn(
-                    image.slot,
-                    image.slot_generation,
-                    piece.segment_base,
-                    piece.inode,
-                    piece.path,
-                    now.log_dir,
-                )
-        return self._found(self._answer_of(index, now), image, bound, piece, aborted)
+        answer = self._answer_of(index, now)
+        if wanted.fetch_offset >= bound.offset or (budget <= 0 and not first):
+            return Read(answer)
+        most = max(min(wanted.partition_max_bytes, budget), 0)
+        ask = _Ask(wanted.fetch_offset, most, first, now.aborted_end)
+        try:
+            piece, aborted = self._slice(broker.reader(topic, now), ask, bound)
+        except OffsetOutOfRange:
+            # The offset is below the first local segment.
+            if not now.flags & PartitionFlag.PARTITION_TIERED:
+                raise
+            place = Place(topic.name, image, now.topic_id, index, wanted.fetch_offset)
+            return self._read_remote(answer, place, ask, now)
+        if piece is not None:
+            # The turn can answer the next fetch.
+            broker.fetch_positions.learn(
+                image.slot,
+                image.slot_generation,
+                piece.segment_base,
+                piece.inode,
+                piece.path,
+                now.log_dir,
+            )
+        return self._found(answer, image, bound, piece, aborted)
+
+    def _read_remote(self, answer: Answer, place: Place, ask: _Ask, now: Partition) -> Read:
+        """Put a slice of a window into an answer; none if the window has to be brought first."""
+        remote = self.context.broker.remote
+        window = remote.find(place, self._bytes_were_read)
+        if window is None:
+            self.is_remote = True
+            return Read(answer)
+        try:
+            ask = ask._replace(offset=max(ask.offset, window.base))
+            piece, aborted = self._slice(window.reader, ask, window.bound)
+        except (SegmentGone, FileNotFoundError):
+            # It was removed from the cache.
+            remote.forget(now)
+            raise
+        read = self._found(answer, place.image, window.bound, piece, aborted)
+        return read._replace(more=piece is not None)
+
+    def _slice(
+        self, reader: PartitionReader, ask: _Ask, bound: Bound
+    ) -> tuple[Slice | None, list[AbortedTransaction]]:
+        """Return a slice with its aborted transactions; no slice if the disk has to be waited for first."""
+        try:
+            piece = reader.fetch_slice(
+                ask.offset, ask.most, bound, min_one_batch=ask.first, wait=self._has_lost_patience()
+            )
+        except NotResident as cold:
+            self._prefetch(cold)
+            return None, []
+        if piece is None or self.request.isolation_level != READ_COMMITTED:
+            return piece, []
+        return piece, reader.aborted(ask.offset, piece, bound, ask.aborted_end)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
         if self.is_follower:

@@ -1,10 +1,11 @@
 """ListOffsets (key 2), versions 1-11: the offset of a time, or of the beginning or end of a partition.
 
 Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record
-with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest
-pending upload (v11). No record is ever found for -5 and -6. A search that depends on the end of the log waits
-until that end is durable. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp;
-KIP-79, KIP-405, KIP-734, KIP-1005.)
+with the largest timestamp (v7), -4 earliest local (v8), -5 latest tiered (v9) and -6 earliest pending upload
+(v11). For partitions that are not tiered, -4 is the same as -2, and nothing is found for -5 and -6. A search
+that depends on the end of the log waits until that end is durable. (Kafka: KafkaApis.handleListOffsetRequest,
+UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-405, KIP-734, KIP-1005.) Unlike Kafka's, a search for the
+largest timestamp finds remote records, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from mpbroker.handlers.api_parts.durability_waits import LogEnd, log_end_to_wait_for, wait_until_durable
+from mpbroker.handlers.api_parts.remote_offsets import (
+    earliest_local,
+    earliest_pending_upload,
+    first_of_time,
+    largest_time,
+    latest_tiered,
+)
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import check_leader_epoch
 from mpbroker.handlers.context import RequestContext
@@ -37,7 +45,6 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.validation import Pieces
 from mpbroker.storage.leader_epochs import epoch_of
 from mpbroker.storage.reader import (
-    NOTHING_FOUND,
     Bound,
     FoundOffset,
     SegmentGone,
@@ -48,6 +55,12 @@ from mpbroker.storage.reader import (
 log = logging.getLogger("mpbroker.handlers")
 
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+# What follows from the names of a partition's files.
+OF_FILES = {
+    EARLIEST_LOCAL: earliest_local,
+    LATEST_TIERED: latest_tiered,
+    EARLIEST_PENDING_UPLOAD: earliest_pending_upload,
+}
 TRIES = 3
 # The replica id of a consumer.
 CONSUMER = -1
@@ -86,7 +99,10 @@ def search(context: RequestContext, topic: Topic, now: Partition, timestamp_ms: 
         else:
             pieces = offset_of_time(reader, timestamp_ms, now.log_start_offset, bound)
         try:
-            return (yield from context.pausing(pieces))
+            found = yield from context.pausing(pieces)
+            if timestamp_ms == MAX_TIMESTAMP:
+                return (yield from largest_time(context, topic, now, found))
+            return (yield from first_of_time(context, topic, now, timestamp_ms, found))
         except CorruptBatch as error:
             log.error("%s-%d: %s", topic.name, now.partition, error)
             raise ApiError(ErrorCode.CORRUPT_MESSAGE) from error
@@ -97,10 +113,10 @@ def search(context: RequestContext, topic: Topic, now: Partition, timestamp_ms: 
                 log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
             # The table has had the new log start, or the other log directory, since before the deletion.
-            found = context.broker.partition(topic, now.partition)
-            if isinstance(found, ErrorCode):
-                raise ApiError(found) from None
-            now = found[1]
+            again = context.broker.partition(topic, now.partition)
+            if isinstance(again, ErrorCode):
+                raise ApiError(again) from None
+            now = again[1]
     raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -109,11 +125,15 @@ def offset_at(
 ) -> Pieces[FoundOffset]:
     if timestamp_ms == LATEST:
         return FoundOffset(-1, visible(context, now).offset)
-    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp_ms == EARLIEST:
         return FoundOffset(-1, now.log_start_offset)
-    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return NOTHING_FOUND
-    return (yield from search(context, topic, now, timestamp_ms))
+    if timestamp_ms not in OF_FILES:
+        return (yield from search(context, topic, now, timestamp_ms))
+    try:
+        return OF_FILES[timestamp_ms](context, topic, now)
+    except (OSError, ValueError) as error:
+        log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
 
 
 def epoch_of_answer(

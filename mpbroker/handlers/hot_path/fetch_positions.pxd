@@ -18,7 +18,7 @@ private to one handler. An offset that is not among the positions is looked up i
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from mpbroker.ipc.table cimport Bound, damage_version
+from mpbroker.ipc.table cimport Bound, version_in
 from mpbroker.storage.scan cimport Chunk, ChunkBuffer
 from shm.atomics cimport load_relaxed
 
@@ -66,7 +66,7 @@ cdef struct PlacesRef:
 
 cdef inline bint is_damaged(const PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil:
     """Return True if some range of the partition is damaged. Only Python knows the ranges."""
-    return damage_version(load_relaxed(&places.damaged[slot]), generation) != 0
+    return version_in(load_relaxed(&places.damaged[slot]), generation) != 0
 
 cdef Reader *reader_of(
     PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir,

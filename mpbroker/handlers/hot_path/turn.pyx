@@ -72,7 +72,8 @@ from typing import NamedTuple, TYPE_CHECKING
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import (
-    COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of,
+    COORDINATOR, FIRST_HANDLER, TIER, is_log_worker, is_processor, log_worker, log_worker_number,
+    processors_of,
 )
 from mpbroker.protocol import headers
 
@@ -92,7 +93,7 @@ cdef extern from *:
 cdef enum:
     NO_WORKER = -1
     LOGS_MAX = 7                # mpbroker.ipc.topology.MAX_LOG_WORKERS, checked at import
-    PEERS_MAX = 24             # processors, log workers, coordinator
+    PEERS_MAX = 25             # processors, log workers, coordinator, tier
     WATCHED_MAX = 16
     # Requests taken at once: each may unpack UNPACK_ROOM_BYTES, some ms of work.
     TAKEN_AT_ONCE = 8
@@ -155,7 +156,8 @@ cdef inline bint has_room(RingRef *ring) noexcept nogil:
 cdef class HandlerTurn:
     """One handler's turn.
 
-    `memory` is the SharedMemory of all processes, `answers` has the rings to other processes by their index.
+    `memory` is the SharedMemory of all processes, `answers` has the rings to other processes by their index:
+    to processors, the coordinator and, if tiered storage is on, the tier.
     The caller fills `topics` and `fetch_positions` between turns.
     """
 
@@ -225,6 +227,8 @@ cdef class HandlerTurn:
             self._add_log(memory, number)
         for peer in (*processors_of(index), *(log_worker(n) for n in range(self.log_count)), COORDINATOR):
             self._add_peer(memory, peer, answers.get(peer))
+        if TIER in answers:
+            self._add_peer(memory, TIER, answers[TIER])
 
     def __dealloc__(self):
         cdef int number

@@ -5,7 +5,7 @@ from libc.string cimport memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, TIME_COMMIT_NS
-from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_OFFLINE, Bound
+from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound
 from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
@@ -521,6 +521,6 @@ cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int erro
         core = answers.cores[i]
         if core != NULL and core.slot.log_dir == log_dir:
             # One that is being deleted stays deleted, but its last batches must not be acknowledged either.
-            core.slot.flags = PARTITION_OFFLINE | (core.slot.flags & PARTITION_DELETED)
+            core.slot.flags = PARTITION_OFFLINE | (core.slot.flags & ~PARTITION_LIVE)
             core.appendable = 0
             move(commit, core, True)

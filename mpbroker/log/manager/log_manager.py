@@ -30,6 +30,7 @@ from mpbroker.log.manager.opening import Opened, PartitionOpening
 from mpbroker.log.manager.refusals import WaitingPartitions
 from mpbroker.log.manager.removal import Removal
 from mpbroker.log.manager.slot_allocator import SlotAllocator
+from mpbroker.log.manager.tiering import tiering
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery import clean_stop
 from mpbroker.log.recovery.log_loader import PartitionDamaged
@@ -188,6 +189,10 @@ class LogManager:
         resolved = {which: self._resolved(overrides)[0] for which, overrides in own.items()}
         for log in self.logs.values():
             log.apply_config(resolved[id(log.overrides)])
+            before = log.state.tiering
+            log.state.tiering = tiering(log.topic, log.config, self.config)
+            if log.state.tiering != before:
+                log.state.publish(self.table)
 
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
@@ -269,6 +274,7 @@ class LogManager:
         before = log.config
         log.apply_config(config)
         log.state.config_version = version
+        log.state.tiering = tiering(log.topic, config, self.config)
         if _checks(config) != _checks(before):
             log.state.oldest_config_version = version
         log.state.publish(self.table)
@@ -317,6 +323,7 @@ class LogManager:
             log_dir.number,
             log.log_start,
         )
+        log.state.tiering = tiering(topic.name, log.config, self.config)
         log.overrides = topic.configs
         self.logs[slot] = log
         self.slot_of[key] = slot

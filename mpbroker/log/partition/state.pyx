@@ -5,7 +5,9 @@ import os
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy
 
-from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, PartitionSlot
+from mpbroker.ipc.table cimport (
+    PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE, PartitionSlot,
+)
 from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from shm.table cimport SlotTable, table_write
@@ -13,6 +15,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mpbroker.ipc.table import Partition
+
+
+cdef enum:
+    STATES = PARTITION_LIVE | PARTITION_OFFLINE | PARTITION_DELETED
+
+
+cdef inline bint is_live(const PartitionCore *core) noexcept nogil:
+    return core.slot.flags & STATES == PARTITION_LIVE
 
 
 cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:
@@ -132,7 +142,7 @@ cdef class PartitionState:
         """Set the files of a partition that was dormant; the rest of its state was kept."""
         cdef PartitionCore *core = &self.core
         core.fd, core.index.fd, core.time_index.fd = fd, index_fd, time_index_fd
-        core.appendable = core.slot.flags == PARTITION_LIVE
+        core.appendable = is_live(core)
 
     def carried(self) -> tuple[int, ...]:
         """Return the state that `carry` loads in another process. Producers are carried separately."""
@@ -170,7 +180,7 @@ cdef class PartitionState:
 
     def resume(self) -> None:
         """Let the turn append again, if the partition is live and open."""
-        self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
+        self.core.appendable = is_live(&self.core) and self.core.fd >= 0
 
     def finish_segment(self) -> None:
         """Append the final time index entry: the segment's largest timestamp."""
@@ -281,13 +291,23 @@ cdef class PartitionState:
 
     @property
     def flags(self) -> PartitionFlag:
-        return PartitionFlag(self.core.slot.flags)
+        """Return whether the partition is live, offline, deleted."""
+        return PartitionFlag(self.core.slot.flags & STATES)
 
     @flags.setter
     def flags(self, int flags):
         cdef PartitionCore *core = &self.core
-        core.slot.flags = flags
-        core.appendable = flags == PARTITION_LIVE and core.fd >= 0
+        core.slot.flags = flags | (core.slot.flags & ~STATES)
+        core.appendable = is_live(core) and core.fd >= 0
+
+    @property
+    def tiering(self) -> PartitionFlag:
+        """Return how the topic's settings tier the partition: a combination of the other flags."""
+        return PartitionFlag(self.core.slot.flags & ~STATES)
+
+    @tiering.setter
+    def tiering(self, int flags):
+        self.core.slot.flags = flags | (self.core.slot.flags & STATES)
 
     @property
     def is_offline(self) -> bool:

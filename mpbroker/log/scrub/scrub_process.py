@@ -20,7 +20,7 @@ from pathlib import Path
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
-from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition_surely
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely, version_of, word_of
 from mpbroker.ipc.topology import slots_given
 from mpbroker.log.io.pace import Pace
 from mpbroker.log.partition.partition_log import wall_ms
@@ -247,13 +247,13 @@ class ScrubProcess:
 
     def _publish(self, slot: int, generation: int, found: Found) -> None:
         word = self.damaged.load(slot)
-        version = damage_of(word, generation)
+        version = version_of(word, generation)
         if not found:
             if word:
                 self.damaged.store(slot, 0)
         elif not version or self._published.get(slot) != found:
             # A handler must not have seen this version with other ranges, from this process or a predecessor.
-            self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
+            self.damaged.store(slot, word_of(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
 
     def _place_of(self, directory: Path) -> tuple[int, Partition] | None:
         """Return (slot, table entry) of a live partition, or None. Raises CheckpointCorrupt, OSError."""

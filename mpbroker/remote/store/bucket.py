@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # An object of at most this size is written by one request; a larger one in parts of it.
 PART_BYTES: Final = 16 << 20
 PARTS_UNDER_WAY: Final = 2
-SCHEMES: Final = ("s3", "gs", "az")
 # An endpoint that says http:// is meant.
 _ENDPOINTS: Final = (
     *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT"),

@@ -63,6 +63,11 @@ class Cached(NamedTuple):
     base: int = 0
     end: int = 0
 
+    @property
+    def file(self) -> Path:
+        """Return the path of the window's `.log`, or of the indexes."""
+        return self.path if self.path.suffix == INDEXES else self.path / segment_name(self.base)
+
 
 class _Item(NamedTuple):
     cached: Cached
@@ -85,13 +90,13 @@ class RemoteCache:
         # Used longest ago first.
         self._items: OrderedDict[Key, _Item] = OrderedDict()
         self._bytes = 0
-        self._promised = 0
+        self.promised = 0
         self._count = 0
 
     @property
     def bytes(self) -> int:
         """Return the size of what is in the cache, and of what will be."""
-        return self._bytes + self._promised
+        return self._bytes + self.promised
 
     def open(self) -> None:
         """List what an earlier process has left; remove what it did not finish. Raises OSError."""
@@ -106,24 +111,18 @@ class RemoteCache:
         (self.directory / NEW).mkdir()
         found = []
         for partition in self.directory.iterdir():
-            if (key := _partition_of(partition.name)) is not None:
-                found += [(path.stat().st_mtime_ns, key, path) for path in partition.iterdir()]
-        for _, key, path in sorted(found):
+            if (of := _partition_of(partition.name)) is not None:
+                found += [(of, path) for path in partition.iterdir()]
+        listed = []
+        for partition_key, path in found:
             try:
-                self._list(key, path)
-            except ValueError:
-                # Nothing of ours.
+                listed.append(_listed(partition_key, path))
+            except (ValueError, FileNotFoundError):
+                # Nothing of ours, or not whole.
                 _remove(path)
+        for _, key, cached in sorted(listed, key=lambda one: one[0]):
+            self._add(key, cached, 0)
         self._make_room(0, self._now_ms())
-
-    def _list(self, partition: PartitionKey, path: Path) -> None:
-        if path.suffix == INDEXES:
-            key: Key = IndexesKey(partition, int(path.stem))
-            self._add(key, Cached(path, path.stat().st_size), 0)
-            return
-        segment, position, base, end = map(int, path.name.split("."))
-        size = sum(file.stat().st_size for file in path.iterdir())
-        self._add(WindowKey(partition, segment, position), Cached(path, size, base, end), 0)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._items
@@ -138,11 +137,15 @@ class RemoteCache:
         item = self._items.get(key)
         if item is None:
             return None
+        try:
+            # For the order after a restart.
+            os.utime(item.cached.file)
+        except FileNotFoundError:
+            # Somebody has removed it.
+            self._forget(key)
+            return None
         self._items[key] = item._replace(used_ms=self._now_ms())
         self._items.move_to_end(key)
-        # For the order after a restart.
-        with suppress(OSError):
-            os.utime(item.cached.path)
         return item.cached
 
     def promise(self, size: int) -> bool:
@@ -152,12 +155,12 @@ class RemoteCache:
         """
         if not self._make_room(size, self._now_ms()):
             return False
-        self._promised += size
+        self.promised += size
         return True
 
     def give_up(self, promised: int, path: Path | None) -> None:
         """Remove what was written at `path`, which is not wanted any more."""
-        self._promised -= promised
+        self.promised -= promised
         if path is not None:
             _remove(path)
 
@@ -168,7 +171,7 @@ class RemoteCache:
 
     def put(self, key: Key, made: Path, promised: int, base: int = 0, end: int = 0) -> Cached:
         """Move what was written at `made` into place. Raises OSError."""
-        self._promised -= promised
+        self.promised -= promised
         self._forget(key)
         directory = self.directory / key.partition.directory
         directory.mkdir(exist_ok=True)
@@ -204,11 +207,6 @@ class RemoteCache:
                 item.cached.path.parent.rmdir()
 
 
-def log_of(window: Cached) -> Path:
-    """Return the path of a window's `.log`."""
-    return window.path / segment_name(window.base)
-
-
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
@@ -216,6 +214,21 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _listed(partition: PartitionKey, path: Path) -> tuple[int, Key, Cached]:
+    """Return when it was used, its key, and what is at `path`. Raises ValueError, FileNotFoundError."""
+    if path.suffix == INDEXES:
+        key: Key = IndexesKey(partition, int(path.stem))
+        cached = Cached(path, path.stat().st_size)
+    else:
+        segment, position, base, end = map(int, path.name.split("."))
+        key = WindowKey(partition, segment, position)
+        cached = Cached(path, sum(file.stat().st_size for file in path.iterdir()), base, end)
+    return cached.file.stat().st_mtime_ns, key, cached
+
+
 def _partition_of(name: str) -> PartitionKey | None:
-    topic_id, dash, partition = name.partition("-")
-    return PartitionKey(bytes.fromhex(topic_id), int(partition)) if dash else None
+    topic_id, _, partition = name.partition("-")
+    try:
+        return PartitionKey(bytes.fromhex(topic_id), int(partition))
+    except ValueError:
+        return None

@@ -48,8 +48,8 @@ def ready(segments: Iterable[Sealed], place: Place, remote_end: int) -> list[Sea
     if found and found[0].base < remote_end:
         raise Misfit(
             f"{place.directory}: the segment of offset {found[0].base} begins before {remote_end}, where the "
-            "segments in the object store end, and ends after it: the directory is not the one that they were "
-            "copied from. Delete the topic, or restore the directory"
+            "segments in the object store end, and ends after it: they were copied from another directory. "
+            "Restore that one, or delete the topic"
         )
     return found
 

@@ -33,7 +33,7 @@ from mpbroker.remote.tier.download import (
 from mpbroker.remote.tier.windows import WINDOW_BYTES, SegmentWindows
 from shm.clock import monotonic_ms
 
-log = logging.getLogger("mpbroker.tier")
+log = logging.getLogger("mpbroker.remote")
 
 TRIES: Final = 3
 # Before the second try, and twice as long before the third.
@@ -131,7 +131,8 @@ class Downloads:
         self._known: OrderedDict[IndexesKey, SegmentWindows] = OrderedDict()
         self._known_bytes = 0
         self._ends: OrderedDict[PartitionKey, OrderedDict[int, None]] = OrderedDict()
-        self._allowed, self._allowed_at_ms = 0.0, now_ms()
+        self._allowed = settings.remote_log_manager_fetch_max_bytes_per_second * QUOTA_S
+        self._allowed_at_ms = now_ms()
         self._is_failing = False
 
     # ---- the loop's view
@@ -152,6 +153,11 @@ class Downloads:
     def next_ms(self) -> int | None:
         """Return in how many ms `step` must be called, if no thread wakes the loop before; None: never."""
         return RETRY_MS if self._urgent or self._ahead else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a download waits or is under way."""
+        return bool(self._jobs)
 
     def close(self) -> None:
         """Let the threads end, each after its present request to the store. They are not waited for."""

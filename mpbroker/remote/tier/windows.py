@@ -41,7 +41,7 @@ class SegmentWindows:
 
     def __init__(
         self, base: int, end: int, size: int, offset_index: bytes, time_index: bytes,
-        window_bytes: int = WINDOW_BYTES,
+        window_bytes: int | None = None,
     ) -> None:  # fmt: skip
         self.base = base
         self.end = end
@@ -50,7 +50,7 @@ class SegmentWindows:
         self._starts = [0]
         # The lowest and the highest offset that may be a window's first.
         self._least, self._most = [base], [base]
-        for entry in self._cuts(size, window_bytes):
+        for entry in self._cuts(size, window_bytes or WINDOW_BYTES):
             self._starts.append(self._positions[entry])
             self._least.append(base + (self._offsets[entry - 1] if entry else 0) + 1)
             self._most.append(base + self._offsets[entry])

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import Order, ProcessContext
-from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, damage_of
+from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, version_of
 from mpbroker.ipc.topology import SCRUBBER
 from mpbroker.log.scrub import scrub_process
 from mpbroker.log.scrub.scrub_process import ASKED, BEGUN, ScrubbedDir, ScrubProcess
@@ -54,7 +54,7 @@ class World:
     @property
     def version(self) -> int:
         """Return the version in the partition's word of damage."""
-        return damage_of(self.process.damaged.load(self.broker.targets[0][0]), 1)
+        return version_of(self.process.damaged.load(self.broker.targets[0][0]), 1)
 
     @property
     def counted(self) -> int:

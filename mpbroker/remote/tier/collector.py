@@ -1,0 +1,56 @@
+"""Deletes objects of segments that no ledger entry names: those of uploads that were given up or killed.
+
+They are a day old by the store's clock before they go, so that an upload under way is never taken for one.
+Objects with other names than a segment's are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mpbroker.remote.layout.object_names import parse_object
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.object_store import ObjectStore, StoreError
+
+ORPHAN_MS: Final = 24 * 3600 * 1000
+# Deleted by one request, which is checked against the ledger before.
+BATCH: Final = 300
+# Written to learn the time by the store's clock.
+CLOCK: Final = "mpbroker/clock"
+
+
+def collect(
+    store: ObjectStore,
+    state: RemoteState,
+    may_delete: Callable[[], object],
+    give_way: Callable[[], object],
+) -> int:
+    """Delete the orphans; return how many objects were deleted.
+
+    `state` is all of the ledger: no upload is under way. `may_delete` is called before each request that
+    deletes, and raises if the ledger is no longer ours. Raises StoreError, and what the two raise.
+    """
+    before_ms = _store_ms(store) - ORPHAN_MS
+    named = {one.segment_id for segments in list(state.segments.values()) for one in segments}
+    named |= state.removed.keys()
+    doomed: list[str] = []
+    for found in store.list(""):
+        give_way()
+        objects = parse_object(found.name)
+        if objects is not None and objects.segment_id not in named and found.modified_ms < before_ms:
+            doomed.append(found.name)
+    for start in range(0, len(doomed), BATCH):
+        may_delete()
+        store.delete(doomed[start : start + BATCH])
+    return len(doomed)
+
+
+def _store_ms(store: ObjectStore) -> int:
+    """Return the time by the store's clock. Raises StoreError."""
+    store.put(CLOCK, [b"\n"], 1)
+    directory, _, _ = CLOCK.rpartition("/")
+    for found in store.list(f"{directory}/"):
+        if found.name == CLOCK:
+            return found.modified_ms
+    raise StoreError(f"{CLOCK} was written, and is not listed")

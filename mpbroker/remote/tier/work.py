@@ -1,0 +1,235 @@
+"""The tier's work: brings sealed segments into the store and the ledger, and removes what is no longer kept.
+
+It runs in a thread of its own, the only one that writes to the store. Whatever fails is tried again until it
+succeeds, and nothing is lost meanwhile: local segments stay until the ledger has them. What must not be tried
+again, such as writing to a ledger that another broker has taken over, ends the thread. What the store has is
+served from then on, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.counters import Counter
+from mpbroker.log.io.pace import Pace, Stints
+from mpbroker.remote.layout.object_names import SegmentObjects
+from mpbroker.remote.ledger.entries import LedgerDamaged
+from mpbroker.remote.ledger.events import ObjectsDeleted, Started
+from mpbroker.remote.ledger.ledger import Fenced, Ledger
+from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
+from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.directory import DirectoryStore
+from mpbroker.remote.store.object_store import ObjectStore, StoreError
+from mpbroker.remote.store.opening import StoreRefused, open_store
+from mpbroker.remote.store.self_test import StoreUnfit, check_store
+from mpbroker.remote.tier import removal
+from mpbroker.remote.tier.book import Book
+from mpbroker.remote.tier.collector import collect
+from mpbroker.remote.tier.copying import Copying
+from mpbroker.remote.tier.outage import Outage
+from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.remote_files import RemoteFiles
+from mpbroker.remote.tier.topics import Topics
+from mpbroker.remote.tier.uploader import Uploader
+from shm.clock import wall_ms
+from shm.counters import CounterPage
+from shm.word import Words
+
+COLLECT_EVERY_S: Final = 24 * 3600.0
+# Removed segments whose objects one request deletes.
+DELETED_AT_ONCE: Final = 100
+# The longest sleep without a look at the settings.
+LOOK_S: Final = 1.0
+_FINAL: Final = (Fenced, LedgerDamaged, OwnerDamaged, StoreUnfit)
+log = logging.getLogger("mpbroker.remote")
+
+
+class Stopped(Exception):
+    """Raised when the process is to stop."""
+
+
+class TierWork:
+    """The thread's work. Others may read `store` and `state`, and call `stop`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        cluster_id: str,
+        topics: Topics,
+        places: Places,
+        words: Words,
+        counters: CounterPage,
+        opened: Callable[[str, int], ObjectStore] = open_store,
+    ) -> None:
+        self._config = config
+        self._started = Started(cluster_id, config.node_id, socket.gethostname())
+        self._topics = topics
+        self._places = places
+        self._files = RemoteFiles(words)
+        self._counters = counters
+        self._open_store = opened
+        self._outage = Outage(counters)
+        self._pace = Pace(lambda: config.remote_log_manager_copy_max_bytes_per_second)
+        self._stints = Stints()
+        self._stops = threading.Event()
+        self.store: ObjectStore | None = None
+        self._is_fit = False
+        self._ledger: Ledger | None = None
+        # What a turn works with, once the ledger is this broker's.
+        self._book: Book | None = None
+        self._copying: Copying | None = None
+        self._next_collection = 0.0
+        counters.set(Counter.COUNT_REMOTE_FENCED, 0)
+
+    @property
+    def state(self) -> RemoteState | None:
+        """Return what the ledger says, as far as it was read."""
+        return None if self._ledger is None else self._ledger.state
+
+    def stop(self) -> None:
+        self._stops.set()
+
+    def run(self) -> None:
+        """Work until `stop` is called, or what has happened is final."""
+        try:
+            while True:
+                try:
+                    self.begin()
+                    while True:
+                        self._wait(self.turn())
+                except (StoreError, StoreRefused, OSError) as error:
+                    delay_s = self._outage.failed(error)
+                    self._counters.set_status(f"the object store fails: {error}")
+                    self._wait(delay_s)
+        except Stopped:
+            return
+        except _FINAL as error:
+            self._refused(str(error))
+
+    def begin(self) -> None:
+        """Open and test the store, and read the ledger to its end; what of this was done is not done again.
+
+        Raises StoreRefused, StoreUnfit, OwnerDamaged, LedgerDamaged, Fenced, StoreError, OSError.
+        """
+        config, counters = self._config, self._counters
+        if self.store is None:
+            counters.set_status("opening the object store")
+            self.store = self._open_store(
+                config.mpbroker_remote_url, config.mpbroker_remote_request_timeout_ms
+            )
+        if not self._is_fit:
+            counters.set_status("testing the object store")
+            check_store(self.store)
+            self._is_fit = True
+        if self._ledger is None:
+            owner = OwnerFile(Path(config.log_dirs[0]))
+            self._ledger = Ledger(LedgerReader(self.store), owner)
+        if self._book is None:
+            counters.set_status("reading the ledger")
+            self._ledger.start(self._started)
+            self._book = Book(
+                *(self._ledger, self._files, counters, self._outage),
+                lambda: config.mpbroker_remote_commit_interval_ms,
+            )
+            uploader = Uploader(self.store, self._places, config.node_id, self._paced)
+            self._copying = Copying(self._book, uploader, self._topics, counters, self._give_way)
+            log.info(
+                "%s has %d segments; entry %d of its ledger is of this start",
+                config.mpbroker_remote_url,
+                sum(map(len, self._ledger.state.segments.values())),
+                self._ledger.seq,
+            )
+
+    def turn(self) -> float:
+        """Do all that is to be done now; return the seconds until the next turn.
+
+        Raises Stopped, StoreError, OSError, Fenced.
+        """
+        assert self._book is not None
+        assert self._copying is not None
+        book, until = self._book, time.monotonic() + self._config.remote_log_manager_task_interval_ms / 1000
+        self._give_way()
+        # What a failure has left comes first: no event may be found twice.
+        book.commit()
+        topics = self._topics.now
+        if topics is None:
+            return LOOK_S
+        places = self._places.read()
+        book.follow(places)
+        book.add(list(removal.of_topics(book.state, topics, wall_ms())))
+        for place in places:
+            book.add(list(removal.of_partition(book.state, place)))
+        is_done = self._copying.copy(places, until)
+        book.commit()
+        self._delete_due(book)
+        if is_done:
+            self._collect_if_due(book)
+            book.ledger.snapshot_if_due()
+        self._outage.succeeded()
+        self._counters.set_status(self._copying.problem or "waiting")
+        return until - time.monotonic() if is_done else 0.0
+
+    def _delete_due(self, book: Book) -> None:
+        assert self.store is not None
+        delay_ms = self._config.mpbroker_remote_delete_delay_ms
+        doomed = [one.segment for one in removal.due(book.state, wall_ms(), delay_ms)]
+        for start in range(0, len(doomed), DELETED_AT_ONCE):
+            self._give_way()
+            some = doomed[start : start + DELETED_AT_ONCE]
+            book.ledger.check_fence()
+            objects = [
+                SegmentObjects(one.topic, one.topic_id, one.partition, one.base, one.segment_id)
+                for one in some
+            ]
+            self.store.delete([name for one in objects for name in one.all])
+            book.add([ObjectsDeleted(tuple(one.segment_id for one in some))])
+            book.commit()
+            self._counters.add(Counter.COUNT_REMOTE_DELETED_SEGMENTS, len(some))
+
+    def _collect_if_due(self, book: Book) -> None:
+        assert self.store is not None
+        if time.monotonic() < self._next_collection:
+            return
+        found = collect(self.store, book.state, book.ledger.check_fence, self._give_way)
+        if isinstance(self.store, DirectoryStore):
+            self.store.remove_leftovers()
+        if found:
+            log.info("%d objects of uploads that were given up are deleted", found)
+        self._next_collection = time.monotonic() + COLLECT_EVERY_S
+
+    def _refused(self, why: str) -> None:
+        counters = self._counters
+        counters.set(Counter.COUNT_REMOTE_FENCED, 1)
+        counters.add(Counter.COUNT_REMOTE_ERRORS)
+        counters.set_last_error(why)
+        counters.set_status(f"stopped: {why}")
+        log.error(
+            "nothing is uploaded or deleted any more: %s. Segments stay on this disk; those in the object "
+            "store can be read. Restart the broker when this is settled",
+            why,
+        )
+
+    def _paced(self, count: int) -> None:
+        """Wait as remote.log.manager.copy.max.bytes.per.second demands. Raises Stopped."""
+        self._stints.rest_if_due()
+        mark = self._pace.take(count)
+        self._give_way()
+        while (left_s := self._pace.left_s(mark)) > 0:
+            self._wait(min(left_s, LOOK_S))
+
+    def _wait(self, seconds: float) -> None:
+        """Raises Stopped."""
+        if self._stops.wait(max(seconds, 0.0)):
+            raise Stopped
+
+    def _give_way(self) -> None:
+        if self._stops.is_set():
+            raise Stopped

@@ -1,0 +1,46 @@
+"""Events and ledgers for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpbroker.remote.ledger.events import SegmentAdded, Started, TopicSet
+from mpbroker.remote.ledger.ledger import Ledger
+from mpbroker.remote.ledger.owner import OwnerFile
+from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.store.object_store import ObjectStore
+
+TOPIC_ID = bytes(range(16))
+STARTED = Started("cluster", 1, "host")
+TOPIC = TopicSet("topic", TOPIC_ID, 2, {"retention.ms": "1000"})
+
+
+def segment(base: int, partition: int = 0, topic_id: bytes = TOPIC_ID, end: int = -1) -> SegmentAdded:
+    """Return the event of a segment, with ten offsets if no end is given."""
+    return SegmentAdded(
+        topic_id,
+        partition,
+        topic="topic",
+        segment_id=base.to_bytes(12) + partition.to_bytes(4),
+        base=base,
+        end=base + 10 if end < 0 else end,
+        size=1000,
+        largest_ms=base,
+        epochs=((0, base),),
+        index_sizes=(16, 24, 4, 6, 0),
+        has_aborted=False,
+        log_crc=base,
+        indexes_crc=base,
+    )
+
+
+def ledger_of(store: ObjectStore, directory: Path, clock_ms: int = 5_000) -> Ledger:
+    """Return a ledger that has not begun yet, whose clock stands still."""
+    return Ledger(LedgerReader(store), OwnerFile(directory), lambda: clock_ms)
+
+
+def read(store: ObjectStore) -> LedgerReader:
+    """Read a store's ledger to its end, as somebody who does not own it."""
+    reader = LedgerReader(store)
+    reader.read_to_end()
+    return reader
