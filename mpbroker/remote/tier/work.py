@@ -174,8 +174,18 @@ class TierWork:
             self._collect_if_due(book)
             book.ledger.snapshot_if_due()
         self._outage.succeeded()
+        self._count(book.state)
         self._counters.set_status(self._copying.problem or "waiting")
         return until - time.monotonic() if is_done else 0.0
+
+    def _count(self, state: RemoteState) -> None:
+        counters = self._counters
+        there = [one.size for segments in state.segments.values() for one in segments]
+        removed = [one.segment.size for one in state.removed.values()]
+        counters.set(Counter.COUNT_REMOTE_SEGMENTS, len(there))
+        counters.set(Counter.COUNT_REMOTE_BYTES, sum(there))
+        counters.set(Counter.COUNT_REMOTE_REMOVED_SEGMENTS, len(removed))
+        counters.set(Counter.COUNT_REMOTE_REMOVED_BYTES, sum(removed))
 
     def _delete_due(self, book: Book) -> None:
         assert self.store is not None
