@@ -17,6 +17,7 @@ SPARK_CLASSES := .venv/spark-classes.jsa
 KAFKA_CLASSES := build/kafka/classes.jsa
 CONNECTOR := build/spark-connector/made
 FRANZ := build/franz/franz
+VERSITYGW := build/versitygw/versitygw-v1.8.0
 JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 DATA ?= data
@@ -73,7 +74,7 @@ clean: ## remove .venv and all that was built; data stays
 
 #### Work on it
 
-setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) ## .venv with all that tests and benchmarks need, native modules, jar and programs of tests built in place
+setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) $(VERSITYGW) ## .venv with all that tests and benchmarks need, native modules, jar and programs of tests built in place
 
 SETUP := PYTHON="$(PYTHON)" ops/setup/setup.sh
 
@@ -108,6 +109,11 @@ $(JAR): $(SPARK) $(JAVA) ops/setup/jvm_reader.py ops/setup/kafka_client_pom.xml
 $(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)
 	@$(BIN)/python -c 'from tests.support import client_tools; client_tools.franz_program(), client_tools.franz_tests()' || \
 	  echo "setup: the programs of franz-go are not built, their tests will try again"
+
+# Of tests of object stores; takes two minutes, once. Without Go, or a registry, only they fail.
+$(VERSITYGW): | $(SYNCED)
+	@$(BIN)/python -c 'from tests.support import object_store_servers; object_store_servers.versitygw_program()' || \
+	  echo "setup: versitygw is not built, tests of object stores will try again"
 
 # Of Spark's tests, for the version of PySpark and of Java that are here; without it they are slow, not wrong.
 $(SPARK_CLASSES): $(SYNCED) tests/support/spark_classes.py

@@ -97,8 +97,8 @@ NARROW = {
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "storage", "metrics")),
         # How background work reads, and how batches are checked.
-        *("mpbroker.log.io.background_io", "mpbroker.log.io.pace", "mpbroker.log.partition.batch_walker"),
-        *("mpbroker.log.partition.batch_checker", "mpbroker.log.partition.state"),
+        *("mpbroker.log.io", "mpbroker.log.partition.batch_walker", "mpbroker.log.partition.batch_checker"),
+        "mpbroker.log.partition.state",
     ),
     "mpbroker.cli": (
         "shm",

@@ -125,6 +125,11 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 604_800_000
     unclean_leader_election_enable: Annotated[bool, _as("unclean.leader.election.enable")] = False
 
+    @property
+    def is_remote_deleted(self) -> bool:
+        """Return whether what an object store has of the topic is deleted: its tiering was switched off."""
+        return self.remote_log_delete_on_disable and not self.remote_storage_enable
+
 
 TOPIC_KEYS: dict[str, Key] = table_of(TopicConfig)
 

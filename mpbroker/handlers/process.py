@@ -234,13 +234,12 @@ class Handler:
         if self.broker.waiting or self.broker.transactions.holds.has_unsent:
             return RETRY_FULL_ARENA_MS
         next_ms = NEVER_MS
-        for waited_for in (
-            self.broker.fetches,
-            *self.servers.values(),
-            self.broker.transactions,
-            self.intake.faults,
+        for due_ms in (
+            self.broker.fetches.next_deadline_ms(),
+            self.broker.transactions.next_deadline_ms(),
+            self.intake.faults.next_deadline_ms(),
+            *[server.next_deadline_ms() for server in self.servers.values()],
         ):
-            due_ms = waited_for.next_deadline_ms()
             if due_ms is not None and due_ms < next_ms:
                 next_ms = due_ms
         if next_ms == NEVER_MS:

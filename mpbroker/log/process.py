@@ -109,7 +109,7 @@ class LogProcess:
             self.worker,
             is_first_life=context.incarnation == 1,
         )
-        measuring = Measuring(self.manager)
+        measuring = Measuring(self.manager, memory.words("remote"))
         self.deletion = Deletion(self.manager, measuring)
         self.size_metrics = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)

@@ -61,6 +61,9 @@ class RemoteSegments(tuple[RemoteSegment, ...]):
         return next((segment for segment in self[at : at + 2] if segment.end > offset), None)
 
 
+NO_SEGMENTS: Final = RemoteSegments()
+
+
 def _base(segment: RemoteSegment) -> int:
     return segment.base
 
@@ -71,7 +74,7 @@ def read_remote_segments(directory: Path) -> RemoteSegments:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return RemoteSegments()
+        return NO_SEGMENTS
     if len(data) < _HEAD.size:
         raise CheckpointCorrupt(f"{path} is damaged: it has only {len(data)} bytes")
     magic, expected, count = _HEAD.unpack_from(data)

@@ -64,6 +64,7 @@ def test_each_process_has_a_kind() -> None:
         "cleaner",
         "scrubber",
         "exporter",
+        "tier",
     }
     assert {KINDS[name] for name in ("acceptor", "control-plane acceptor")} == {"acceptor"}
     assert {KINDS[name] for name in ("log 0", "log 1")} == {"log"}

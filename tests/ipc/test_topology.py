@@ -22,7 +22,7 @@ def test_every_pair_has_one_ring_each_way() -> None:
     talk = set(pairs)
     assert {(COORDINATOR, LOG), (LOG, COORDINATOR)} <= talk
     for number in range(topology.MAX_HANDLERS):
-        for peer in (LOG, COORDINATOR, processor(0), processor(topology.MAX_PROCESSORS - 1)):
+        for peer in (LOG, COORDINATOR, topology.TIER, processor(0), processor(topology.MAX_PROCESSORS - 1)):
             assert {(handler(number), peer), (peer, handler(number))} <= talk
     assert all(size & (size - 1) == 0 for _, _, size in topology.ring_pairs())
 
@@ -36,6 +36,7 @@ def test_the_planes_share_no_ring() -> None:
     assert {index for pair in between for index in pair} == {
         LOG,
         COORDINATOR,
+        topology.TIER,
         topology.CONTROL_HANDLER,
         topology.CONTROL_PROCESSOR,
     }

@@ -30,6 +30,7 @@ ROLES = [
     topology.handler(3),
     topology.CONTROL_PROCESSOR,
     topology.CONTROL_HANDLER,
+    topology.TIER,
 ]
 
 
@@ -47,7 +48,7 @@ def test_others_mend_a_handlers_death_only_after_the_log_process_has_answered_fo
     """The coordinator, too: a transaction must not end before the batches that the handler had published."""
     first, second, third = stages_of(topology.handler(0))
     assert first == topology.LOG_WORKERS
-    assert second == (topology.COORDINATOR,)
+    assert second == (topology.COORDINATOR, topology.TIER)
     assert all(topology.is_processor(member) for member in third)
 
 

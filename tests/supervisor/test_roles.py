@@ -11,7 +11,7 @@ from tests.support.programs import ran
 PROGRAM = """
 import ast, inspect, sys
 from mpbroker.supervisor import main, roles
-roles.prepare(has_exporter=True)
+roles.prepare(has_exporter=True, has_tier=True)
 names = [
     f"{node.module}.{alias.name}"
     for node in ast.walk(ast.parse(inspect.getsource(roles)))
@@ -20,7 +20,8 @@ names = [
 ]
 missing = {name for name in names if name.endswith("process")} - sys.modules.keys()
 assert not missing, missing
-assert len([name for name in names if name.endswith("process")]) == 5, names
+assert len([name for name in names if name.endswith("process")]) == 6, names
+assert "obstore" not in sys.modules
 """
 
 # What no broker runs for as long as it runs well, or only with an exporter.
@@ -32,6 +33,7 @@ from mpbroker.supervisor import main, roles
 roles.prepare(has_exporter=False)
 late = {"asyncio", "click", "ctypes", "difflib", "psutil", "rich", "statistics", "textual", "typer"}
 late |= {"mpbroker.cli.main", "mpbroker.console", "mpbroker.exporter", "mpbroker.http", "pyarrow"}
+late |= {"mpbroker.remote", "obstore"}
 print(*sorted(late & sys.modules.keys()))
 """
 

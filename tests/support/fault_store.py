@@ -71,7 +71,7 @@ class MemoryStore:
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         for name in sorted(self.objects):
             if name.startswith(prefix) and name > after:
-                yield ObjectInfo(name, len(self.objects[name]), self.modified_ms[name])
+                yield ObjectInfo(name, len(self.objects[name]), self.modified_ms.get(name, 0))
 
     def delete(self, names: Iterable[str]) -> None:
         with self._lock:

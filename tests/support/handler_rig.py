@@ -301,13 +301,14 @@ class LogEnd:
 
 
 class CoordinatorEnd:
-    """The coordinator's side of calls."""
+    """The coordinator's side of calls, or that of another role."""
 
-    def __init__(self, memory: SharedMemory, handler: int = HANDLER) -> None:
+    def __init__(self, memory: SharedMemory, handler: int = HANDLER, role: int = COORDINATOR) -> None:
         self.memory = memory
-        self.arena = memory.arena(COORDINATOR)
-        self.calls = memory.ring(handler, COORDINATOR)
-        self.back = memory.ring(COORDINATOR, handler)
+        self.role = role
+        self.arena = memory.arena(role)
+        self.calls = memory.ring(handler, role)
+        self.back = memory.ring(role, handler)
         self.handler_bell = memory.doorbell(handler)
         self.returned: list[int] = []
         # What was asked, by the number of the call.
@@ -343,7 +344,7 @@ class CoordinatorEnd:
         self.arena.view(block, len(payload))[:] = payload
         generation = self.arena.lend(block, HANDLER)
         slot = slots.pack_call(
-            SlotKind.ANSWER, COORDINATOR, call.request, block, generation, len(payload), call.connection
+            SlotKind.ANSWER, self.role, call.request, block, generation, len(payload), call.connection
         )
         assert self.back.push(slot)
         self.handler_bell.ring()
@@ -356,7 +357,7 @@ class Rig:
         self.memory = memory
         roles = memory.words("roles")
         workers = range(memory.sizes.log_workers)
-        for role in (*map(topology.log_worker, workers), COORDINATOR, PROCESSOR, HANDLER):
+        for role in (*map(topology.log_worker, workers), COORDINATOR, topology.TIER, PROCESSOR, HANDLER):
             roles.store(role, 1)
         acks = memory.words("bulletin_acks")
         self.bulletin = BulletinPublisher(memory.private.block("bulletin"), acks, lambda: [HANDLER])
@@ -412,7 +413,7 @@ class Rig:
         return pieces
 
     def coordinator_dies(self) -> None:
-        self.handler.coordinator_was_fenced = True
+        self.handler.fenced_servers.add(COORDINATOR)
         self.handler.broker.transactions.holds.coordinator_died()
         self.handler.broker.coordinator.server_died()
 

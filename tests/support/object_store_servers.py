@@ -43,7 +43,7 @@ class ObjectStoreServer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.bucket = directory / BUCKET
-        self.bucket.mkdir()
+        self.bucket.mkdir(exist_ok=True)
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 

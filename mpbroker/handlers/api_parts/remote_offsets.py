@@ -32,30 +32,24 @@ from mpbroker.storage.segments import segments_of
 TRIES: Final = 3
 
 
-def is_tiered(now: Partition) -> bool:
-    return bool(now.flags & PartitionFlag.PARTITION_TIERED)
-
-
 def earliest_local(context: RequestContext, topic: Topic, now: Partition) -> FoundOffset:
     """Return the first offset that a local segment may have."""
-    return FoundOffset(-1, _local_start(context, topic, now) if is_tiered(now) else now.log_start_offset)
+    is_all_local = not _segments(context, topic, now)
+    return FoundOffset(-1, now.log_start_offset if is_all_local else _local_start(context, topic, now))
 
 
 def latest_tiered(context: RequestContext, topic: Topic, now: Partition) -> FoundOffset:
     """Return the last offset that the object store has."""
-    segments = _segments(context, topic, now) if is_tiered(now) else RemoteSegments()
+    segments = _segments(context, topic, now)
     return FoundOffset(-1, segments.end - 1) if segments else NOTHING_FOUND
 
 
 def earliest_pending_upload(context: RequestContext, topic: Topic, now: Partition) -> FoundOffset:
     """Return the first offset that the object store does not have."""
-    if not is_tiered(now):
-        return NOTHING_FOUND
     segments = _segments(context, topic, now)
-    if segments:
+    if segments or (context.broker.tier is not None and now.flags & PartitionFlag.PARTITION_TIERED):
         return FoundOffset(-1, max(segments.end, now.log_start_offset))
-    is_all_local = _local_start(context, topic, now) == now.log_start_offset
-    return FoundOffset(-1, now.log_start_offset) if is_all_local else NOTHING_FOUND
+    return NOTHING_FOUND
 
 
 def _local_start(context: RequestContext, topic: Topic, now: Partition) -> int:
@@ -66,6 +60,8 @@ def _local_start(context: RequestContext, topic: Topic, now: Partition) -> int:
 
 
 def _segments(context: RequestContext, topic: Topic, now: Partition) -> RemoteSegments:
+    if context.broker.tier is None:
+        return RemoteSegments()
     directory = context.broker.readers.directory(topic.name, now)
     return context.broker.remote_files.get(topic.partitions[now.partition], directory)
 
@@ -74,12 +70,12 @@ def first_of_time(
     context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int, local: FoundOffset
 ) -> Pieces[FoundOffset]:
     """Return the first record at or after a time, of which `local` was found in local segments."""
-    if not is_tiered(now):
+    search = _Search(context, topic, now)
+    if not search.segments:
         return local
     end = _local_start(context, topic, now)
     if local.offset >= 0:
         end = min(end, local.offset)
-    search = _Search(context, topic, now)
     found = yield from search.first(timestamp_ms, now.log_start_offset, end)
     return found if found.offset >= 0 else local
 
@@ -88,9 +84,9 @@ def largest_time(
     context: RequestContext, topic: Topic, now: Partition, local: FoundOffset
 ) -> Pieces[FoundOffset]:
     """Return the first record with the largest timestamp, of which `local` was found in local segments."""
-    if not is_tiered(now):
-        return local
     search, start = _Search(context, topic, now), now.log_start_offset
+    if not search.segments:
+        return local
     best, end = local, _local_start(context, topic, now)
     remote = [segment for segment in search.segments if segment.end > start and segment.base < end]
     # The first one has the record if several have its time.
@@ -171,7 +167,7 @@ class _Search:
         image = self._topic.partitions[now.partition]
         place = Place(self._topic.name, image, now.topic_id, now.partition, offset, timestamp_ms)
 
-        def ask(then: Callable[[calls.Message], object]) -> None:
+        def ask(then: Callable[[calls.Message], None]) -> None:
             broker.remote.call(place, then, self._deadline_ms)
 
         answer = yield from self._context.wait(ask)

@@ -47,7 +47,7 @@ from mpbroker.handlers.requests.responses import FileSlice
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import SlotFlag
-from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
+from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame_in_pieces
@@ -460,7 +460,7 @@ class Fetch:
             piece, aborted = self._slice(broker.reader(topic, now), ask, bound)
         except OffsetOutOfRange:
             # The offset is below the first local segment.
-            if not now.flags & PartitionFlag.PARTITION_TIERED:
+            if not self._is_remote(topic, image, now, wanted.fetch_offset):
                 raise
             place = Place(topic.name, image, now.topic_id, index, wanted.fetch_offset)
             return self._read_remote(answer, place, ask, now)
@@ -476,6 +476,14 @@ class Fetch:
             )
         return self._found(answer, image, bound, piece, aborted)
 
+    def _is_remote(self, topic: Topic, image: PartitionImage, now: Partition, offset: int) -> bool:
+        """Return whether the object store has the record of an offset that is in no local segment."""
+        broker = self.context.broker
+        again = broker.in_table(image)
+        if broker.tier is None or again is None or offset < again.log_start_offset:
+            return False
+        return offset < broker.remote_files.get(image, broker.readers.directory(topic.name, now)).end
+
     def _read_remote(self, answer: Answer, place: Place, ask: _Ask, now: Partition) -> Read:
         """Put a slice of a window into an answer; none if the window has to be brought first."""
         remote = self.context.broker.remote
@@ -484,7 +492,8 @@ class Fetch:
             self.is_remote = True
             return Read(answer)
         try:
-            ask = ask._replace(offset=max(ask.offset, window.base))
+            # After a restart `aborted_end` does not cover markers in segments that are remote alone.
+            ask = ask._replace(offset=max(ask.offset, window.base), aborted_end=window.end)
             piece, aborted = self._slice(window.reader, ask, window.bound)
         except (SegmentGone, FileNotFoundError):
             # It was removed from the cache.

@@ -19,16 +19,17 @@ class RemoteFiles:
 
     def __init__(self, words: Words) -> None:
         self._words = words
-        self._known: OrderedDict[PartitionImage, tuple[int, RemoteSegments]] = OrderedDict()
+        self._known: OrderedDict[tuple[int, int], tuple[int, RemoteSegments]] = OrderedDict()
 
     def get(self, image: PartitionImage, directory: Path) -> RemoteSegments:
         """Return a partition's remote segments. Raises CheckpointCorrupt, OSError."""
+        key = image.slot, image.slot_generation
         version = version_of(self._words.load(image.slot), image.slot_generation)
-        known = self._known.get(image)
+        known = self._known.get(key)
         # Without a version the tier has written no file since the broker began, and may write one now.
         if known is None or known[0] != version or not version:
-            known = self._known[image] = version, read_remote_segments(directory)
+            known = self._known[key] = version, read_remote_segments(directory)
             if len(self._known) > PARTITIONS_MAX:
                 self._known.popitem(last=False)
-        self._known.move_to_end(image)
+        self._known.move_to_end(key)
         return known[1]

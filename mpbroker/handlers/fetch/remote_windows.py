@@ -30,10 +30,19 @@ WINDOWS_MAX: Final = 64
 KNOWN_MS: Final = 10_000
 # After a failure a partition's window is not asked for again for so long.
 PAUSE_MS: Final = 1_000
-# The tier has died with the question, or does not know the partition yet: nothing has failed.
-NO_FAILURE: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT)
+# Answers of a tier that has died with the question, has not opened the store or does not know the partition.
+NOT_YET: Final = (
+    *(ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT),
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+)
+# So many of them, one after the other, are a failure.
+NOT_YET_MAX: Final = 10
 
 Then = Callable[[], None]
+
+
+class NotYet(Exception):
+    """Raised when the tier could not answer: it is starting, or was restarted. Ask again."""
 
 
 class RemoteUnavailable(Exception):
@@ -86,8 +95,12 @@ class RemoteWindows:
         self._asking: dict[_Question, dict[Then, None]] = {}
         # Until when a window that could not be had is not asked for, and the error if that is one.
         self._paused: OrderedDict[_Question, tuple[int, RemoteUnavailable | None]] = OrderedDict()
-        # Partitions whose failure was logged.
-        self._failing: set[tuple[bytes, int]] = set()
+        # By partition: how many answers of NOT_YET came since a window did. Larger: the failure was logged.
+        self._failures: dict[tuple[bytes, int], int] = {}
+
+    def __len__(self) -> int:
+        """Return the number of windows whose files may be open."""
+        return len(self._windows)
 
     def find(self, place: Place, then: Then) -> RemoteWindow | None:
         """Return the window of an offset, or ask for it, return None and call `then` when that is answered.
@@ -145,7 +158,10 @@ class RemoteWindows:
         except RemoteUnavailable as error:
             self._pause(question, error)
         except NotYet:
-            self._pause(question, None)
+            assert isinstance(answer, calls.Failed)
+            if answer.error != ErrorCode.NOT_COORDINATOR:
+                self._pause(question, None)
+            # Else the tier has died, and the next call waits for its successor.
         except FileNotFoundError:
             # The window was removed from the cache meanwhile: it is asked for again.
             self._paused.pop(question, None)
@@ -165,18 +181,19 @@ class RemoteWindows:
         logged.
         """
         partition = place.topic_id, place.partition
-        match answer:
-            case calls.RemoteWindowReady():
-                self._failing.discard(partition)
-                return self._add(RemoteWindow(place, answer, self._now_ms() + KNOWN_MS))
-            case calls.Failed(error, text) if error not in NO_FAILURE:
-                if partition not in self._failing:
-                    self._failing.add(partition)
-                    name = f"{place.topic}-{place.partition}"
-                    log.error("%s cannot be read at offset %d: %s", name, place.offset, text)
-                raise RemoteUnavailable(text)
-            case _:
-                raise NotYet
+        if isinstance(answer, calls.RemoteWindowReady):
+            self._failures.pop(partition, None)
+            return self._add(RemoteWindow(place, answer, self._now_ms() + KNOWN_MS))
+        assert isinstance(answer, calls.Failed)
+        failures = self._failures.setdefault(partition, 0)
+        if answer.error in NOT_YET and failures < NOT_YET_MAX:
+            self._failures[partition] = failures + 1
+            raise NotYet
+        if failures <= NOT_YET_MAX:
+            self._failures[partition] = NOT_YET_MAX + 1
+            name = f"{place.topic}-{place.partition}"
+            log.error("%s cannot be read at offset %d: %s", name, place.offset, answer.message)
+        raise RemoteUnavailable(answer.message)
 
     def _add(self, window: RemoteWindow) -> RemoteWindow:
         known = self._windows.pop(window.path, None)
@@ -206,7 +223,3 @@ class RemoteWindows:
 
     def _drop(self, path: Path) -> None:
         self._windows.pop(path).reader.close()
-
-
-class NotYet(Exception):
-    """Raised when the tier could not answer: it is starting, or was restarted. Ask again."""

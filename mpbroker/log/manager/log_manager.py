@@ -275,6 +275,11 @@ class LogManager:
         log.apply_config(config)
         log.state.config_version = version
         log.state.tiering = tiering(log.topic, config, self.config)
+        is_remote_deleted = log.state.tiering & PartitionFlag.PARTITION_REMOTE_DELETED
+        # A move has its own log start at this moment: the next retention moves it.
+        if is_remote_deleted and log.local_start > log.log_start and not log.is_paused:
+            log.move_start(log.local_start)
+            self.checkpoints.write_log_starts([log])
         if _checks(config) != _checks(before):
             log.state.oldest_config_version = version
         log.state.publish(self.table)
@@ -412,6 +417,8 @@ class LogManager:
         log.directory = log_dir.path / log.name
         log.recovery_point = log.state.log_end
         log.settled_end, log.snapshot_at = -1, (-1, 0)
+        # The copy may be older than what the tier has written since.
+        log.remote_version = 0
         relocate(self.turn, log.state, log_dir.number)
 
     # ---- the end ----

@@ -14,13 +14,16 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc.metadata import METADATA_SLOT
-from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.table import PartitionFlag, version_of
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.partition.partition_log import PartitionLog, Sealed, Segment
 from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import CheckpointCorrupt
 from mpbroker.storage.disk_errors import PASSING
 from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.storage.trusted_entries import LATEST_TIME, time_before
+from shm.word import Words
 
 # Partitions handled in one step: a fraction of a millisecond.
 MEASURED_AT_ONCE = 64
@@ -33,8 +36,11 @@ def is_measured(log: PartitionLog) -> bool:
 
 
 class Measuring:
-    def __init__(self, manager: LogManager) -> None:
+    """`remote_words`: the tier's word for each slot of the partition table."""
+
+    def __init__(self, manager: LogManager, remote_words: Words) -> None:
         self._manager = manager
+        self._remote_words = remote_words
 
     def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
         """Return the live logs in these slots, without the metadata log, whose records must stay."""
@@ -42,12 +48,29 @@ class Measuring:
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Yield until the I/O thread has measured `logs`. Skip logs whose files compaction is swapping."""
+        """Yield until the I/O thread has measured `logs`. Skip logs whose files compaction is swapping.
+
+        If the tier has changed the file of a log's remote segments, the thread reads it again.
+        """
         for log in logs:
+            version = self._remote_version(log)
+            if version != log.remote_version:
+                self._manager.io_thread.submit(partial(read_remote, log, version), log.state.log_dir)
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:
                 self._manager.io_thread.submit(partial(measure, log.directory, unknown), log.state.log_dir)
         yield from self._manager.io_thread.catching_up()
+
+    def _remote_version(self, log: PartitionLog) -> int:
+        return version_of(self._remote_words.load(log.state.table_slot), log.state.generation)
+
+    def stored_end(self, log: PartitionLog) -> int:
+        """Return the offset up to which the object store has the log; 0 if the tier has not said so.
+
+        The tier's file outlasts the broker. It counts only once the tier of this start has seen the store and
+        set the partition's word, and while it leaves the word there.
+        """
+        return log.remote.end if self._remote_version(log) and log.remote_version else 0
 
     def segments_of(self, log: PartitionLog) -> list[Segment]:
         """Return the log's segments, the active one last; [] if they cannot be read."""
@@ -75,6 +98,17 @@ class Measuring:
 
 
 # ---- in the I/O thread ----
+
+
+def read_remote(log: PartitionLog, version: int) -> None:
+    """Read which segments the object store has. `version`: that of the word before the call."""
+    try:
+        log.remote = read_remote_segments(log.directory)
+    except CheckpointCorrupt as error:
+        _log.error("%s: local retention waits until the tier has written it again: %s", log.name, error)
+        log.remote_version = 0
+        return
+    log.remote_version = version
 
 
 def measure(directory: Path, segments: list[Sealed]) -> None:

@@ -21,4 +21,4 @@ def tiering(topic: str, config: TopicConfig, broker: BrokerConfig) -> PartitionF
     if config.remote_storage_enable:
         flags = PartitionFlag.PARTITION_COPY_DISABLED if config.remote_log_copy_disable else NOT_TIERED
         return NOT_TIERED if "compact" in config.cleanup_policy else flags | PartitionFlag.PARTITION_TIERED
-    return PartitionFlag.PARTITION_REMOTE_DELETED if config.remote_log_delete_on_disable else NOT_TIERED
+    return PartitionFlag.PARTITION_REMOTE_DELETED if config.is_remote_deleted else NOT_TIERED

@@ -22,6 +22,7 @@ from mpbroker.storage.checkpoints import fsync_directory, opened, put_id_and_epo
 from mpbroker.storage.index import offset_floor
 from mpbroker.storage.leader_epochs import FIRST, Epochs, trimmed
 from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.remote_segments import NO_SEGMENTS
 from mpbroker.storage.segments import offsets_of, segments_of
 
 _log = logging.getLogger("mpbroker.log")
@@ -139,6 +140,8 @@ class PartitionLog:
         "partition",
         "prepared",
         "recovery_point",
+        "remote",
+        "remote_version",
         "sealed",
         "settled_end",
         "snapshot_at",
@@ -160,6 +163,9 @@ class PartitionLog:
         # Segments before the active one, and (epoch, start offset) pairs; both ascending.
         self.sealed: Sequence[Sealed] = ()
         self.epochs: Epochs = FIRST
+        # The segments that the object store has, and the version in the partition's word when they were read.
+        self.remote = NO_SEGMENTS
+        self.remote_version = 0
         # Some sealed segments are being replaced by cleaned ones: none may be deleted meanwhile.
         self.is_swapping = False
         # The partition moves to another log directory; paused, at the end of a move, it takes no appends.
@@ -189,6 +195,11 @@ class PartitionLog:
         # The same string for all partitions of a log directory.
         self._parent = sys.intern(parent + slash)
         self._renamed = name if name != self.name else None
+
+    @property
+    def local_start(self) -> int:
+        """Return the first offset of the first local segment. The log of a tiered partition starts before."""
+        return self.sealed[0].base if self.sealed else self.state.segment_base
 
     @property
     def name(self) -> str:

@@ -49,6 +49,7 @@ from mpbroker.storage.index import (
 from mpbroker.storage.leader_epochs import Epochs, shared, trimmed
 from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import SnapshotCorrupt
+from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.transaction_index import (
     AbortedTransaction,
@@ -112,15 +113,20 @@ def load(
         files = PartitionFiles.of(path)
     bases = files.bases
     stored = stored_epochs(path)
+    first = bases[0] if bases else known.log_start
+    if files.has_remote and not config.is_remote_deleted:
+        first = _read_remote(log, first)
     if not bases:
+        _refuse_reuse(log, known.log_start)
         _start_empty(log, known)
         _trim_epochs(log, stored or (), stored)
         return log
-    log.log_start = max(known.log_start, bases[0])
+    log.log_start = max(known.log_start, first)
     loader = _Loader(log, files, known, say, count, syncs)
     try:
         loader.run()
         epochs = loader.settled_epochs(stored)
+        _refuse_reuse(log, log.state.log_end)
         if log.state.log_end < log.log_start:
             _create_segment(log, known)
         log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base] or ()
@@ -132,6 +138,40 @@ def load(
         log.close_files()
         raise
     return log
+
+
+def _read_remote(log: PartitionLog, local_start: int) -> int:
+    """Read the file of remote segments. Return the first offset that is in the object store or here.
+
+    Log a gap between the two. Raises OSError.
+    """
+    try:
+        log.remote = read_remote_segments(log.directory)
+    except CheckpointCorrupt as error:
+        # The tier makes it again. Until then the checkpoint alone says where the log starts.
+        _log.error("%s. It is written again from the object store's ledger", error)
+        return 0
+    if not log.remote:
+        return local_start
+    if log.remote.end < local_start:
+        _log.error(
+            "%s: offsets %d to %d are neither in the object store nor in a local segment; readers get "
+            "OFFSET_OUT_OF_RANGE for them. Restore the segments if you have them",
+            log.directory,
+            log.remote.end,
+            local_start - 1,
+        )
+    return min(log.remote.start, local_start)
+
+
+def _refuse_reuse(log: PartitionLog, log_end: int) -> None:
+    """Raise PartitionDamaged if the object store has offsets that this log is about to give out again."""
+    if log_end < log.remote.end:
+        raise PartitionDamaged(
+            f"{log.directory} ends at offset {log_end}, and the object store has its offsets up to "
+            f"{log.remote.end - 1}: they would be given to other records. Restore the directory, or delete "
+            "the topic"
+        )
 
 
 def _refuse_old_segment(directory: str, bases: list[int]) -> None:

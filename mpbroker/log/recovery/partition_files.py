@@ -15,6 +15,7 @@ class PartitionFiles(NamedTuple):
     """The files of one partition: segments and indexes by base offset, snapshots by offset. Lists are sorted.
 
     `aborted`: segments with a `.txnindex`. `has_leftovers`: there are files of an unfinished operation.
+    `has_remote`: there is a file of remote segments.
     """
 
     bases: list[int]
@@ -23,6 +24,7 @@ class PartitionFiles(NamedTuple):
     aborted: set[int]
     snapshots: list[int]
     has_leftovers: bool
+    has_remote: bool
 
     @classmethod
     def of(cls, directory: str) -> PartitionFiles:
@@ -39,17 +41,19 @@ class PartitionFiles(NamedTuple):
             names.TXN_INDEX_SUFFIX: aborted.add,
             names.SNAPSHOT_SUFFIX: snapshots.append,
         }
-        leftovers = False
+        leftovers = has_remote = False
         for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
             kind = add.get(name[names.OFFSET_DIGITS :])
             if kind is not None and name[: names.OFFSET_DIGITS].isdecimal():
                 kind(int(name[: names.OFFSET_DIGITS]))
             elif name.endswith(names.LEFTOVER_SUFFIXES):
                 leftovers = True
+            elif name == names.REMOTE_SEGMENTS:
+                has_remote = True
         bases.sort()
         snapshots.sort()
         leftovers = leftovers or not (indexes | time_indexes | aborted).issubset(bases)
-        return cls(bases, indexes, time_indexes, aborted, snapshots, leftovers)
+        return cls(bases, indexes, time_indexes, aborted, snapshots, leftovers, has_remote)
 
 
 def first_suspect(bases: list[int], recovery_point: int) -> int:

@@ -44,6 +44,7 @@ from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.storage.checkpoints import CheckpointCorrupt, opened, read_topic_id
 from mpbroker.storage.leader_epochs import shared
 from mpbroker.storage.names import CLEAN_SHUTDOWN, LOCK
+from mpbroker.storage.remote_segments import RemoteSegments
 from shm.word import Words
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class RecoveredPartition(NamedTuple):
     settled_end: int
     sealed: list[int]
     epochs: list[tuple[int, int]]
+    remote: RemoteSegments
 
     @classmethod
     def of(cls, log: PartitionLog) -> RecoveredPartition:
@@ -91,6 +93,7 @@ class RecoveredPartition(NamedTuple):
             log.settled_end,
             [segment.base for segment in log.sealed],
             list(log.epochs),
+            log.remote,
         )
 
     def adopt(self, log: PartitionLog) -> None:
@@ -102,6 +105,7 @@ class RecoveredPartition(NamedTuple):
         log.recovery_point, log.settled_end = self.recovery_point, self.settled_end
         log.sealed = [Sealed(base) for base in self.sealed] or ()
         log.epochs = shared(self.epochs)
+        log.remote = self.remote
 
 
 class OpenJob(msgspec.Struct, frozen=True):

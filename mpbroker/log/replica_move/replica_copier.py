@@ -137,6 +137,8 @@ class Copy:
         for base in bases:
             self._follow(base, wanted)
         self._copy_snapshots(wanted)
+        if wanted.is_last:
+            self._copy_remote()
         with _writing():
             if wanted.epochs != self._epochs:
                 write_epochs(self.future, wanted.epochs)
@@ -316,6 +318,17 @@ class Copy:
             with _writing():
                 for offset in set(there) - set(found):
                     (self.future / names.segment_name(offset, names.SNAPSHOT_SUFFIX)).unlink()
+
+    def _copy_remote(self) -> None:
+        """Copy the file of remote segments. If the tier replaces it just then, it writes the new one, too."""
+        try:
+            data = (self.source / names.REMOTE_SEGMENTS).read_bytes()
+        except FileNotFoundError:
+            with _writing():
+                (self.future / names.REMOTE_SEGMENTS).unlink(missing_ok=True)
+            return
+        with _writing():
+            write_whole(self.future / names.REMOTE_SEGMENTS, data)
 
     # ---- its pace ----
 

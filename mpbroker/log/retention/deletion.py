@@ -6,6 +6,9 @@ OFFSET_OUT_OF_RANGE. A kill at any point loses nothing at or above the log start
 below that offset again, and renamed files are removed when the partition is opened. (Kafka:
 LogManager.cleanupLogs, UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
 
+Local retention of a tiered partition deletes files alone, of segments that the object store has: the log
+start stays where it is, and so do the leader epochs from there on.
+
 The checkpoint needs room on the disk, and deletion makes room. If the checkpoint fails on a full disk,
 segments are deleted nevertheless, because the first remaining segment gives the log start. Only records
 deleted within a segment need the checkpoint; their deletion is acknowledged when the checkpoint is on disk.
@@ -21,11 +24,19 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc import calls
+from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.io.background_io import remove_file
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring, is_measured
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, PartitionLog
-from mpbroker.log.retention.retention import Doomed, Marks, below_log_start, doomed
+from mpbroker.log.retention.retention import (
+    Doomed,
+    Expired,
+    Marks,
+    below_log_start,
+    expired,
+    expired_locally,
+)
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import HIGH_WATERMARK
 from mpbroker.storage.checkpoints import write_epochs_at
@@ -52,13 +63,20 @@ class Deletion:
             self._delete([(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)])
             yield
 
-    def _expired(self, log: PartitionLog, now_ms: int) -> list[Doomed]:
-        if log.is_swapping or not is_measured(log):
-            return []
-        return doomed(self._measuring.segments_of(log), log.config, self._marks(log, now_ms))
+    def _expired(self, log: PartitionLog, now_ms: int) -> Expired:
+        segments = [] if log.is_swapping or not is_measured(log) else self._measuring.segments_of(log)
+        if not segments:
+            return Expired(log.log_start, [])
+        marks = self._marks(log, now_ms)
+        found = expired(segments, log.config, marks)
+        if log.state.tiering & PartitionFlag.PARTITION_TIERED:
+            return expired_locally(segments, log.config, marks, found, self._measuring.stored_end(log))
+        if log.state.tiering & PartitionFlag.PARTITION_REMOTE_DELETED:
+            return found._replace(log_start=max(found.log_start, log.local_start))
+        return found
 
     def _marks(self, log: PartitionLog, now_ms: int) -> Marks:
-        return Marks(log.log_start, log.state.high_watermark, now_ms)
+        return Marks(log.log_start, log.state.high_watermark, now_ms, log.remote)
 
     # ---- records ----
 
@@ -71,7 +89,7 @@ class Deletion:
         # Delete the segments of a partition once, even if the request names it twice.
         logs = list(dict.fromkeys(log for _, log, _ in results if log is not None))
         manager.checkpoints.write_log_starts(logs)
-        self._delete([(log, self._below_start(log)) for log in logs])
+        self._delete([(log, Expired(log.log_start, self._below_start(log))) for log in logs])
         yield from manager.io_thread.catching_up()
         answers = []
         for error, log, start in results:
@@ -116,11 +134,17 @@ class Deletion:
 
     # ---- files ----
 
-    def _delete(self, found: Iterable[tuple[PartitionLog, list[Doomed]]]) -> None:
+    def _delete(self, found: Iterable[tuple[PartitionLog, Expired]]) -> None:
         """Delete the segments `found`. Checkpoint all new log starts at once, before the first rename."""
-        jobs = []
-        for log, going in found:
+        jobs: list[tuple[PartitionLog, list[Doomed], int]] = []
+        moved = []
+        for log, (start, going, rolls) in found:
+            if rolls:
+                self._roll(log)
             if not going:
+                if start > log.log_start:
+                    self._move_start(log, start)
+                    moved.append(log)
                 continue
             try:
                 directory = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -131,12 +155,13 @@ class Deletion:
             if not going:
                 os.close(directory)
                 continue
-            self._move_start(log, going)
+            log.sealed = log.sealed[len(going) :]
+            self._move_start(log, min(start, log.state.segment_base))
             jobs.append((log, going, directory))
-        if not jobs:
+        if not jobs and not moved:
             return
         manager = self._manager
-        manager.checkpoints.write_log_starts(log for log, _, _ in jobs)
+        manager.checkpoints.write_log_starts([*moved, *(log for log, _, _ in jobs)])
         for log, going, directory in jobs:
             job = partial(_set_aside, directory, log.directory, going, list(log.epochs))
             manager.io_thread.submit(job, log.state.log_dir)
@@ -145,20 +170,24 @@ class Deletion:
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
         """Roll the log if `going` has its active segment. Return `going`, without it if the roll fails."""
-        if going[-1].segment.base != log.state.segment_base:
-            return going
+        is_whole = going[-1].segment.base != log.state.segment_base or self._roll(log)
+        return going if is_whole else going[:-1]
+
+    def _roll(self, log: PartitionLog) -> bool:
+        """Seal the active segment, all of it below the high watermark. Return whether that succeeded."""
         try:
             self._manager.roll(log)
         except OSError as error:
             self._measuring.cannot_reach(log, error)
-            return going[:-1]
-        # All records lie below the high watermark, so it stays where it was: at the log end.
+            return False
+        # The high watermark stays where it was: at the log end.
         log.state.all_is_durable(log.state.synced)
-        return going
+        log.state.publish(self._manager.table)
+        return True
 
-    def _move_start(self, log: PartitionLog, going: list[Doomed]) -> None:
-        log.sealed = log.sealed[len(going) :]
-        log.move_start(max(log.log_start, going[-1].segment.end))
+    def _move_start(self, log: PartitionLog, start: int) -> None:
+        if start > log.log_start:
+            log.move_start(start)
         log.state.publish(self._manager.table)
 
 

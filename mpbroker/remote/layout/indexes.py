@@ -74,6 +74,6 @@ def epochs_within(epochs: Epochs, base: int, end: int) -> tuple[tuple[int, int],
     ends = [*(start for _, start in epochs[1:]), end]
     return tuple(
         (epoch, max(start, base))
-        for (epoch, start), until in zip(epochs, ends, strict=True)
-        if start < end and until > base
+        for (epoch, start), until in zip(epochs, ends, strict=False)
+        if max(start, base) < min(until, end)
     )

@@ -88,9 +88,7 @@ class LedgerReader:
             raise LedgerDamaged(f"{entry_name(self.seq + 1)} is missing, {entry_name(seq)} is there")
         entry = decode_entry(seq, body)
         if entry.header.previous != self.digest:
-            raise LedgerDamaged(
-                f"{entry_name(seq)} follows another entry {seq - 1} than the one that is there"
-            )
+            raise LedgerDamaged(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there")
         if entry.header.generation != GENERATION:
             raise LedgerDamaged(
                 f"{entry_name(seq)} is of generation {entry.header.generation}: upgrade mpbroker"

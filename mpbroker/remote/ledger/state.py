@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -88,9 +89,10 @@ class RemoteState:
                     _expect((before[-1].end if before else 0) <= event.base < event.end, event)
                     new.append(event)
                 case SegmentsRemoved():
-                    segments = (*self.segments_of(*event.key), *added.get(event.key, ()))
-                    _expect({one.segment_id for one in segments} - gone >= set(event.segment_ids), event)
-                    gone.update(event.segment_ids)
+                    segments = chain(self.segments_of(*event.key), added.get(event.key, ()))
+                    doomed = set(event.segment_ids)
+                    _expect(gone.isdisjoint(doomed) and _has(segments, doomed), event)
+                    gone |= doomed
                 case LogStartMoved():
                     _expect(log_starts.get(event.key, 0) <= event.offset, event)
                     log_starts[event.key] = event.offset
@@ -165,6 +167,16 @@ def _known(
     if topic is None or (topic.deleted_ms is not None) != is_deleted:
         raise EventRefused(f"{event} is about a topic that is {'not deleted' if is_deleted else 'not there'}")
     return topic
+
+
+def _has(segments: Iterable[SegmentAdded], segment_ids: set[bytes]) -> bool:
+    """Tell whether all these segments are there. The oldest ones are found first: those are removed."""
+    left = set(segment_ids)
+    for segment in segments:
+        if not left:
+            break
+        left.discard(segment.segment_id)
+    return not left
 
 
 def _expect(holds: bool, event: Event) -> None:

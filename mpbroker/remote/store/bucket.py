@@ -38,11 +38,13 @@ _XML = re.compile(r"<\?xml.*", re.DOTALL)
 # It may hold a signature.
 _QUERY = re.compile(r"\?\S*")
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+# Codes of answers 404 that are about the object. A HEAD has no code.
+_NO_OBJECT: Final = frozenset(("NoSuchKey", "BlobNotFound"))
 _HINTS: Final = {
     **dict.fromkeys(_NO_BUCKET, "create the bucket, or correct mpbroker.remote.url"),
     "RequestTimeTooSkewed": "set the clock of this host",
     **dict.fromkeys(
-        ("403 Forbidden", "401 Unauthorized", "169.254.169.254", "metadata.google.internal"),
+        ("403 Forbidden", "401 Unauthorized", "UserNotFound", "169.254.169.254", "metadata.google"),
         "give the broker credentials that may read, write, list and delete there, by the environment",
     ),
 }
@@ -167,7 +169,7 @@ class BucketStore:
             raise FileExistsError(name) from error
         except FileNotFoundError as error:
             text = str(error)
-            kind = StoreError if any(code in text for code in _NO_BUCKET) else ObjectMissing
+            kind = ObjectMissing if _NO_OBJECT.issuperset(_CODE.findall(text)) else StoreError
             raise kind(self._said(name, text)) from error
         except (exceptions.BaseError, ValueError, OSError) as error:
             text = str(error)

@@ -61,9 +61,13 @@ class TierProcess:
         self._news = BulletinReader(
             memory.private.block("bulletin"), memory.words("bulletin_acks"), context.index
         )
-        places = Places(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics)
+        places = Places(
+            *(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics),
+            lambda topic_id: (state := self.work.state) is not None and topic_id in state.topics,
+        )
         self.work = TierWork(
-            config, cluster_id, self._topics, places, memory.words("remote"), context.counters
+            *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
+            step_back=self._step_back,
         )
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
@@ -118,6 +122,14 @@ class TierProcess:
 
     def _work(self) -> None:
         try:
+            self.work.run()
+        except Exception as error:  # noqa: BLE001
+            # The main thread dies of it, so that a successor begins anew.
+            self._bug = error
+            self._wake()
+
+    def _step_back(self) -> None:
+        try:
             only_when_idle()
         except OSError as error:
             self.context.log.warning(
@@ -125,12 +137,6 @@ class TierProcess:
                 "this process; uploads will slow down clients more",
                 error,
             )
-        try:
-            self.work.run()
-        except Exception as error:  # noqa: BLE001
-            # The main thread dies of it, so that a successor begins anew.
-            self._bug = error
-            self._wake()
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)

@@ -1,7 +1,8 @@
 """Writes `mpbroker.remote` of each partition, and the word that tells others to read it again.
 
-The file says what the ledger has, never more: local segments are deleted by it. The word is written after the
-file. A successor writes all words again, because the last one may have been killed in between.
+The file says what the ledger has, never more. Local segments are deleted by it, while the word is not 0. The
+word is written after the file. A successor writes all words again: its predecessor may have been killed
+between the two.
 """
 
 from __future__ import annotations
@@ -56,9 +57,14 @@ class RemoteFiles:
                 )
             return
         self._problems.pop(place.key, None)
-        if found or segments:
-            self._raise_word(place)
+        self._raise_word(place)
         self._right[place.key] = (place.slot, place.generation, place.directory)
+
+    def withdraw(self) -> None:
+        """Clear all words, also a predecessor's: no local segment may be deleted because of the store."""
+        for slot in range(self._words.count):
+            if self._words.load(slot):
+                self._words.store(slot, 0)
 
     def _raise_word(self, place: Place) -> None:
         version = version_of(self._words.load(place.slot), place.generation)

@@ -39,7 +39,8 @@ class SegmentDamaged(Exception):
 
 
 class LocalIndexes(NamedTuple):
-    """The indexes of a segment. `largest_ms` is its records' largest timestamp, `epochs` are their epochs."""
+    """The indexes of a segment. `largest_ms` is its records' largest timestamp, or when the `.log` was last
+    written if none has one; `epochs` are their epochs."""
 
     parts: SegmentIndexes
     largest_ms: int
@@ -69,9 +70,16 @@ def read_indexes(directory: Path, base: int, end: int, fd: int) -> LocalIndexes:
     epochs = read_epochs(directory)
     return LocalIndexes(
         SegmentIndexes(offset, time, snapshot, leader_epochs_below(epochs, end), aborted or b""),
-        _TIME_ENTRY.unpack_from(time, len(time) - _TIME_ENTRY.size)[0] if time else NO_TIMESTAMP,
+        _largest_ms(time, fd),
         epochs_within(epochs, base, end),
     )
+
+
+def _largest_ms(time_index: bytes, fd: int) -> int:
+    largest_ms: int = NO_TIMESTAMP
+    if time_index:
+        (largest_ms, _) = _TIME_ENTRY.unpack_from(time_index, len(time_index) - _TIME_ENTRY.size)
+    return largest_ms if largest_ms >= 0 else os.fstat(fd).st_mtime_ns // 1_000_000
 
 
 def rebuilt(fd: int, base: int) -> tuple[bytes, bytes]:

@@ -57,7 +57,10 @@ class Stopped(Exception):
 
 
 class TierWork:
-    """The thread's work. Others may read `store` and `state`, and call `stop`."""
+    """The thread's work. Others may read `store` and `state`, and call `stop`.
+
+    `step_back` lowers the thread's priority.
+    """
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class TierWork:
         places: Places,
         words: Words,
         counters: CounterPage,
+        step_back: Callable[[], object] = lambda: None,
         opened: Callable[[str, int], ObjectStore] = open_store,
     ) -> None:
         self._config = config
@@ -75,6 +79,7 @@ class TierWork:
         self._places = places
         self._files = RemoteFiles(words)
         self._counters = counters
+        self._step_back = step_back
         self._open_store = opened
         self._outage = Outage(counters)
         self._pace = Pace(lambda: config.remote_log_manager_copy_max_bytes_per_second)
@@ -141,6 +146,9 @@ class TierWork:
             )
             uploader = Uploader(self.store, self._places, config.node_id, self._paced)
             self._copying = Copying(self._book, uploader, self._topics, counters, self._give_way)
+            # Only now: the library of the store has made its threads, which downloads use too, and whose
+            # priority is that of this thread when they were made.
+            self._step_back()
             log.info(
                 "%s has %d segments; entry %d of its ledger is of this start",
                 config.mpbroker_remote_url,
@@ -217,6 +225,7 @@ class TierWork:
 
     def _refused(self, why: str) -> None:
         counters = self._counters
+        self._files.withdraw()
         counters.set(Counter.COUNT_REMOTE_FENCED, 1)
         counters.add(Counter.COUNT_REMOTE_ERRORS)
         counters.set_last_error(why)

@@ -305,9 +305,8 @@ def test_the_quota_puts_downloads_off(rig: Rig) -> None:
     rig.settings.remote_log_manager_fetch_max_bytes_per_second = 100
     rig.window(0, passes_ms=10_000)
     answers = rig.ask(60)
-    rig.downloads.step()
+    rig.wait(lambda: rig.downloads.next_ms() is not None)
     assert not answers
-    assert rig.downloads.next_ms() is not None
     rig.wait(lambda: answers, passes_ms=10_000)
 
 

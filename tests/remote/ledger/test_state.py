@@ -1,0 +1,122 @@
+"""What events add up to."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.remote.ledger.events import (
+    Event,
+    LogStartMoved,
+    ObjectsDeleted,
+    SegmentsRemoved,
+    TopicDeleted,
+    TopicRestored,
+    TopicSet,
+)
+from mpbroker.remote.ledger.state import EventRefused, RemoteState, RemoteTopic
+from mpbroker.storage.remote_segments import RemoteSegment
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, segment
+
+OTHER_ID = b"o" * 16
+
+
+def state_of(*events: Event) -> RemoteState:
+    state = RemoteState()
+    for at, event in enumerate(events):
+        state.check([event])
+        state.apply([event], at)
+    return state
+
+
+def removed(*bases: int) -> SegmentsRemoved:
+    return SegmentsRemoved(TOPIC_ID, 0, tuple(segment(base).segment_id for base in bases))
+
+
+def test_segments_by_offset() -> None:
+    """Compaction and transactions leave gaps between them."""
+    state = state_of(STARTED, TOPIC, segment(0), segment(20), segment(0, partition=1))
+    assert state.segments_of(TOPIC_ID, 0) == [segment(0), segment(20)]
+    assert state.segments_of(TOPIC_ID, 1) == [segment(0, partition=1)]
+    assert state.segments_of(OTHER_ID, 0) == ()
+    wanted = [RemoteSegment(base, base + 10, 1000, base, segment(base).segment_id) for base in (0, 20)]
+    assert list(state.remote_segments(TOPIC_ID, 0)) == wanted
+
+
+def test_removed_segments_are_kept_until_their_objects_are_gone() -> None:
+    state = state_of(TOPIC, segment(0), segment(10), segment(20))
+    before = state.segments_of(TOPIC_ID, 0)
+    state.apply([removed(0, 10)], 77)
+    # Whoever reads on meanwhile reads what was there.
+    assert len(before) == 3
+    assert state.segments_of(TOPIC_ID, 0) == [segment(20)]
+    assert {one.segment.base: one.removed_ms for one in state.removed.values()} == {0: 77, 10: 77}
+    gone = ObjectsDeleted((segment(0).segment_id, b"unknown" + bytes(9)))
+    for _ in range(2):
+        state.check([gone])
+        state.apply([gone], 78)
+    assert [one.segment.base for one in state.removed.values()] == [10]
+
+
+def test_a_deleted_topic_comes_back_with_its_segments() -> None:
+    state = state_of(TOPIC, segment(0), LogStartMoved(TOPIC_ID, 0, 3), TopicDeleted(TOPIC_ID))
+    assert state.topics[TOPIC_ID] == RemoteTopic("topic", TOPIC_ID, 2, TOPIC.settings, deleted_ms=3)
+    assert state.segments_of(TOPIC_ID, 0) == [segment(0)]
+    with pytest.raises(EventRefused):
+        state.check([segment(10)])
+    state.check([TopicRestored(TOPIC_ID), segment(10)])
+    state.apply([TopicRestored(TOPIC_ID), segment(10)], 9)
+    assert state.topics[TOPIC_ID].deleted_ms is None
+    assert len(state.segments_of(TOPIC_ID, 0)) == 2
+
+
+def test_a_deleted_topic_is_forgotten_with_its_last_segment() -> None:
+    state = state_of(TOPIC, segment(0), segment(0, partition=1), LogStartMoved(TOPIC_ID, 0, 3))
+    state.apply([TopicDeleted(TOPIC_ID), removed(0)], 9)
+    assert TOPIC_ID in state.topics
+    state.apply([SegmentsRemoved(TOPIC_ID, 1, (segment(0, partition=1).segment_id,))], 9)
+    assert (state.topics, state.segments, state.log_starts) == ({}, {}, {})
+    # One that has none is forgotten at once.
+    assert state_of(TOPIC, TopicDeleted(TOPIC_ID)).topics == {}
+    assert state_of(TOPIC, segment(0), removed(0)).topics != {}
+
+
+def test_a_topic_that_changes() -> None:
+    more = TopicSet("topic", TOPIC_ID, 5, {"remote.log.copy.disable": "true"})
+    state = state_of(TOPIC, segment(0), more)
+    assert state.topics[TOPIC_ID] == RemoteTopic("topic", TOPIC_ID, 5, more.settings)
+    assert state.segments_of(TOPIC_ID, 0) == [segment(0)]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [segment(0, topic_id=OTHER_ID)],
+        [segment(5)],
+        [segment(10, end=10)],
+        [segment(20), segment(20)],
+        [segment(20), segment(15)],
+        [removed(5)],
+        [removed(0), removed(0)],
+        [TopicDeleted(OTHER_ID)],
+        [TopicDeleted(TOPIC_ID), TopicDeleted(TOPIC_ID)],
+        [TopicDeleted(TOPIC_ID), TOPIC],
+        [TopicDeleted(TOPIC_ID), segment(20)],
+        [TopicRestored(TOPIC_ID)],
+        [LogStartMoved(TOPIC_ID, 0, 2)],
+        [LogStartMoved(TOPIC_ID, 0, 9), LogStartMoved(TOPIC_ID, 0, 8)],
+    ],
+)
+def test_events_that_contradict_are_refused(events: list[Event]) -> None:
+    state = state_of(TOPIC, segment(0), LogStartMoved(TOPIC_ID, 0, 3))
+    with pytest.raises(EventRefused):
+        state.check(events)
+    assert state.segments_of(TOPIC_ID, 0) == [segment(0)]
+
+
+def test_events_of_one_entry_build_on_each_other() -> None:
+    moved = LogStartMoved(TOPIC_ID, 0, 10)
+    events = [TOPIC, segment(0), segment(10), removed(0), moved, TopicDeleted(TOPIC_ID)]
+    state = RemoteState()
+    state.check(events)
+    state.apply(events, 1)
+    assert state.segments_of(TOPIC_ID, 0) == [segment(10)]

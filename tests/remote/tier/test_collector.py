@@ -1,0 +1,69 @@
+"""The collector deletes old orphans of uploads, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.remote.layout.object_names import SegmentObjects
+from mpbroker.remote.ledger.events import SegmentAdded, SegmentsRemoved, TopicSet
+from mpbroker.remote.ledger.ledger import Fenced
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.tier.collector import CLOCK, ORPHAN_MS, collect
+from tests.support.fault_store import MemoryStore
+from tests.support.tier_world import objects_of
+
+TOPIC = bytes(16)
+NOW_MS = 10 * ORPHAN_MS
+
+
+def added(base: int) -> SegmentAdded:
+    return SegmentAdded(
+        TOPIC, 0, "t", bytes([base]) * 16, base, base + 1, 1, 0, ((0, 0),), (0, 0, 0, 0, 0), False, 0, 0
+    )
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def state() -> RemoteState:
+    """One segment, and one that was removed."""
+    found = RemoteState()
+    found.apply([TopicSet("t", TOPIC, 1, {}), added(1), added(2)], 0)
+    found.apply([SegmentsRemoved(TOPIC, 0, (added(1).segment_id,))], 0)
+    return found
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    made = MemoryStore()
+    for name in (*objects_of(added(1)).all, *objects_of(added(2)).all, "t/of-somebody", "mpbroker/log/1"):
+        made.create(name, b"x")
+    return made
+
+
+def test_old_objects_that_the_ledger_does_not_name_are_deleted(
+    state: RemoteState, store: MemoryStore
+) -> None:
+    stays = set(store.objects)
+    for name in objects_of(added(3)).all:
+        store.create(name, b"x")
+    store.now_ms = NOW_MS - ORPHAN_MS
+    young = SegmentObjects("t", TOPIC, 0, 4, bytes(16)).log
+    store.create(young, b"x")
+    store.now_ms = NOW_MS
+    assert collect(store, state, nothing, nothing) == 3
+    assert set(store.objects) == stays | {young, CLOCK}
+
+
+def test_nothing_is_deleted_by_who_is_fenced(state: RemoteState, store: MemoryStore) -> None:
+    store.create(objects_of(added(3)).log, b"x")
+    store.now_ms = NOW_MS
+
+    def fenced() -> None:
+        raise Fenced("another one")
+
+    with pytest.raises(Fenced):
+        collect(store, state, fenced, nothing)
+    assert objects_of(added(3)).log in store.objects
