@@ -65,8 +65,10 @@ class TierProcess:
             *(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics),
             lambda topic_id: (state := self.work.state) is not None and topic_id in state.topics,
         )
+        asked = memory.words("remote_asked")
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
+            collections_asked=lambda: asked.load(0),
             step_back=self._step_back,
         )
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
