@@ -160,8 +160,8 @@ def backup(
 ) -> None:
     """Copy a broker's directories into DIR while it serves.
 
-    The copy is as of one instant. A further call copies only what has changed; one that was broken off is
-    finished. --log-dirs may be those of a broker that does not run.
+    The copy is as of one instant. A later call copies only what has changed, and finishes a copy that was
+    interrupted. --log-dirs may be those of a stopped broker.
     """
     from mpbroker.cli.host import backup as command
     from mpbroker.cli.host.local_broker import LocalBroker
@@ -182,7 +182,7 @@ def restore(
     ],
     json: Json = False,
 ) -> None:
-    """Make log directories of the newest copy in DIR."""
+    """Restore log directories from the newest copy in DIR."""
     from mpbroker.cli.host import backup as command
 
     named = [Path(name.strip()) for name in log_dirs.split(",") if name.strip()]
@@ -348,7 +348,7 @@ def consume(
     """Print records of a topic as they come.
 
     They include records of open and aborted transactions, unless the isolation level is read_committed. --to
-    writes the committed records of now to a file, atomically.
+    writes the records committed so far to a file, atomically.
     """
     from mpbroker.cli.records import consume_flags
 

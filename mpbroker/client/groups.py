@@ -192,7 +192,7 @@ def _describe_classic_group(admin: Admin, name: str) -> Group | None:
 
 
 def _describe_consumer_group(admin: Admin, name: str) -> Group | None:
-    """Describe a group of the consumer protocol; return None if there is none, or no such API.
+    """Describe a group of the consumer protocol; return None if it, or the broker's API, does not exist.
 
     Raises ApiFailed.
     """

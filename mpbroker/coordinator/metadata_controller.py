@@ -321,7 +321,7 @@ class MetadataController:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """Set the state that was read. Complete an interrupted round, or queue its calls if it is missing."""
+        """Set the state read from the log. Complete the interrupted round if it is there, else requeue it."""
         self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:

@@ -91,7 +91,7 @@ class MetricsPage:
 
     async def samples(self) -> Page | None:
         """Make a new page, after any page under way, and return its samples; None if it cannot be made."""
-        # Waiting for a task that has ended lets nothing else run, such as what notes its end.
+        # Awaiting an ended task lets no other code run, not even the callback that notes the end.
         while self._making is not None and not self._making.done():
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())

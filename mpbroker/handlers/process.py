@@ -403,7 +403,7 @@ class Handler:
                 self.broker.responses.close_produce(unpack_produce(job))
 
     def close_produces(self, worker: int) -> None:
-        """Close the connections of produces that a dead log worker had: it may have appended them or not."""
+        """Close the connections of a dead log worker's produces: whether they are appended is unknown."""
         self.turn.drop_inbox(log_worker(worker))
         self.turn.lose_shared(worker)
         for job in self.turn.drop_jobs(worker):

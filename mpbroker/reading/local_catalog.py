@@ -329,7 +329,7 @@ def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> lis
 
 
 def _has_moved(before: Served, after: Served) -> bool:
-    """Return whether a partition has moved to another log directory. A listing made meanwhile may lack it."""
+    """Return whether a partition has moved to another log directory. Listings made meanwhile may lack it."""
     return any(key in before and before[key][0].log_dir != slot.log_dir for key, (slot, _) in after.items())
 
 

@@ -100,7 +100,7 @@ def config_get(
 ) -> None:
     """Print settings and where each value comes from.
 
-    One KEY prints its value alone; none prints what is set. --json has type, synonyms and documentation.
+    With one KEY, print its value alone; without KEY, what is set. --json adds type, synonyms and docs.
     """
     keys = keys or []
     with open_admin(where) as client:
@@ -146,7 +146,7 @@ def config_unset(
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
-    """Take settings back: they have their default again."""
+    """Reset settings to their defaults."""
     _alter(where, target, dict.fromkeys(keys), is_dry=dry_run, as_json=json)
 
 
@@ -154,7 +154,7 @@ def config_unset(
 def config_sample() -> None:
     """Print a server.properties with all settings, commented out.
 
-    Each that has an effect has its default and what it does: mpbroker config sample > server.properties
+    Each that has an effect has its default and a description: mpbroker config sample > server.properties
     """
     print(sample(), end="")
 

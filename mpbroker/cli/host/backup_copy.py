@@ -51,7 +51,7 @@ _UNSURE_NS: Final = 1_000_000_000
 _PIECE_BYTES: Final = 8 << 20
 # This many last bytes of a copied segment must agree with the original before its new tail is added.
 _OVERLAP_BYTES: Final = 64 << 10
-# What is larger is brought to disk with its pass, but for the last one.
+# A larger copied piece is synced at once, except in the last pass.
 _SYNC_BYTES: Final = 1 << 20
 
 

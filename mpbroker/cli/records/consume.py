@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
 def consume(where: ClusterAddress, settings: Settings, decoder: Decoder | None = None) -> None:
     """Print records until the count, end or time in the settings is reached.
 
-    Keys and values that `decoder` knows a schema of are printed as JSON.
+    Keys and values are printed as JSON if `decoder` knows their schema.
     """
     render = json_lines.render if settings.as_json else compile_template(settings.template)
     if decoder is not None:
@@ -121,7 +121,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Join the group and wait for partitions. Each begins at its committed offset, else as -o says."""
+        """Join the group and wait for partitions. Each begins at its committed offset, else where -o says."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False

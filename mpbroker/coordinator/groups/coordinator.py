@@ -120,7 +120,7 @@ class GroupCoordinator:
             ApiKey.DELETE_GROUPS: delete.delete,
             **self._serve_members(config, settings, topics, new_id),
         }
-        # The rest of what a Shard has.
+        # The other members of the protocol `Shard`.
         self.unload = manager.unload
         self.abandon = rebalances.abandon
         self.withdraw = rebalances.withdraw

@@ -89,8 +89,8 @@ READ_ERRORS = (
 # Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
 # that were left out.
 FILES_MAX = 256
-# Up to this many partitions are read as often as the request names them, in each poll: that costs little. Of
-# more, each is read once.
+# If a request names at most this many partitions, each is read as often as it is named: that costs little.
+# Otherwise each is read once.
 AS_NAMED_MAX = 256
 # After this long the handler waits for the disk itself: its pages are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
@@ -146,7 +146,7 @@ class Fetch:
     def __init__(self, context: RequestContext, fetch_context: FetchContext) -> None:
         self.context = context
         self.fetch_context = fetch_context
-        # Interests whose topics do not exist at the start: no reason to respond before the others can be.
+        # Interests whose topics do not exist at the start. They are no reason to respond early.
         self.unknown: frozenset[int] | None = None
         # Names of what the client may not use, whose refusals are logged.
         self.refused: set[str] = set()

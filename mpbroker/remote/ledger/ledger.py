@@ -98,6 +98,7 @@ class Ledger:
         Raises Fenced if the ledger is another broker's, LedgerDamaged, StoreError, OSError.
         """
         reader, owner = self._reader, self._file.owner
+        self.fenced = ""
         self._check_cluster(started.cluster_id)
         while not self._is_owner:
             reader.read_to_end()

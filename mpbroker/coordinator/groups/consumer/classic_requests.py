@@ -71,7 +71,7 @@ class ClassicRequests:
     def join(
         self, group: ConsumerGroup, context: RequestContext, request: JoinGroupRequest
     ) -> Message | None:
-        """Serve a JoinGroup. The answer is sent when all that it says is durable."""
+        """Serve a JoinGroup. The answer is sent when the state that it reports is durable."""
         try:
             with Changes(group) as changes:
                 return self._join(changes, Join(context, request))
@@ -272,7 +272,7 @@ def _refused_join(error: ErrorCode) -> JoinGroupResponse:
 
 
 def _metadata_of(known: MemberMetadata, join: Join, subscription: Subscription) -> MemberMetadata:
-    """Return what is known of a member after a JoinGroup, which removes the member's pattern."""
+    """Return a member's metadata after a JoinGroup. The member has no pattern any more."""
     return MemberMetadata(
         known.instance_id if join.request.group_instance_id is None else join.request.group_instance_id,
         known.rack_id if subscription.rack_id is None else subscription.rack_id,

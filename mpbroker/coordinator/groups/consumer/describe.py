@@ -47,8 +47,8 @@ class ConsumerGroupDescribe:
     def describe(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> None:
         """Describe the first groups, as many as fit into a response.
 
-        The groups are described as they are now. The answer is sent when that is durable. The request fails
-        if a change of the groups is refused.
+        The groups are described as they are now. The answer is sent when their latest changes are durable.
+        The request fails if one of these changes is refused.
         """
         described = [(name, self._describe(name)) for name in request.group_ids]
         found = {name: self._manager.find(name) for name in request.group_ids}.values()
@@ -82,7 +82,7 @@ class ConsumerGroupDescribe:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _describe(self, name: str) -> Job[DescribedGroup] | ApiError:
-        """Return the description of a group as it is now, in pieces; or why there is none."""
+        """Return a job that describes a group as it is now, or the error that the client gets instead."""
         if not name:
             return ApiError(ErrorCode.INVALID_GROUP_ID)
         try:

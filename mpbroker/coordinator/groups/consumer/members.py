@@ -162,7 +162,7 @@ class ConsumerGroupMembers:
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
     def _leave_for_a_while(self, changes: Changes, member: Member) -> None:
-        """Keep an absent static member's partitions for its successor, as if assigned in epoch 0."""
+        """Keep an absent static member's partitions for its successor, with 0 as the epoch of each."""
         current = member.current
         assigned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in current.assigned.items()}
         left = current._replace(epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking=NO_PARTITIONS)
@@ -173,7 +173,7 @@ class ConsumerGroupMembers:
     def remove(self, changes: Changes, members: Collection[Member]) -> None:
         """Remove members. The group becomes a classic one if only members that use that protocol remain.
 
-        Else its epoch grows, so that the next heartbeat assigns the partitions that are free.
+        Otherwise the group's epoch grows, so that the next heartbeat assigns the free partitions.
         """
         group = changes.group
         if self._downgrades(changes, members):

@@ -1,4 +1,4 @@
-"""A classic group becomes a consumer group, because a client joins it by the consumer protocol.
+"""Turns a classic group into a consumer group when a client joins it by the consumer protocol.
 
 (Kafka: GroupMetadataManager.validateOnlineUpgrade, convertToConsumerGroup, ConsumerGroup.fromClassicGroup.)
 The members of the classic group stay, with the partitions that they have.
@@ -70,7 +70,7 @@ class Upgrade:
     def convert(self, group: Group) -> Changes:
         """Return a consumer group that takes the place of a classic one. Raises ApiError.
 
-        The classic group is there again if the changes are undone.
+        Undoing the changes restores the classic group.
         """
         if group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -195,6 +195,24 @@ def test_the_epoch_before_is_accepted_of_a_client_that_lost_the_answer(rig: Grou
     assert error_of(answer) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
+def test_a_client_that_drops_a_late_answer_and_does_not_say_so_learns_its_assignment(rig: GroupRig) -> None:
+    a, b = Consumer(rig, "a"), Consumer(rig, "b")
+    settle(rig, a)
+    b.beat()
+    rig.later(2_000)
+    rig.now(a.request(), 1)  # It has to give up two partitions.
+    rig.reload()
+    a.beat()
+    assert len(a.owned) == 2
+    a.beat()
+    rig.now(b.request(), 1)  # It gets these two.
+    b.beat()
+    assert len(b.owned) == 2
+    settle(rig, a, b)
+    assert sorted(a.partitions + b.partitions) == [0, 1, 2, 3]
+    assert a.beat().assignment is None
+
+
 def test_a_member_that_joins_again_keeps_its_place(rig: GroupRig) -> None:
     a = Consumer(rig, "a")
     settle(rig, a)
