@@ -10,6 +10,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
+from shm.counters import CounterPage
 
 # Reported as they are.
 COUNTS = {
@@ -44,6 +45,7 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
     page = memory.counters(topology.TIER)
     return {
         "enabled": True,
+        "state": _state(page),
         "url": without_secrets(config.mpbroker_remote_url),
         "request_timeout_ms": config.mpbroker_remote_request_timeout_ms,
         "cache_limit_bytes": config.mpbroker_remote_cache_bytes,
@@ -55,6 +57,15 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
         **{name: page.get(counter) for name, counter in COUNTS.items()},
         **{name: page.get(counter) or None for name, counter in TIMES.items()},
     }
+
+
+def _state(page: CounterPage) -> str:
+    """Return the tier's state in one word: stopped, down, behind or ok."""
+    if page.get(Counter.COUNT_REMOTE_FENCED):
+        return "stopped"
+    if page.get(Counter.COUNT_REMOTE_DOWN_SINCE_MS):
+        return "down"
+    return "behind" if page.get(Counter.COUNT_REMOTE_PENDING_SEGMENTS) else "ok"
 
 
 def collect(memory: SharedMemory, config: BrokerConfig) -> None:

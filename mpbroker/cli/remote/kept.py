@@ -112,7 +112,8 @@ def _reason(
     return _of_retention(partition, segment, size_after, retention, tier)
 
 
-def _of_upload(partition: Partition, segment: Segment, end: int, retention: Retention, tier: Tier) -> _Reason:
+def _of_upload(partition: Partition, end: int, retention: Retention, tier: Tier) -> _Reason:
+    """Return why a sealed segment is not in the object store."""
     if retention.is_copy_disabled:
         return _Reason("remote.log.copy.disable is true, so it is not copied", "set it to false")
     if end > partition.last_stable_offset:

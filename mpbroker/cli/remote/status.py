@@ -33,20 +33,10 @@ def status(here: LocalBroker, *, as_json: bool) -> None:
     """Print the state of the tier, and the last entry of its ledger."""
     found = asked(here)
     found |= _owner(Path(found["log_dirs"][0])) | _ledger(found["url"])
-    found["state"] = state_of(found)
     if as_json:
         print_json(found)
     else:
         print_groups(_groups(found, int(time.time() * 1000)))
-
-
-def state_of(found: Mapping[str, Any]) -> str:
-    """Return the tier's state in one word: stopped, down, behind or ok."""
-    if found["fenced"]:
-        return "stopped"
-    if found["down_since_ms"] is not None:
-        return "down"
-    return "behind" if found["pending_segments"] else "ok"
 
 
 def _owner(directory: Path) -> dict[str, Any]:
