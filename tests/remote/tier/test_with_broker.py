@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.records.batch import checksum
 from mpbroker.remote.layout.object_names import parse_object
@@ -19,6 +20,7 @@ from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
 from tests.support.http_broker import pids, replace
+from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
 from tests.support.tier_world import objects_of
 
@@ -34,15 +36,34 @@ class TieredBroker:
     def __init__(self, broker: Broker, store: Path) -> None:
         self.broker = broker
         self.store = DirectoryStore(store)
-        self.written = 0
+        self.values: list[bytes] = []
 
     @property
     def directory(self) -> Path:
         return self.broker.log_dir / f"{TOPIC}-0"
 
+    def create(self, config: Mapping[str, str] | None = None) -> None:
+        tiered = {"remote.storage.enable": "true", "segment.bytes": "1048576", **(config or {})}
+        self.broker.create_topic(TOPIC, 1, tiered)
+
     def produce(self) -> None:
-        produce(self.broker.bootstrap_servers, TOPIC, [os.urandom(VALUE_BYTES) for _ in range(RECORDS)])
-        self.written += RECORDS
+        values = [os.urandom(VALUE_BYTES) for _ in range(RECORDS)]
+        produce(self.broker.bootstrap_servers, TOPIC, values)
+        self.values += values
+
+    def read(self) -> list[bytes]:
+        """Consume all records from offset 0 on."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap_servers, "group.id": "g"})
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        values: list[bytes] = []
+        while len(values) < len(self.values):
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, f"{len(values)} of {len(self.values)} records"
+            assert message.error() is None, message.error()
+            assert message.offset() == len(values)
+            values.append(message.value())
+        consumer.close()
+        return values
 
     def state(self) -> RemoteState:
         reader = LedgerReader(self.store)
@@ -51,6 +72,10 @@ class TieredBroker:
 
     def added(self) -> list[SegmentAdded]:
         return [one for segments in self.state().segments.values() for one in segments]
+
+    def bases(self) -> list[int]:
+        """Return the base offsets of the local segments."""
+        return sorted(int(path.stem) for path in self.directory.glob("*.log"))
 
     def sealed(self) -> list[Path]:
         return sorted(self.directory.glob("*.log"))[:-1]
@@ -89,13 +114,15 @@ def tiered(tmp_path: Path) -> Iterator[TieredBroker]:
         "mpbroker.remote.url": f"file://{store}",
         "remote.log.manager.task.interval.ms": "20",
         "mpbroker.remote.commit.interval.ms": "10",
+        "log.retention.check.interval.ms": "50",
+        "log.initial.task.delay.ms": "0",
     }
     with Broker(settings=settings) as broker:
-        broker.create_topic(TOPIC, 1, {"remote.storage.enable": "true", "segment.bytes": "1048576"})
         yield TieredBroker(broker, store)
 
 
 def test_sealed_segments_are_uploaded_and_a_restart_goes_on(tiered: TieredBroker) -> None:
+    tiered.create()
     tiered.produce()
     tiered.check()
     assert len(tiered.added()) == 2
@@ -108,20 +135,54 @@ def test_sealed_segments_are_uploaded_and_a_restart_goes_on(tiered: TieredBroker
 
 @pytest.mark.parametrize("name", ["tier", "log 0", "coordinator", "handler 0"])
 def test_whoever_is_killed_no_segment_is_lost_or_there_twice(tiered: TieredBroker, name: str) -> None:
+    tiered.create()
     tiered.produce()
     for _ in range(2):
         replace(tiered.broker, name)
         tiered.produce()
     tiered.check()
-    assert len(tiered.added()) >= tiered.written * VALUE_BYTES // (1 << 20) - 1
+    assert len(tiered.added()) >= len(tiered.values) * VALUE_BYTES // (1 << 20) - 1
 
 
 def test_a_kill_of_the_whole_broker_leaves_what_a_start_continues(tiered: TieredBroker) -> None:
+    tiered.create()
     tiered.produce()
     tiered.broker.kill()
     tiered.broker.start()
     tiered.produce()
     tiered.check()
+
+
+def test_local_segments_go_when_the_store_has_them_and_no_record_is_lost(tiered: TieredBroker) -> None:
+    tiered.create({"local.retention.bytes": "1"})
+    for _ in range(2):
+        tiered.produce()
+        eventually(
+            lambda: [one.end for one in tiered.added()][-1:] == tiered.bases(),
+            "only the newest segment is local",
+        )
+        assert tiered.read() == tiered.values
+        tiered.broker.kill()
+        tiered.broker.start()
+        assert tiered.read() == tiered.values
+    assert [one.base for one in tiered.added()][0] == 0
+
+
+def test_an_outage_of_the_store_keeps_local_segments_and_is_over_by_itself(
+    tiered: TieredBroker, tmp_path: Path
+) -> None:
+    tiered.create()
+    store, away = tmp_path / "store", tmp_path / "away"
+    tiered.produce()
+    tiered.check()
+    store.rename(away)
+    tiered.produce()
+    eventually(lambda: "the object store fails: " in tiered.broker.logs(), "the log tells of the outage")
+    assert tiered.read() == tiered.values
+    away.rename(store)
+    tiered.check()
+    eventually(lambda: "the object store answers again" in tiered.broker.logs(), "and of its end")
+    assert tiered.broker.logs().count("the object store fails: ") == 1
 
 
 def test_without_the_setting_there_is_no_tier(tmp_path: Path) -> None:
