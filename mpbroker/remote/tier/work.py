@@ -26,7 +26,6 @@ from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -221,8 +220,6 @@ class TierWork:
         if time.monotonic() < self._next_collection and asked == self._asked:
             return
         found = collect(self.store, book.state, book.ledger.check_fence, self._give_way)
-        if isinstance(self.store, DirectoryStore):
-            self.store.remove_leftovers()
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
         self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked
