@@ -56,6 +56,7 @@ _GROUPS = (
     ("token", "cluster.token", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_files", "Print, check and repair the files of log directories."),
     ("ctl", "host.ctl", "Look at a running broker on this host, and steer it."),
+    ("remote", "remote.command", "The object store of tiered storage: state, causes, checks."),
     ("service", "host.service", "Make this installation a service of systemd."),
     ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),

@@ -71,6 +71,7 @@ class TierWork:
         counters: CounterPage,
         step_back: Callable[[], object] = lambda: None,
         opened: Callable[[str, int], ObjectStore] = open_store,
+        collections_asked: Callable[[], int] = int,
     ) -> None:
         self._config = config
         self._started = Started(cluster_id, config.node_id, socket.gethostname())
@@ -91,6 +92,8 @@ class TierWork:
         self._book: Book | None = None
         self._copying: Copying | None = None
         self._next_collection = 0.0
+        self._collections_asked = collections_asked
+        self._asked = collections_asked()
         counters.set(Counter.COUNT_REMOTE_FENCED, 0)
 
     @property
@@ -184,8 +187,18 @@ class TierWork:
             self._collect_if_due(book)
             book.ledger.snapshot_if_due()
         self._outage.succeeded()
+        self._count(book.state)
         self._counters.set_status(self._copying.problem or "waiting")
         return until - time.monotonic() if is_done else 0.0
+
+    def _count(self, state: RemoteState) -> None:
+        counters = self._counters
+        there = [one.size for segments in state.segments.values() for one in segments]
+        removed = [one.segment.size for one in state.removed.values()]
+        counters.set(Counter.COUNT_REMOTE_SEGMENTS, len(there))
+        counters.set(Counter.COUNT_REMOTE_BYTES, sum(there))
+        counters.set(Counter.COUNT_REMOTE_REMOVED_SEGMENTS, len(removed))
+        counters.set(Counter.COUNT_REMOTE_REMOVED_BYTES, sum(removed))
 
     def _delete_due(self, book: Book) -> None:
         assert self.store is not None
@@ -206,12 +219,13 @@ class TierWork:
 
     def _collect_if_due(self, book: Book) -> None:
         assert self.store is not None
-        if time.monotonic() < self._next_collection:
+        asked = self._collections_asked()
+        if time.monotonic() < self._next_collection and asked == self._asked:
             return
         found = collect(self.store, book.state, book.ledger.check_fence, self._give_way)
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
-        self._next_collection = time.monotonic() + COLLECT_EVERY_S
+        self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked
 
     def _refused(self, why: str) -> None:
         counters = self._counters
