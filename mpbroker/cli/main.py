@@ -56,6 +56,7 @@ _GROUPS = (
     ("token", "cluster.token", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_files", "Print, check and repair the files of log directories."),
     ("ctl", "host.ctl", "Look at a running broker on this host, and steer it."),
+    ("remote", "remote.command", "The object store of tiered storage: state, causes, checks."),
     ("service", "host.service", "Make this installation a service of systemd."),
     ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
@@ -320,6 +321,14 @@ def consume(
             "--group", "-g", metavar="NAME", help="Join it, and commit what was printed; -o where it is new."
         ),
     ] = None,
+    group_protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--group-protocol",
+            metavar="NAME",
+            help="How to join: classic (the default) or consumer (KIP-848).",
+        ),
+    ] = None,
     isolation_level: IsolationLevel = "read_uncommitted",
     count: Annotated[
         int,
@@ -351,7 +360,9 @@ def consume(
     """
     from mpbroker.cli.records import consume_flags
 
-    what = consume_flags.ConsumeFlags(topic, partition, count, exit_at_end, isolation_level, group)
+    what = consume_flags.ConsumeFlags(
+        topic, partition, count, exit_at_end, isolation_level, group, group_protocol
+    )
     place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
     into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs, registry)
     consume_flags.consume(where, what, place, into)

@@ -23,6 +23,7 @@ from mpbroker.metrics.families import View
 from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.offset_follower import OffsetFollower
+from shm.clock import wall_ms
 
 # The pause after a failure, without another try or log line.
 FAILURE_PAUSE_S: Final = 1.0
@@ -146,6 +147,7 @@ class MetricsPage:
         mpbroker_metrics.write_processes(now, incarnations, self._looker.look(alive), page)
         mpbroker_metrics.write_rings(self._memory, incarnations, page)
         mpbroker_metrics.write_work(now, page)
+        mpbroker_metrics.write_remote(now, wall_ms(), page)
         mpbroker_metrics.write_recovery(
             health.recoveries_under_way(config, self._memory), config.log_dirs, page
         )

@@ -410,8 +410,6 @@ def test_our_own_keys_are_documented() -> None:
 CHECKED_AT_START = {
     "ssl.keystore.type": "there is one type",
     "ssl.truststore.type": "there is one type",
-    "log.local.retention.bytes": "topics inherit it",
-    "log.local.retention.ms": "topics inherit it",
     "min.insync.replicas": "more than the one replica is refused",
 }
 

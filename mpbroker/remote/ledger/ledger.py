@@ -227,8 +227,8 @@ class Ledger:
             )
         if last.seq > owner.last_seq:
             self._refuse(
-                f"this broker's directories are an older copy of what wrote the ledger: {self._file.path} knows "
-                f"of entry {owner.last_seq}, {_described(last)}. Start it with the newest copy"
+                f"this broker's directories are an older copy of the ledger's owner: {self._file.path} has "
+                f"entry {owner.last_seq}, {_described(last)}. Start it with the newest copy"
             )
 
     def _fence(self, seq: int, found: bytes) -> NoReturn:

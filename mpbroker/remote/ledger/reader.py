@@ -68,9 +68,12 @@ class LedgerReader:
             )
         return found
 
-    def read_to_end(self) -> None:
-        """Apply all entries that are new; after a StoreError call it again. Raises LedgerDamaged."""
-        if not self.seq and (snapshot := newest_snapshot(self.store)) is not None:
+    def read_to_end(self, *, by_snapshot: bool = True) -> None:
+        """Apply all entries that are new; after a StoreError call it again. Raises LedgerDamaged.
+
+        `by_snapshot`: begin at the newest snapshot, where there is one.
+        """
+        if by_snapshot and not self.seq and (snapshot := newest_snapshot(self.store)) is not None:
             self._begin_with(snapshot)
         for seq, body in self._listed():
             self.follow(seq, body)

@@ -14,7 +14,7 @@ import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -77,10 +77,22 @@ class _EdgeKey(NamedTuple):
 _JobKey = WindowKey | IndexesKey | _EdgeKey
 
 
+@dataclass
+class Totals:
+    """What was downloaded, and how often a window that was asked for was in the cache."""
+
+    fetches: int = 0
+    fetched_bytes: int = 0
+    errors: int = 0
+    hits: int = 0
+
+
 @dataclass(frozen=True)
 class _Asked:
     message: calls.RemoteWindow
     answer: Answer
+    # Whether the answer has had to wait for a download.
+    waited: bool = False
 
 
 @dataclass
@@ -135,6 +147,7 @@ class Downloads:
         self._allowed = settings.remote_log_manager_fetch_max_bytes_per_second * QUOTA_S
         self._allowed_at_ms = now_ms()
         self._is_failing = False
+        self.totals = Totals()
 
     # ---- the loop's view
 
@@ -154,6 +167,11 @@ class Downloads:
     def next_ms(self) -> int | None:
         """Return in how many ms `step` must be called, if no thread wakes the loop before; None: never."""
         return RETRY_MS if self._urgent or self._ahead else None
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the size of what is kept, and of what will be."""
+        return self._cache.bytes
 
     @property
     def is_busy(self) -> bool:
@@ -185,7 +203,7 @@ class Downloads:
             text = f"the object store has no segment of {partition.name} with offset {message.offset}"
             asked.answer(calls.Failed(ErrorCode.KAFKA_STORAGE_ERROR, text))
             return
-        go_on = partial(self._proceed, asked)
+        go_on = partial(self._proceed, replace(asked, waited=True))
         windows = self._windows(partition, segment, self._urgent, go_on)
         if windows is None:
             return
@@ -204,6 +222,7 @@ class Downloads:
             windows.learn(number + 1, cached.end)
             self._proceed(asked)
         else:
+            self.totals.hits += not asked.waited
             asked.answer(calls.RemoteWindowReady(cached.base, cached.end, str(cached.path)))
             self._look_ahead(partition, segment, windows, number, cached)
 
@@ -404,6 +423,11 @@ class Downloads:
         else:
             error = result
             self._cache.give_up(job.size, job.path)
+        self.totals.fetches += 1
+        if error is None:
+            self.totals.fetched_bytes += job.size
+        else:
+            self.totals.errors += 1
         if error is not None and not self._is_failing:
             log.error("a download from the object store failed %d times: %s", TRIES, error)
         elif error is None and self._is_failing:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
@@ -23,7 +24,7 @@ from mpbroker.ipc.rpc import NO_ANSWER, RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.log.io.pace import only_when_idle
 from mpbroker.remote.tier.cache import RemoteCache
-from mpbroker.remote.tier.downloads import Downloads
+from mpbroker.remote.tier.downloads import Downloads, Totals
 from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
@@ -64,8 +65,10 @@ class TierProcess:
             *(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics),
             lambda topic_id: (state := self.work.state) is not None and topic_id in state.topics,
         )
+        asked = memory.words("remote_asked")
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
+            collections_asked=lambda: asked.load(0),
             step_back=self._step_back,
         )
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
@@ -106,6 +109,7 @@ class TierProcess:
             self._receive(rings)
         if self._downloads is not None:
             self._downloads.step()
+            self._count(self._downloads)
         for rings in self._handlers.values():
             rings.flush()
 
@@ -147,6 +151,16 @@ class TierProcess:
         cache.open()
         assert self.work.store is not None
         return Downloads(self.work.store, cache, self._stored.find, config, self._wake)
+
+    def _count(self, downloads: Downloads) -> None:
+        totals, counters = downloads.totals, self.context.counters
+        # A predecessor's counts go on.
+        counters.add(Counter.COUNT_REMOTE_FETCHES, totals.fetches)
+        counters.add(Counter.COUNT_REMOTE_FETCHED_BYTES, totals.fetched_bytes)
+        counters.add(Counter.COUNT_REMOTE_FETCH_ERRORS, totals.errors)
+        counters.add(Counter.COUNT_REMOTE_CACHE_HITS, totals.hits)
+        counters.set(Counter.COUNT_REMOTE_CACHE_BYTES, downloads.cache_bytes)
+        downloads.totals = Totals()
 
     # ---- handlers
 

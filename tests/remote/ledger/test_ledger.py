@@ -232,7 +232,7 @@ def test_an_older_copy_of_the_disk_is_noticed(ledger: Ledger, store: FaultStore,
     for base in (0, 10):
         shutil.copy(tmp_path / OWNER_FILE, backup)
         ledger.append([segment(base)])
-        with pytest.raises(Fenced, match=r"an older copy .* knows of entry \d, .*00\d is by owner"):
+        with pytest.raises(Fenced, match=r"an older copy .* has entry \d, .*00\d is by owner"):
             ledger_of(store, backup).start(STARTED)
     # The newest copy goes on, also one that was taken while an entry was under way.
     for fault, base in ((Fault.LOST, 20), (Fault.ERROR, 30)):
