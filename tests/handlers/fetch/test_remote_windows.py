@@ -14,7 +14,8 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
-from mpbroker.storage.reader import Bound, PartitionReader
+from mpbroker.remote.tier import downloads
+from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader
 from tests.support.handler_logs import FETCH, TOPIC, fetch
 from tests.support.handler_rig import fence, partition_payload
 from tests.support.polling import until
@@ -205,8 +206,12 @@ def test_a_store_that_is_down_is_an_error_of_that_partition_until_it_is_back(
     tier: TieredHandler, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier.store.fails = lambda _name: True
-    for _ in range(3):
+
+    def fails_again() -> bool:
         assert tier.fetch(fetch(0, wait_ms=LONG_MS)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        return len(tier.store.gets) > 2 * downloads.TRIES
+
+    until(fails_again, "the store is asked again")
     lines = [one.message for one in caplog.records if one.name == "mpbroker.handlers"]
     assert len(lines) == 1
     assert "logged-0 cannot be read at offset 0" in lines[0]
@@ -244,6 +249,21 @@ def test_below_the_log_start_and_without_remote_segments_offsets_are_out_of_rang
     assert tier.fetch(fetch(70, wait_ms=LONG_MS)).error_code == 0
     tier.upload(0)
     assert tier.fetch(fetch(70)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_log_start_that_has_just_moved_is_out_of_range(
+    tier: TieredHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler has read the table before the log start moves, and the files after that."""
+
+    def fetch_slice(*_: Any, **__: Any) -> None:
+        tier.publish(log_start_offset=70)
+        raise OffsetOutOfRange("the file is gone")
+
+    monkeypatch.setattr(PartitionReader, "fetch_slice", fetch_slice)
+    assert tier.fetch(fetch(69)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    # Nobody has asked the tier.
+    assert tier.end.take() == []
 
 
 # ---- files that go

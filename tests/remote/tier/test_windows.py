@@ -68,6 +68,10 @@ def test_the_window_of_an_offset(tmp_path: Path) -> None:
     }
     unsure = {offset for offset in true if windows.unsure(offset) is not None}
     assert unsure
+    # No more than the offsets of a window's first batch, but for its last one, is left open.
+    firsts = {windows.span(number).position for number in range(1, len(windows))}
+    opening = [one for one in batches if one.position in firsts]
+    assert unsure == {one.base_offset + i for one in opening for i in range(one.last_offset_delta)}
     assert {o: windows.find(o) for o in true if o not in unsure} == {
         o: true[o] for o in true if o not in unsure
     }
