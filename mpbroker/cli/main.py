@@ -321,6 +321,14 @@ def consume(
             "--group", "-g", metavar="NAME", help="Join it, and commit what was printed; -o where it is new."
         ),
     ] = None,
+    group_protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--group-protocol",
+            metavar="NAME",
+            help="How to join: classic (the default) or consumer (KIP-848).",
+        ),
+    ] = None,
     isolation_level: IsolationLevel = "read_uncommitted",
     count: Annotated[
         int,
@@ -352,7 +360,9 @@ def consume(
     """
     from mpbroker.cli.records import consume_flags
 
-    what = consume_flags.ConsumeFlags(topic, partition, count, exit_at_end, isolation_level, group)
+    what = consume_flags.ConsumeFlags(
+        topic, partition, count, exit_at_end, isolation_level, group, group_protocol
+    )
     place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
     into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs, registry)
     consume_flags.consume(where, what, place, into)

@@ -42,18 +42,19 @@ def url_problem(url: str) -> str:
     return f"it must be {_FORMS}"
 
 
-def local_retention_problem(unit: str, whole: int, local: int) -> str:
+def local_retention_problem(key: str, whole: int, local: int) -> str:
     """Return the problem with a local retention beside the whole one, as Kafka says it, or "".
 
-    `unit` is ms or bytes. (Kafka: LogConfig.validateRemoteStorageRetentionSize and -Time.)
+    `key` is that of the whole retention: retention.ms or retention.bytes.
+    (Kafka: LogConfig.validateRemoteStorageRetentionSize and -Time.)
     """
     if whole < 0 or local == AS_RETENTION:
         return ""
-    start = f"Invalid value {local} for configuration local.retention.{unit}: "
+    start = f"Invalid value {local} for configuration local.{key}: "
     if local == -1:
-        return f"{start}Value must not be -1 as retention.{unit} value is set as {whole}."
+        return f"{start}Value must not be -1 as {key} value is set as {whole}."
     if local > whole:
-        return f"{start}Value must not be more than retention.{unit} property value: {whole}"
+        return f"{start}Value must not be more than {key} property value: {whole}"
     return ""
 
 
@@ -139,7 +140,9 @@ def remote_contradictions(
         return
     if not config.mpbroker_remote_url:
         yield SYSTEM_ENABLE, f"{SYSTEM_ENABLE}=true needs an object store: set {REMOTE_URL} to {_FORMS}"
-    if problem := local_retention_problem("bytes", retention_bytes, config.log_local_retention_bytes):
+    if problem := local_retention_problem(
+        "retention.bytes", retention_bytes, config.log_local_retention_bytes
+    ):
         yield "log.local.retention.bytes", problem
-    if problem := local_retention_problem("ms", retention_ms, config.log_local_retention_ms):
+    if problem := local_retention_problem("retention.ms", retention_ms, config.log_local_retention_ms):
         yield "log.local.retention.ms", problem

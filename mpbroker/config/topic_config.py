@@ -204,18 +204,17 @@ def _check_tiered(config: TopicConfig, broker: BrokerConfig) -> None:
             "empty list."
         )
     retentions = (
-        ("bytes", config.retention_bytes, config.local_retention_bytes),
-        ("ms", config.retention_ms, config.local_retention_ms),
+        ("retention.bytes", config.retention_bytes, config.local_retention_bytes),
+        ("retention.ms", config.retention_ms, config.local_retention_ms),
     )
-    for unit, whole, local in retentions:
-        if problem := local_retention_problem(unit, whole, local):
+    for key, whole, local in retentions:
+        if problem := local_retention_problem(key, whole, local):
             raise TopicConfigError(problem)
-    for unit, whole, local in retentions if config.remote_log_copy_disable else ():
+    for key, whole, local in retentions if config.remote_log_copy_disable else ():
         if local not in (AS_RETENTION, whole):
             raise TopicConfigError(
-                f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and "
-                f"`retention.{unit}` must be set to the identical value because there will be no more logs "
-                "copied to the remote storage."
+                f"When `remote.log.copy.disable` is set to true, the `local.{key}` and `{key}` must be set "
+                "to the identical value because there will be no more logs copied to the remote storage."
             )
 
 

@@ -110,8 +110,8 @@ class Handler:
         self._watch_words()
         self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes, self.produces)
         self.servers = {COORDINATOR: self.broker.coordinator}
-        if self.broker.tier is not None:
-            self.servers[TIER] = self.broker.tier
+        if self.broker.remote.tier is not None:
+            self.servers[TIER] = self.broker.remote.tier
         arenas = {p: memory.arena(p) for p in processors}
         faults = Faults(memory.private.block("faults"), monotonic_ms)
         self.intake = Intake(self.broker, self.turn, arenas, self.produces, faults)

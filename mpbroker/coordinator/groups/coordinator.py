@@ -106,7 +106,7 @@ class GroupCoordinator:
         self.txn_offset_commit = TxnOffsetCommit(
             clock, queue, self.offsets, offset_manager, manager, transactions, answers
         )
-        describe = DescribeGroups(manager)
+        describe = DescribeGroups(manager, self._writer, answers)
         delete = DeleteGroups(
             config, clock, self.timers, queue, manager, offset_manager, rebalances, consumer_members, answers
         )

@@ -35,6 +35,14 @@ class DirectoryStore:
         # Directories that were synced into their parents by this process.
         self._durable = {root}
 
+    def remove_leftovers(self) -> None:
+        """Remove what processes left half written more than a day ago. Raises StoreError."""
+        with self._errors(UNFINISHED), contextlib.suppress(FileNotFoundError):
+            for path in (self._root / UNFINISHED).iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_mtime < time.time() - LEFTOVER_S:
+                        path.unlink()
+
     def create(self, name: str, body: bytes) -> bool:
         """See ObjectStore."""
         path = self._path(name)
@@ -116,9 +124,7 @@ class DirectoryStore:
     def _written(self, path: Path, pieces: Iterable[bytes]) -> Iterator[Path]:
         """Write and sync a file under a name that is gone afterwards, and make the directory of `path`."""
         unfinished = self._root / UNFINISHED / uuid.uuid4().hex
-        if unfinished.parent not in self._durable:
-            self._make(unfinished.parent)
-            _remove_leftovers(unfinished.parent)
+        self._make(unfinished.parent)
         self._make(path.parent)
         try:
             with opened(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
@@ -156,11 +162,3 @@ class DirectoryStore:
                 with contextlib.suppress(FileNotFoundError):
                     found = named[part].stat()
                     yield ObjectInfo(name, found.st_size, found.st_mtime_ns // 1_000_000)
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Remove what processes left half written more than a day ago. Raises OSError."""
-    for path in directory.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - LEFTOVER_S:
-                path.unlink()

@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -202,10 +203,7 @@ class Downloads:
             text = f"the object store has no segment of {partition.name} with offset {message.offset}"
             asked.answer(calls.Failed(ErrorCode.KAFKA_STORAGE_ERROR, text))
             return
-
-        def go_on(error: Exception | None) -> None:
-            self._proceed(replace(asked, waited=True), error)
-
+        go_on = partial(self._proceed, replace(asked, waited=True))
         windows = self._windows(partition, segment, self._urgent, go_on)
         if windows is None:
             return
@@ -349,27 +347,29 @@ class Downloads:
         number: int,
         left: int,
     ) -> None:
-        while left:
-            number += 1
-            if number >= len(windows):
-                following = partition.find(segment.end)
-                if following is None:
-                    return
-                left_then, segment = left, following
+        """Download the `left` windows after window `number` of a segment, which may be -1."""
+        number += 1
+        if number == len(windows):
+            following = partition.find(segment.end)
+            if following is None:
+                return
+            go_on = partial(self._download_first, partition, following, left)
+            found = self._windows(partition, following, self._ahead, go_on)
+            if found is None:
+                return
+            segment, windows, number = following, found, 0
+        if _key(partition, segment, windows, number) not in self._cache:
+            self._download(partition, segment, windows, number, self._ahead, lambda _error: None)
+        if left > 1:
+            self._download_after(partition, segment, windows, number, left - 1)
 
-                def go_on(
-                    error: Exception | None, at: StoredSegment = segment, left: int = left_then
-                ) -> None:
-                    if error is None and (known := self._known.get(IndexesKey(partition.key, at.base))):
-                        self._download_after(partition, at, known, -1, left)
-
-                found = self._windows(partition, segment, self._ahead, go_on)
-                if found is None:
-                    return
-                windows, number = found, 0
-            if _key(partition, segment, windows, number) not in self._cache:
-                self._download(partition, segment, windows, number, self._ahead, lambda _error: None)
-            left -= 1
+    def _download_first(
+        self, partition: StoredPartition, segment: StoredSegment, left: int, error: Exception | None
+    ) -> None:
+        """Download the first windows of a segment whose indexes have come."""
+        windows = self._known.get(IndexesKey(partition.key, segment.base))
+        if error is None and windows is not None:
+            self._download_after(partition, segment, windows, -1, left)
 
     # ---- jobs
 

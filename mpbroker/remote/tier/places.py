@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from mpbroker.storage.checkpoints import opened, read_topic_id
 from shm.table import SlotTable
 
 Key = tuple[bytes, int]
+_HELD = re.compile(r"/proc/self/fd/[0-9]+")
 _OURS = PartitionFlag.PARTITION_TIERED | PartitionFlag.PARTITION_REMOTE_DELETED
 
 
@@ -116,6 +118,11 @@ class Places:
             now.high_watermark,
             now.last_stable_offset,
         )
+
+
+def told(place: Place, error: Exception) -> str:
+    """Return the text of an error in a directory that is `held`, with the directory's own name."""
+    return _HELD.sub(lambda _: str(place.directory), str(error))
 
 
 @contextmanager

@@ -167,18 +167,21 @@ class TierWork:
         assert self._copying is not None
         book, until = self._book, time.monotonic() + self._config.remote_log_manager_task_interval_ms / 1000
         self._give_way()
-        # What a failure has left comes first: no event may be found twice.
-        book.commit()
         topics = self._topics.now
         if topics is None:
             return LOOK_S
         places = self._places.read()
+        # Before the first request: in an outage no other step is reached.
+        self._copying.count(places)
+        # What a failure has left comes first: no event may be found twice.
+        book.commit()
         book.follow(places)
         book.add(list(removal.of_topics(book.state, topics, wall_ms())))
         for place in places:
             book.add(list(removal.of_partition(book.state, place)))
         is_done = self._copying.copy(places, until)
         book.commit()
+        self._copying.count(places)
         self._delete_due(book)
         if is_done:
             self._collect_if_due(book)

@@ -76,7 +76,9 @@ class TieredNode:
             self.sequence += 1
 
     def store(self, *ranges: tuple[int, int]) -> None:
-        of_store = [RemoteSegment(*one, 1000, T0 - DAY_MS, bytes(16)) for one in ranges]
+        known = {one.base: one.size for one in read_remote_segments(self.directory)}
+        known |= {int(path.stem): path.stat().st_size for path in self.directory.glob("*.log")}
+        of_store = [RemoteSegment(*one, known[one[0]], T0 - DAY_MS, bytes(16)) for one in ranges]
         write_remote_segments(self.directory, of_store)
         words, generation = self.node.rig.memory.words("remote"), self.target.slot_generation
         version = version_of(words.load(self.target.slot), generation) + 1
@@ -185,9 +187,10 @@ def test_deleted_records_stay_deleted(n: TieredNode, restart: Restart) -> None:
 
 @pytest.mark.parametrize("checkpoint", ["lost", "older"])
 def test_a_log_start_that_is_not_known_is_the_stores(n: TieredNode, checkpoint: str) -> None:
-    n.store((3, 6))
+    n.store((0, 3), (3, 6))
     n.retain()
     n.node.checkpoint()
+    n.store((3, 6))
     n.node.crash()
     path = n.node.dirs[0] / LOG_STARTS
     if checkpoint == "lost":
@@ -246,6 +249,7 @@ def test_a_damaged_file_is_no_reason_not_to_serve(n: TieredNode, caplog: pytest.
     assert (n.bases, n.start_and_end) == ([6, 9], (0, 10))
     assert "mpbroker.remote is damaged: its checksum does not match. It is written again" in caplog.text
     # The log start that the checkpoint has is below what the store has.
+    (n.directory / REMOTE_SEGMENTS).write_bytes(whole)
     n.store((3, 6))
     n.retain()
     assert n.start_and_end == (3, 10)

@@ -17,7 +17,12 @@ from mpbroker.log.retention.retention import Expired, Marks, expired, expired_lo
 from mpbroker.storage.checkpoints import read_epochs, read_offsets
 from mpbroker.storage.names import LOG_STARTS, REMOTE_SEGMENTS
 from mpbroker.storage.reader import OffsetOutOfRange
-from mpbroker.storage.remote_segments import RemoteSegment, RemoteSegments, write_remote_segments
+from mpbroker.storage.remote_segments import (
+    RemoteSegment,
+    RemoteSegments,
+    read_remote_segments,
+    write_remote_segments,
+)
 from tests.log.retention.test_deletion import (
     DAY_MS,
     PER_SEGMENT,
@@ -65,7 +70,7 @@ def applied(
     """Return (log start, number of local segments that go, whether the active one is rolled)."""
     marks = Marks(log_start, 1 << 60, NOW_MS, remote)
     config = topic_config(**settings)
-    found = expired_locally(segments, config, marks, expired(segments, config, marks), remote.end)
+    found = expired_locally(segments, config, marks, expired(segments, config, marks), remote)
     assert [one.segment for one in found.going] == segments[: len(found.going)]
     assert all(one.reason for one in found.going)
     return found.log_start, len(found.going), found.rolls
@@ -105,6 +110,13 @@ def test_what_the_store_lacks_goes_by_the_whole_retention_alone() -> None:
     assert applied(TWO_HERE, stored(0), local_retention_ms="0") == (0, 0, True)
     assert applied(TWO_HERE, stored(20, (100, 500)), local_retention_ms="0")[1] == 1
     assert applied(local(0, (100, 500), (100, 300), (0, 0)), stored(0), retention_ms="400") == (10, 1, False)
+
+
+def test_a_segment_of_another_history_is_not_this_one() -> None:
+    """Offsets were given out twice: an old copy of the directory was served."""
+    assert applied(TWO_HERE, stored(20, (100, 500), (99, 300)), local_retention_ms="0")[1] == 1
+    assert applied(TWO_HERE, stored(20, (99, 500), (100, 300)), local_retention_ms="0")[1] == 0
+    assert applied(TWO_HERE, stored(15, (100, 500), (100, 300)), local_retention_ms="0")[1] == 0
 
 
 def test_segments_that_are_here_and_away_count_once() -> None:
@@ -167,7 +179,9 @@ def directory(b: Broker) -> Path:
 
 def store(b: Broker, *ranges: tuple[int, int], age_ms: int = DAY_MS) -> None:
     """Play the tier: it has these offsets."""
-    of_store = [RemoteSegment(*one, 1000, T0 - age_ms, bytes(16)) for one in ranges]
+    known = {one.base: one.size for one in read_remote_segments(directory(b))}
+    known |= {int(path.stem): path.stat().st_size for path in directory(b).glob("*.log")}
+    of_store = [RemoteSegment(*one, known[one[0]], T0 - age_ms, bytes(16)) for one in ranges]
     write_remote_segments(directory(b), of_store)
     words, (slot, generation, _) = b.rig.memory.words("remote"), b.targets[0]
     words.store(slot, word_of(generation, version_of(words.load(slot), generation) + 1))
@@ -222,6 +236,15 @@ def test_a_damaged_file_deletes_nothing(tiered: Broker, caplog: pytest.LogCaptur
     (directory(tiered) / REMOTE_SEGMENTS).write_bytes(whole)
     look(tiered)
     assert bases(tiered) == [6, 9]
+
+
+def test_what_lies_beyond_the_log_end_is_not_believed(
+    tiered: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(tiered, (0, 3), (3, 6), (6, 9), (9, 11))
+    look(tiered)
+    assert (bases(tiered), tiered.log().remote) == ([0, 3, 6, 9], ())
+    assert "t-0: the object store has offsets up to 10, and the log ends at 10" in caplog.text
 
 
 def test_the_active_segment_is_rolled_so_that_the_store_can_have_it(rig: MakeRig) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +21,10 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
+from tests.support.forms import each, rounds
 from tests.support.http_broker import pids, replace
-from tests.support.polling import PATIENCE_S
+from tests.support.object_store_servers import ObjectStoreServer, object_store_server
+from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
 from tests.support.tier_world import objects_of
 
@@ -48,7 +52,7 @@ class TieredBroker:
 
     def produce(self) -> None:
         values = [os.urandom(VALUE_BYTES) for _ in range(RECORDS)]
-        produce(self.broker.bootstrap_servers, TOPIC, values)
+        produce(self.broker.bootstrap_servers, TOPIC, values, enable_idempotence=True)
         self.values += values
 
     def read(self) -> list[bytes]:
@@ -105,20 +109,38 @@ class TieredBroker:
         assert len(named) == 3 * len(ids)
 
 
+SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "20",
+    "mpbroker.remote.commit.interval.ms": "10",
+    "log.retention.check.interval.ms": "50",
+    "log.initial.task.delay.ms": "0",
+}
+
+
 @pytest.fixture
 def tiered(tmp_path: Path) -> Iterator[TieredBroker]:
     store = tmp_path / "store"
     store.mkdir()
-    settings = {
-        "remote.log.storage.system.enable": "true",
-        "mpbroker.remote.url": f"file://{store}",
-        "remote.log.manager.task.interval.ms": "20",
-        "mpbroker.remote.commit.interval.ms": "10",
-        "log.retention.check.interval.ms": "50",
-        "log.initial.task.delay.ms": "0",
-    }
-    with Broker(settings=settings) as broker:
+    with Broker(settings={**SETTINGS, "mpbroker.remote.url": f"file://{store}"}) as broker:
         yield TieredBroker(broker, store)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStoreServer]:
+    with object_store_server(tmp_path) as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+@pytest.fixture
+def in_bucket(server: ObjectStoreServer) -> Iterator[TieredBroker]:
+    """A broker with a bucket. Its server keeps objects as files, and the test reads these."""
+    (server.bucket / "prefix").mkdir()
+    url = f"s3://{server.bucket.name}/prefix"
+    with Broker(settings={**SETTINGS, "mpbroker.remote.url": url}) as broker:
+        yield TieredBroker(broker, server.bucket / "prefix")
 
 
 def test_sealed_segments_are_uploaded_and_a_restart_goes_on(tiered: TieredBroker) -> None:
@@ -165,7 +187,30 @@ def test_local_segments_go_when_the_store_has_them_and_no_record_is_lost(tiered:
         tiered.broker.kill()
         tiered.broker.start()
         assert tiered.read() == tiered.values
-    assert [one.base for one in tiered.added()][0] == 0
+    assert tiered.added()[0].base == 0
+
+
+@each("seed", short=[1], long=range(1, 11))
+def test_whoever_is_killed_at_any_moment_all_records_are_there_once(tiered: TieredBroker, seed: int) -> None:
+    """Reads go through what only the store has, what both have and what only the disk has."""
+    tiered.create({"local.retention.bytes": str(2 << 20)})
+    chance = random.Random(seed)
+    for _ in range(rounds(20)):
+        producing = threading.Thread(target=tiered.produce)
+        producing.start()
+        random_moment(chance, 0.5)
+        name = chance.choice(["tier", "tier", "log 0", "handler 0", "broker"])
+        if name == "broker":
+            tiered.broker.kill()
+            tiered.broker.start()
+        else:
+            replace(tiered.broker, name)
+        producing.join()
+    assert tiered.read() == tiered.values
+    eventually(lambda: tiered.bases()[-1:] == [one.end for one in tiered.added()][-1:], "all is uploaded")
+    added = tiered.added()
+    assert added[0].base == 0
+    assert all(before.end == after.base for before, after in pairwise(added))
 
 
 def test_an_outage_of_the_store_keeps_local_segments_and_is_over_by_itself(
@@ -183,6 +228,23 @@ def test_an_outage_of_the_store_keeps_local_segments_and_is_over_by_itself(
     tiered.check()
     eventually(lambda: "the object store answers again" in tiered.broker.logs(), "and of its end")
     assert tiered.broker.logs().count("the object store fails: ") == 1
+
+
+def test_a_bucket_takes_large_segments_in_parts_and_may_be_away(
+    in_bucket: TieredBroker, server: ObjectStoreServer
+) -> None:
+    in_bucket.create({"segment.bytes": str(20 << 20)})
+    for _ in range(10):
+        in_bucket.produce()
+    in_bucket.check()
+    server.kill()
+    for _ in range(10):
+        in_bucket.produce()
+    eventually(lambda: "the object store fails: " in in_bucket.broker.logs(), "the log tells of the outage")
+    replace(in_bucket.broker, "tier")
+    server.start()
+    in_bucket.check()
+    assert [one.size > 16 << 20 for one in in_bucket.added()] == [True, True]
 
 
 def test_without_the_setting_there_is_no_tier(tmp_path: Path) -> None:

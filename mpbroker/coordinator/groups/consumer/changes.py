@@ -7,7 +7,7 @@ CoordinatorResult, and the snapshots of the coordinator's timeline.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -108,6 +108,25 @@ class Writer:
 
         group.unwritten += 1
         self._queue.append(group.group_id, changes.entries, written, waiter, undo=changes.undo)
+
+    def wait(self, groups: Iterable[ConsumerGroup], then: Then, waiter: Waiter) -> None:
+        """Call `then` when the changes of these groups so far are durable, with the error if one is refused.
+
+        If they are durable already, call it at once. `waiter`: the request that `then` answers.
+        """
+        unwritten = [group for group in groups if group.unwritten]
+        missing, refused = len(unwritten), ErrorCode.NONE
+
+        def written(error: ErrorCode) -> None:
+            nonlocal missing, refused
+            missing, refused = missing - 1, refused or error
+            if not missing:
+                then(refused)
+
+        for group in unwritten:
+            self.write(Changes(group), written, waiter)
+        if not unwritten:
+            then(ErrorCode.NONE)
 
 
 def pieces(items: Mapping[str, T], size_of: Callable[[str, T], int]) -> Iterator[dict[str, T]]:

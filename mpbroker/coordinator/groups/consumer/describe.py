@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
+from mpbroker.coordinator.groups.consumer.changes import Writer
 from mpbroker.coordinator.groups.consumer.described_group import DescribedGroup, description_in_pieces
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
@@ -52,23 +52,15 @@ class ConsumerGroupDescribe:
         """
         described = [(name, self._describe(name)) for name in request.group_ids]
         found = {name: self._manager.find(name) for name in request.group_ids}.values()
-        unwritten = [group for group in found if isinstance(group, ConsumerGroup) and group.unwritten]
-        missing, refused = len(unwritten), ErrorCode.NONE
 
         def written(error: ErrorCode) -> None:
-            nonlocal missing, refused
-            missing, refused = missing - 1, refused or error
-            if missing:
-                return
-            if refused:
-                self._answers.fail(context.waiter, response_error(refused))
+            if error:
+                self._answers.fail(context.waiter, response_error(error))
             else:
                 self._start(context.waiter, described)
 
-        for group in unwritten:
-            self._writer.write(Changes(group), written, context.waiter)
-        if not unwritten:
-            self._start(context.waiter, described)
+        told_of = (group for group in found if isinstance(group, ConsumerGroup))
+        self._writer.wait(told_of, written, context.waiter)
 
     def _start(self, waiter: Waiter, described: Sequence[Described]) -> None:
         self._background.start(DESCRIBE_JOB, repr(waiter), self._serve(waiter, described), lambda _: None)

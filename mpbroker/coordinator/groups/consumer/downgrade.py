@@ -81,6 +81,8 @@ class Downgrade:
         members = [member for member in group.members.values() if member.member_id not in left]
         converted = self._group_of(group, members)
         self._members.delete(changes)
+        for member_id in left:
+            self._members.cancel_timers(group.group_id, member_id)
         self._replace(changes, converted)
         assignments = {member_id: member.assignment for member_id, member in converted.members.items()}
         changes.write(*self._rebalances.entry(converted, assignments))
@@ -101,13 +103,13 @@ class Downgrade:
         self._writer.write(changes, lambda _error: None)
 
     def _replace(self, changes: Changes, converted: Group) -> None:
-        """Replace the consumer group by `converted`, a classic group. Begin its members' sessions."""
+        """Replace the consumer group by `converted`, a classic group, which takes over the sessions."""
         group_id = converted.group_id
         self._manager.groups[group_id] = converted
         changes.or_else(partial(self._manager.groups.__setitem__, group_id, changes.group))
-        changes.or_else(partial(self._rebalances.replace, converted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        for member in converted.members.values():
-            self._rebalances.keep_alive(converted, member)
+        kept, error = frozenset(converted.members), ErrorCode.COORDINATOR_NOT_AVAILABLE
+        changes.or_else(partial(self._rebalances.replace, converted, error, kept))
+        self._rebalances.take_over(converted)
 
     def _group_of(self, group: ConsumerGroup, members: Collection[Member]) -> Group:
         """Return a classic group with these members. Its generation is the epoch of the consumer group.

@@ -102,6 +102,8 @@ class ConsumerGroup:
         self._memory = memory
         self._epoch: GroupEpoch | None = None
         self._target: TargetEpoch | None = None
+        # None: it is not known since the last record.
+        self._state: ConsumerGroupState | None = None
         self.has_partition_metadata = False
         self.members: dict[str, Member] = {}
         self.targets: dict[str, Assignment] = {}
@@ -139,7 +141,12 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """The group's state. It takes time in proportion to the number of members."""
+        """The group's state. After a change, it takes time in proportion to the number of members."""
+        if self._state is None:
+            self._state = self._find_state()
+        return self._state
+
+    def _find_state(self) -> ConsumerGroupState:
         target = self.target.epoch
         if not self.members:
             return ConsumerGroupState.EMPTY
@@ -148,6 +155,12 @@ class ConsumerGroup:
         if all(member.is_reconciled_to(target) for member in self.members.values()):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_settled(self) -> bool:
+        """True if a heartbeat that brings no news changes nothing of the group, and waits for no record."""
+        has_work = self.unwritten or self.must_check_metadata or self.pattern_subscribers
+        return not has_work and self.target.epoch >= self.epoch
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers or topic in self.pattern_topics
@@ -228,6 +241,7 @@ class ConsumerGroup:
 
         To undo records, replay their former values in reverse order.
         """
+        self._state = None
         match key:
             case EpochKey():
                 before, self._epoch = self._epoch, value

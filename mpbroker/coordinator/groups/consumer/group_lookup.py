@@ -43,6 +43,13 @@ class GroupLookup:
         self._manager.add(changes.group)
         return changes
 
+    def find_loaded(self, group_id: str) -> ConsumerGroup | None:
+        """Return a consumer group, None if there is none. Raises ApiError if its partition is not loaded."""
+        group = self._manager.find_consumer(group_id)
+        if group is not None:
+            self._manager.partitions.check_loaded(group_id)
+        return group
+
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
         """Raise ApiError if the group has no room for a new member."""
         most = self._config.group_consumer_max_size

@@ -60,6 +60,8 @@ class ConsumerGroupHeartbeat:
     def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Message | None:
         """Serve a heartbeat. The answer is sent when the state that it reports is durable."""
         try:
+            if (unchanged := self._unchanged(context, request)) is not None:
+                return unchanged
             check_request(request, context.version, self._config.consumer_assignors)
             joins = request.member_epoch == JOIN_EPOCH
             if joins and request.subscribed_topic_regex:
@@ -77,6 +79,39 @@ class ConsumerGroupHeartbeat:
                 )
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         return self._writer.answer(changes, context.waiter, response, _refused)
+
+    def _unchanged(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """Answer a heartbeat for which no step has anything to do; return None for any other.
+
+        Those of idle members are such, and the steps would take twice the time. Raises ApiError.
+        """
+        if request.member_epoch <= JOIN_EPOCH or brings_news(request):
+            return None
+        group = self._lookup.find_loaded(request.group_id)
+        member = None if group is None else group.members.get(request.member_id)
+        if group is None or member is None or member.is_classic or not group.is_settled:
+            return None
+        known = member.metadata
+        if known.client_id != context.client_id or known.client_host != context.client_host:
+            return None
+        if request.member_epoch != member.epoch or not member.is_reconciled_to(group.target.epoch):
+            return None
+        if member.member_id in group.unconfirmed:
+            return None
+        self._members.keep_alive(request.group_id, member)
+        return self._short_response(request, member)
+
+    def _short_response(
+        self, request: ConsumerGroupHeartbeatRequest, member: Member
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Return the response without an assignment."""
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=self._settings(request.group_id).heartbeat_interval_ms,
+        )
 
     def _serve(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest, changes: Changes
@@ -99,7 +134,7 @@ class ConsumerGroupHeartbeat:
         group, joins = changes.group, request.member_epoch == JOIN_EPOCH
         member_id, instance_id = request.member_id or self._new_id(), request.instance_id
         if joins and (instance_id is None or instance_id not in group.static_members):
-            return group.members.get(member_id) or Member(member_id)
+            return self._members.find_or_add(changes, member_id)
         if instance_id is None:
             member = group.member(member_id)
         elif not joins:
@@ -128,11 +163,7 @@ class ConsumerGroupHeartbeat:
         current, group = asked.member.current, asked.group
         has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         is_full = request.rebalance_timeout_ms != UNCHANGED and has_topics and asked.owned is not None
-        response = ConsumerGroupHeartbeatResponse(
-            member_id=asked.member.member_id,
-            member_epoch=current.epoch,
-            heartbeat_interval_ms=self._settings(request.group_id).heartbeat_interval_ms,
-        )
+        response = self._short_response(request, asked.member)
         if current.assigned != asked.before.current.assigned:
             group.unconfirmed.add(asked.member.member_id)
         elif asked.owned is not None and asked.owned == _partitions(current.assigned):
@@ -151,6 +182,19 @@ def _refused(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
 
 def _partitions(assigned: EpochAssignment) -> Owned:
     return {topic_id: epochs.keys() for topic_id, epochs in assigned.items()}
+
+
+def brings_news(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Return whether a heartbeat says more than that its member, which has no instance, is alive."""
+    return (
+        request.topic_partitions is not None
+        or request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+        or request.server_assignor is not None
+        or request.instance_id is not None
+        or request.rack_id is not None
+        or request.rebalance_timeout_ms != UNCHANGED
+    )
 
 
 def owned_in(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
