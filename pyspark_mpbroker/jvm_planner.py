@@ -1,4 +1,4 @@
-"""What Spark starts to plan for the JVM reader: its daemon runs only worker modules named `pyspark…`."""
+"""The planner for the JVM reader. Spark's daemon runs only modules whose names begin with `pyspark`."""
 
 from pyspark.worker_util import get_sock_file_to_executor
 

@@ -103,8 +103,8 @@ def session(
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
 
-    Python reads unless spark.jars names the jar of the JVM reader. Raises SparkSetupError, also if a JVM of
-    Spark runs already with a Python that cannot run the source.
+    Python reads unless spark.jars names the jar of the JVM reader. Raises SparkSetupError, also if
+    Spark's JVM runs already with a Python that cannot run the source.
     """
     check_packages()
     # PySpark has no public way to read the settings of a builder.
@@ -173,7 +173,11 @@ def _python_for_workers(wanted: Mapping[str, str]) -> str:
 
 
 def _adopt(context: SparkContext) -> None:
-    """Let workers of a running context import the package. On this host, replace a Python that is unfit."""
+    """Let workers of a running context import this package.
+
+    If the context's Python cannot run the source, replace it by this process's Python. If workers are on
+    other hosts, which may lack that Python, raise SparkSetupError instead.
+    """
     path = with_package(context.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))
     if path:
         context.environment["PYTHONPATH"] = path
@@ -238,7 +242,7 @@ def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
 
 
 def _check_running_jvm() -> None:
-    """Check that the default Python of a running JVM of Spark finds the source. Raises SparkSetupError."""
+    """If Spark's JVM runs already, check that its Python can run the source. Raises SparkSetupError."""
     if not _jvm_runs():
         return
     python, path = _jvm_python()
@@ -277,7 +281,7 @@ def _running_context() -> SparkContext | None:
 
 
 def _jvm_runs() -> bool:
-    """Return whether a JVM of Spark runs already, started by this process or by spark-submit."""
+    """Return whether Spark's JVM runs already, started by this process or by spark-submit."""
     from pyspark import SparkContext
 
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ

@@ -81,7 +81,7 @@ def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: b
 
 
 def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceStreamWriter:
-    """Return the writer of one micro-batch, of any output mode, as in Spark's Kafka sink.
+    """Return the writer of one micro-batch. The output mode is ignored, as in Spark's Kafka sink.
 
     Raises OptionError, ClientError, JobError.
     """

@@ -1,6 +1,7 @@
 """The intake of a handler: from the descriptor of a request to the call of its API.
 
-The intake gets the requests that the native turn does not serve. (Kafka: RequestChannel, KafkaApis.handle.)
+The intake gets the requests that native code (`hot_path/turn.pyx`) does not serve.
+(Kafka: RequestChannel, KafkaApis.handle.)
 """
 
 from __future__ import annotations

@@ -391,10 +391,10 @@ class Handler:
             self.turn.paused = False
 
     def answer_finished(self) -> None:
-        """Answer the jobs that live log workers have returned; close the connections of the jobs left over.
+        """Answer the jobs that live log workers have returned, and forget all other jobs.
 
-        Call this after the death of a log worker. A job is left over also if no worker has taken it, or if it
-        could not be returned because a ring was full: processors count the requests of such jobs as lost.
+        Call this after the death of a log worker: processors count the requests of all other jobs as lost.
+        Close the connections of those that still wait here for room in a ring.
         """
         self.take_and_serve(0)
         self.turn.forget_shared(ANY_PROCESSOR)

@@ -40,10 +40,10 @@ class _Pending(NamedTuple):
 
 
 class RpcClient:
-    """Calls to one process. `lender` lends the blocks of calls; `theirs` is the server's arena, with answers.
+    """Calls to one process. `lender` puts calls into this process's arena; `theirs` is the server's arena.
 
-    `push` sends a descriptor to the server. `give_back` sends a descriptor that need not wake the server; by
-    default it is `push`. `numbers` is the result of `ProcessContext.call_numbers`.
+    `push` sends a descriptor to the server. `give_back` sends the descriptor that ends an answer's lease, and
+    need not wake the server; by default it is `push`. `numbers`: see `ProcessContext.call_numbers`.
     """
 
     def __init__(

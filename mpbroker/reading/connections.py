@@ -3,7 +3,7 @@
 A task of Spark lasts milliseconds, and its worker process runs many tasks. Without kept connections, reading
 a thousand partitions would connect and request ApiVersions and Metadata a thousand times. A `Cluster` (the
 client's connections to a Kafka cluster) is not thread-safe, so it is lent to one reader at a time; a second
-reader gets a second `Cluster`. After a fork the child drops the inherited clusters without closing them,
+reader gets a second `Cluster`. After a fork the child drops the inherited clients without closing them,
 because parent and child share one epoll instance.
 """
 
@@ -23,7 +23,7 @@ Key = tuple[tuple[tuple[str, int], ...], ClientConfig]
 
 # Spark ends idle workers after a minute, too.
 IDLE_S_MAX: Final = 60.0
-# Clusters kept for each key: as many as threads of one process are likely to read at once.
+# Clients kept for each key: as many as threads of one process are likely to read at once.
 KEPT_MAX: Final = 4
 
 
@@ -54,14 +54,14 @@ class Connections:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all clusters without closing them: after a fork their connections belong to the parent."""
+        """Drop all clients without closing them: after a fork their connections belong to the parent."""
         self._lock = threading.Lock()
         self._kept: dict[Key, list[_Kept]] = {}
 
     def take(self, servers: list[tuple[str, int]], config: ClientConfig, advice: str) -> Lent:
-        """Lend a kept or new cluster to the caller until `give_back`. Raises ClientConfigError.
+        """Lend a kept or new client (`Cluster`) to the caller until `give_back`. Raises ClientConfigError.
 
-        A kept cluster is at most metadata.max.age.ms old, so that it knows current leaders and certificates.
+        A kept client is at most metadata.max.age.ms old, so that it knows current leaders and certificates.
         """
         key = (tuple(servers), config)
         now_s = self._clock_s()
@@ -73,7 +73,7 @@ class Connections:
         return Lent(Cluster(servers, config, advice), key, now_s, os.getpid())
 
     def give_back(self, lent: Lent) -> None:
-        """Keep the cluster for the next reader; close it if a response is pending or enough are kept."""
+        """Keep the client for the next reader; close it if a response is pending or enough are kept."""
         if lent.pid != os.getpid():
             return
         if not lent.cluster.client.in_flight_count():
@@ -85,7 +85,7 @@ class Connections:
         lent.cluster.close()
 
     def close(self) -> None:
-        """Close all clusters that are not lent."""
+        """Close all clients that are not lent."""
         with self._lock:
             kept, self._kept = self._kept, {}
         for found in kept.values():
@@ -99,7 +99,7 @@ class Connections:
 
 
 def _lives(cluster: Cluster) -> bool:
-    """Return whether the cluster can be used, after a poll that detects closed connections."""
+    """Return whether the client can be used, after a poll that detects closed connections."""
     try:
         cluster.client.poll(0)
     except (ClientError, OSError):

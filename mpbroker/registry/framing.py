@@ -42,7 +42,7 @@ class Framed(NamedTuple):
 
     @property
     def data_start(self) -> int:
-        """Return where the data of the value begin, if there is no path."""
+        """Return where the data begin in `value`. With Protobuf call `path` instead."""
         return self.start if self.frame is self.value else 0
 
     def path(self) -> tuple[Path, int]:

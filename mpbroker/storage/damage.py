@@ -102,9 +102,9 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """Return all known damages.
+        """Return all known damages: `damages`, and those in the segment that is being scrubbed (`at.found`).
 
-        In the segment that `at` names, `at.found` replaces earlier findings before `at.position`.
+        Of the segment's earlier findings, leave out those before `at.position`: the scrub looked there again.
         """
         at = self.at
         if at is None:

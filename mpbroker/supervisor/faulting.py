@@ -26,7 +26,7 @@ BEFORE_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class Faulting:
-    """Takes requests to replace the faults of the broker by other faults; `advance` carries them out."""
+    """Replaces the faults of the broker. `ask` takes a request to do so, and `advance` carries it out."""
 
     def __init__(self) -> None:
         self.is_allowed = False

@@ -6,7 +6,7 @@
 
 Each row is measured on the brokers in turns, Kafka among them, and its ratio is compared with the recorded
 ratio (ops/bench/ratios.py). A row below its bound is measured again, longer, before it counts as missed. For
-rows whose commit rounds wait for the disk, the run also measures the bare device (ops/bench/device.py): a
+rows whose commit rounds wait for the disk, the run also measures the bare disk (ops/bench/device.py): a
 slower disk lowers the bound of these rows.
 """
 
@@ -63,7 +63,7 @@ class Guarded(NamedTuple):
 
 @dataclass
 class Session:
-    """The brokers (Kafka last), the ratios measured so far, and the measured times of the bare device."""
+    """The brokers (Kafka last), the ratios measured so far, and the measured times of the bare disk."""
 
     brokers: Sequence[Contender]
     directory: Path
@@ -78,7 +78,7 @@ class Session:
         }
 
     def measure(self, guarded: Guarded, rounds: int) -> None:
-        """Measure `guarded` for some rounds; add its ratios and device time to those of the session."""
+        """Measure `guarded` for some rounds; add its ratios, and the bare disk's time, to the session."""
         durable = next(contender for contender in self.brokers if contender.title.endswith(DURABLE))
         assert isinstance(durable.broker, Mpbroker)
         hops = Hops(durable.broker)

@@ -4,7 +4,7 @@ One client runs at a time, with the defaults of its library unless a row names o
 producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each
 row is measured on every broker in turn. mpbroker runs twice: with appends as durable as Kafka's (page cache,
 `os`), and with appends on the disk. For the runs with appends on the disk, the lines below the table have the
-times of a commit round, and the times that the bare device needs for rounds of that size.
+times of a commit round, and the times that the bare disk needs for rounds of that size.
 """
 
 from __future__ import annotations

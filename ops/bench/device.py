@@ -1,4 +1,4 @@
-"""Measure the bare device below a log directory: `python -m ops.bench.device DIR`.
+"""Measure the bare disk below a log directory: `python -m ops.bench.device DIR`.
 
 The program does what a broker's commit round does: one write of the round's size to a file whose blocks are
 allocated, and one fdatasync. Each write follows the one before, and begins at the file's start again when the
@@ -91,7 +91,7 @@ def measure(directory: Path, round_bytes: int, seconds: float) -> Device:
 
 
 class Compared(NamedTuple):
-    """The times of a broker's commit rounds, and of rounds of the same size on the bare device."""
+    """The times of a broker's commit rounds, and of rounds of the same size on the bare disk."""
 
     rounds: int
     sync_us: float
@@ -102,7 +102,7 @@ class Compared(NamedTuple):
 
 
 def compared(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Compared:
-    """Measure the device with rounds of the broker's mean size; return the times of broker and device."""
+    """Measure the disk with rounds of the broker's mean size; return the times of broker and disk."""
     found = measure(directory, whole_sectors(appended_bytes / rounds), BESIDE_S)
     return Compared(rounds, sync_ns / rounds / 1e3, found)
 

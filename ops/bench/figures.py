@@ -55,7 +55,7 @@ def in_turns(
 
 
 def loads() -> Figures:
-    """Measure brokers under load and idle (memory, CPU), and the device's time for a commit round."""
+    """Measure brokers under load, their memory and CPU when idle, and a commit round on the bare disk."""
     with run.started() as (brokers, directory):
         for scenario in SCENARIOS:
             run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)

@@ -42,8 +42,10 @@ ZSTD_LEVEL: Final = 19
 
 @dataclass(frozen=True)
 class Request:
-    """A whole frame, size first. `error_at`: the error code's position in the response frame. `partition_at`:
-    where a produce has its partition. `digits_at`: where an offset commit has its group's eight digits.
+    """A whole frame, size first. `error_at`: position of the error code in the response frame.
+
+    `partition_at`: position of the partition's number in a Produce. `digits_at`: position of the last eight
+    bytes of the group's name in an OffsetCommit, which are its number. Both are 0 in other requests.
     """
 
     frame: bytes

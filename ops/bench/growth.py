@@ -176,7 +176,7 @@ def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: s
 
 
 def measuring(broker: Mpbroker, load: Load) -> Callable[[], Point]:
-    """Return a function that takes a point while this broker runs and the others are paused."""
+    """Return a function that resumes this broker, measures the load on it and pauses it again."""
 
     def taken() -> Point:
         with broker.awake():

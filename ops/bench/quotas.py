@@ -91,7 +91,7 @@ def loads() -> Sequence[Load]:
 
 
 class Client(threading.Thread):
-    """Sends a load for some time, and pauses as it is asked to."""
+    """Sends a load for some time. After each response it pauses for the response's throttle time."""
 
     def __init__(self, broker: Broker, load: Load, seconds: float) -> None:
         super().__init__()

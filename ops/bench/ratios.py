@@ -27,7 +27,7 @@ class RatiosError(Exception):
 class Recorded:
     """A row: the median of its rounds, and their spread as a fraction of the median.
 
-    `device_us`: the time of a commit round on the bare device; 0 for rows that wait for no commit round.
+    `device_us`: the time of a commit round on the bare disk; 0 for rows that wait for no commit round.
     """
 
     ratio: float
@@ -80,7 +80,7 @@ def recorded(measured: Measured) -> Recorded:
 
 
 def bound(kept: Recorded, device_us: float) -> float:
-    """Return the ratio below which a row is MISSED. A device slower than recorded lowers it by up to half."""
+    """Return the ratio below which a row is MISSED. A disk slower than recorded lowers it by up to half."""
     slower = min(max(device_us / kept.device_us, 1.0), SLOWER_MOST) if kept.device_us and device_us else 1.0
     return kept.ratio * (1 - kept.noise) / slower
 

@@ -73,7 +73,7 @@ WORKER_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a topic: `records` records of `value_bytes` bytes."""
+    """The size of a topic: `records` records with values of `value_bytes` bytes."""
 
     records: int
     value_bytes: int
@@ -230,7 +230,7 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
 
 
 def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
-    """Print the table of a shape; return a line for each missed bound."""
+    """Read a topic of this size with all readers and print their times; return a line per missed bound."""
     found, workers = read_by_all(shape, place, rounds)
     print_table(shape, found)
     return missed(shape, found, workers)
@@ -272,9 +272,9 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 
 def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Measure how much a reading job slows down produces; return missed bounds.
+    """Measure how much slower produces are during a job that reads; return a line if the bound is missed.
 
-    The loss is relative to produces beside other processes that use as many cores as the job.
+    Compare with produces while other processes use as many cores as the job does.
     """
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)

@@ -106,7 +106,7 @@ def small(figures: Figures) -> list[str]:
 
 
 def device(figures: Figures) -> list[str]:
-    """Return the bare device's time, and the rate of durable produces that it allows one connection."""
+    """Return the bare disk's time, and the rate of durable produces that it allows one connection."""
     device_us = figures["loads"]["device_us"]
     rates = _rates(figures, SMALL[0])
     os_us = 1e6 / rates["os"]

@@ -52,7 +52,10 @@ class NewsAnnouncer(BulletinWriter, Generic[K]):
         self.then(then)
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce the noted changes. Return False if nothing was noted or a base must wait for readers."""
+        """Write the noted changes to the bulletin. Return False if there are none, or if they have to wait.
+
+        They wait if the whole content has to be written (a base), until all readers have read the last base.
+        """
         if not self.has_news:
             return False
         written = self.write(lambda: self._some(state, self._changed), lambda: self._everything(state))

@@ -1,6 +1,6 @@
 """Fetch (key 1), versions 4-18: answers with slices of segment files.
 
-This is the slow path, for fetches that the turn could not answer at once (see
+This is the slow path, for fetches that the native turn could not answer at once (see
 mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait: up to `max_wait_ms` for `min_bytes`.
 
 Topics are named up to v12, and have ids from v13. From v7 on a session has the partitions that a fetch asks

@@ -5,7 +5,7 @@ coordinator has a request, the request is parked: it does not count as load of a
 its connection ends. A JoinGroup may be parked for minutes. No request keeps the coordinator busy for long:
 each API limits how much a request may name, and some requests are forwarded in parts.
 
-Short commits and heartbeats are forwarded by the turn, and come here only in uncommon cases (`take_over`;
+The native turn forwards short commits and heartbeats, which come here only in uncommon cases (`take_over`;
 `hot_path/forwarded.pxd`).
 """
 
@@ -133,7 +133,7 @@ class Forwarding:
     # ---- by the turn
 
     def take_over(self, context: PendingRequest, call: Forwarded) -> None:
-        """Take over a request that the turn has forwarded, as if `pass_on` had passed it on."""
+        """Take over a request that the native turn has forwarded, as if `pass_on` had passed it on."""
         context.was_passed_on(call.taken_ns, call.passed_on_ns)
         answered = context.later(partial(self._answered, context, context.respond_forwarded))
         self._away.setdefault(context.slot.connection, {})[context] = call.number

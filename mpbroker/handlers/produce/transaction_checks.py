@@ -1,9 +1,9 @@
-"""Batches that are part of a transaction: the coordinator is asked before they go to the log (KIP-890).
+"""Asks the coordinator about each transaction's batches before they go to the log (KIP-890).
 
 For clients of transaction.version 2 (Produce v12 or later) the coordinator adds the partitions to the
-transaction; for other clients it checks that the transaction has them. If the transaction's marker will have
-the producer's own epoch, the coordinator holds the marker back until the handler reports that the batches are
-appended, or never will be: a batch after the marker would begin a transaction without an end
+transaction; for other clients it checks that the transaction has them. If the log would accept the batches
+after the transaction's marker too, they would begin a transaction without an end. So the coordinator holds
+such a marker back until the handler reports that the batches are appended, or never will be
 (`marker_holds.py`). (Kafka: AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend,
 VerificationGuard.)
 """

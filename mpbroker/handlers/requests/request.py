@@ -223,7 +223,7 @@ class ReceivedRequest:
         return Account(self.session.principal_name, self.client_id, strict)
 
     def was_passed_on(self, taken_ns: int, passed_on_ns: int) -> None:
-        """Set the times at which the turn took the request and passed it on."""
+        """Set the times at which the native turn took the request and sent it to the coordinator."""
         self.taken_ns, self.local_ns = taken_ns, passed_on_ns
 
     @property

@@ -46,8 +46,8 @@ class _Aborted:
 class CleanedTransactions:
     """The transactions in a walk over a log. Callers pass each batch and marker once, in the log's order.
 
-    `aborted`: the aborted transactions with records in the cleaned part. `kept`: index entries of aborted
-    transactions that still have batches, found since the list was last emptied.
+    `aborted`: the aborted transactions with records in the cleaned part. `kept`: the index entries for the
+    new segment. `marks_nothing` adds an entry to `kept`; the caller empties `kept` after each segment.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:

@@ -261,9 +261,9 @@ class _Segments:
         self._fd(path)
 
     def reread(self, path: str, extent: Extent) -> None:
-        """Begin to read the extent's range of the segment from the device, so that `restore` can compare it.
+        """Begin to read the extent's range of the segment from the disk, so that `restore` can compare it.
 
-        After a failed sync the page cache may hold bytes that the device lacks. Reads of many files run
+        After a failed sync the page cache may hold bytes that the disk lacks. Reads of many files run
         concurrently.
         """
         if path in self._touched or path in self._missing:

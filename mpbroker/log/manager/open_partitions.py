@@ -61,7 +61,7 @@ class OpenPartitions:
         self.segment_preparation.check(self._logs)
 
     def begin(self, log: PartitionLog) -> None:
-        """Attach a log to the turn, which appends to the log from now on. The log must have its slot."""
+        """Let the log worker's native turn append to a log from now on. The log must have its slot."""
         attach(self._turn, log.state, log.topic)
         if log.state.fd >= 0:
             self.note(log)
@@ -78,7 +78,7 @@ class OpenPartitions:
         self.segment_preparation.forget(log)
 
     def end(self, log: PartitionLog) -> None:
-        """Drop a log and detach it from the turn: its slot is free for another partition."""
+        """Drop a log, to which the native turn appends no more: its slot is free for another partition."""
         self.forget(log)
         detach(self._turn, log.state)
 

@@ -1,4 +1,4 @@
-"""Syncs and reads that show files as the device has them.
+"""Syncs and reads that show files as the disk has them.
 
 When the kernel fails to write pages back it reports the failure once, and marks the pages clean. A later sync
 succeeds, and reads come from memory (Linux: errseq, `mapping_set_error`).
@@ -22,7 +22,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def reread(fd: int, position: int) -> None:
-    """Drop the clean cached pages from `position` on, so that the next reads come from the device."""
+    """Drop the clean cached pages from `position` on, so that the next reads come from the disk."""
     os.posix_fadvise(fd, position - position % _LARGEST_PIECE, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -43,7 +43,7 @@ class FileSystemSync(Syncs):
 
     `synced` has a word for each worker, set when that worker has synced the file system. After that, `sync`
     does nothing, so it must not be called for files written to later. Errors of writes from before
-    `file_system` was opened are not reported, but reads from the device show what was lost. A file on another
+    `file_system` was opened are not reported, but reads from the disk show what was lost. A file on another
     file system, by a link or a mount, is synced by itself.
     """
 

@@ -122,7 +122,7 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class PartitionLog:
-    """A partition's directory and its open files. The turn appends to `state`.
+    """A partition's directory and its open files. The log worker's native turn appends to `state`.
 
     There are thousands of these, most of them dormant: equal values are shared to save memory.
     """

@@ -282,8 +282,8 @@ class RecoveryPool:
 def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[RecoveryPool]:
     """Fork the workers of each log directory and return a pool for each.
 
-    Call it while the process has one thread. `lane`: the byte of `.lock` for the workers of this log process
-    and of its successors. Raises OSError.
+    Call it while the process has one thread. `lane`: which byte of `.lock` these workers lock; a successor of
+    this log process waits until that byte is unlocked (`outlive`). Raises OSError.
     """
     pools = []
     for number, path in enumerate(paths):

@@ -5,7 +5,7 @@ copies up to the end that the log worker names: bytes below it are final. Every 
 damage is not copied. When a pass ends, its bytes are on disk.
 
 A pass continues a copy that an earlier process began: equal bytes are not written again. For the comparison
-the copy is read from the device, because after a failed write the page cache still has bytes that the disk
+the copy is read from the disk, because after a failed write the page cache still has bytes that it
 lacks. Reads and writes leave the page cache unchanged, as far as possible.
 """
 

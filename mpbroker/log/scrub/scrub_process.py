@@ -2,9 +2,9 @@
 
 It reads with the lowest priority, and writes one file in each log directory (`mpbroker.storage.damage`), with
 its findings and its position, from which a pass continues after a restart. No process waits for the scrubber.
-There is a word of damage for each slot of the partition table, which only the scrubber writes. A handler that
-finds the word set reads the damaged ranges from the file. The file is written before the word. A successor
-writes all words again.
+Beside each slot of the partition table is a *word of damage*, 64 bits that only the scrubber writes. The word
+is not 0 while ranges of the partition are damaged. A handler that sees this reads the ranges from the file,
+so the file is written before the word. A successor of the scrubber writes all words again.
 
 (Kafka has no scrubber: consumers find damage, and followers copy it.)
 """
@@ -223,7 +223,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Publish each partition's damage word. If a damaged partition is unreadable, clear no word."""
+        """Write each partition's word of damage. If a damaged partition is unreadable, clear no word."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]

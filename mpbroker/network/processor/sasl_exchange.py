@@ -141,7 +141,7 @@ class SaslExchanges:
         return self._pauses.pause_ns(channels.session_of(peer).client_host, sasl.claimed, channels.now_ns())
 
     def _complete(self, peer: TlsSaslChannel, sasl: SaslServer) -> None:
-        """Open a connection for requests after its last SASL token is written."""
+        """Let an authenticated client send requests. Call this when its last SASL token is written."""
         channels, session = self._channels, sasl.session
         assert session is not None
         expires_ns = 0

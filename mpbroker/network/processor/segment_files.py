@@ -1,6 +1,6 @@
 """Opens the segment files that answers are sent from, before the first byte of an answer is written.
 
-The turn has the table of open files (`files.pxd`); this module opens them. Connections and files have
+The native turn has the table of open files (`files.pxd`); this module opens them. Connections and files have
 separate shares of the process's descriptors, since otherwise idle connections could take all of them, and
 fetches would fail. (Kafka opens a segment once, when it loads the log.)
 """

@@ -336,7 +336,10 @@ class ConsumerGroup:
 
 
 def size_of(metadata: MemberMetadata) -> int:
-    """Estimate the bytes that a member takes, without its ids and its assignment, which the topics bound."""
+    """Estimate the bytes that a member takes, without its member id, group id and assignment.
+
+    The number of partitions limits the assignments of all members together.
+    """
     names = NAME_BYTES * len(metadata.topics) + sum(map(len, metadata.topics))
     texts = (
         metadata.client_id,

@@ -2,10 +2,11 @@
 
 (Kafka: GroupMetadataManager.maybeUpdateTargetAssignment, TargetAssignmentBuilder.)
 
-An assignor runs in slices between heartbeats. Little work is done within the heartbeat that causes it. The
-result is written in pieces, each durable by itself. The epoch of the target comes last: until it is written,
-the target counts as the former epoch's, and after a crash it is computed again. Members may meanwhile
-have targets that overlap. That is harmless, because a member never gets a partition that another one has.
+The heartbeat that finds a target due runs the assignor's first slice. Later slices run between heartbeats.
+The result is written in pieces, each durable by itself. The epoch of the target comes last: until it is
+written, the target counts as the former epoch's, and after a crash it is computed again. Members may
+meanwhile have targets that overlap. That is harmless, because a member never gets a partition that another
+one has.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def sorted_topics(
 ) -> Sliced[list[bytes]]:
     """Return topic ids, sorted by rank and then by id.
 
-    The work may pause between two groups of topics; topics of one rank and first byte are one group.
+    Topics with the same rank and first byte of the id are sorted together, without a pause.
     """
     buckets: dict[tuple[Any, ...], list[bytes]] = {}
     for topic in topics:
