@@ -491,6 +491,9 @@ def remove_leftovers(directory: Path) -> None:
     """
     bases = set(segments_of(directory))
     for entry in directory.iterdir():
+        if entry.name == f"{names.REMOTE_SEGMENTS}.tmp":
+            # The tier process may be writing it at this moment.
+            continue
         if entry.name.endswith((names.DELETED_FILE_SUFFIX, names.CLEANED_FILE_SUFFIX, ".tmp")):
             entry.unlink()
         for suffix in names.INDEX_SUFFIXES:
