@@ -44,7 +44,7 @@ NOT_BUILT = (
         "altering passwords and security settings of single listeners",
         "refused with INVALID_REQUEST: the file has them, and `mpbroker ctl reload` reads it",
     ),
-    ("replication, tiered storage", "one replica"),
+    ("replication", "one replica"),
     ("JMX", "the same metrics over HTTP for Prometheus, or `mpbroker ctl metrics --json`"),
     (
         "Spark: continuous mode",
