@@ -99,7 +99,11 @@ cpdef enum Counter:
     COUNT_REMOTE_COMMITTED_MS = 97   # wall clock of the last ledger entry; 0: none since the broker began
     COUNT_REMOTE_DELETED_SEGMENTS = 98   # segments whose objects were deleted
     COUNT_REMOTE_DOWN_SINCE_MS = 99   # wall clock since when the store has failed; 0: it answers
-    COUNTERS = 112
+    COUNT_REMOTE_CUTS = 111          # tier: cuts that the ledger has
+    COUNT_REMOTE_CUTS_SKIPPED = 112  # cuts that were due and could not be made
+    COUNT_REMOTE_CUT_MS = 113        # wall clock of the instant of the newest cut; 0: none since the broker began
+    COUNT_REMOTE_CUT_PAUSE_US = 114  # for how long that one stopped all other processes
+    COUNTERS = 120
 
 cpdef enum Histogram:
     TIME_APPEND_NS = 0               # log: one round

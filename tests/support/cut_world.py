@@ -1,0 +1,111 @@
+"""Log directories without a broker, whose cuts go to an object store and come back from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpbroker.remote.cuts.bundles import Opened, is_same
+from mpbroker.remote.cuts.cutter import Cut, Cutter
+from mpbroker.remote.cuts.files import FoundFiles, find_files
+from mpbroker.remote.cuts.instant import Broker, Instant
+from mpbroker.remote.cuts.manifest import CutFile, CutPartition
+from mpbroker.remote.ledger.ledger import Ledger
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.restore.files import finish, write_files
+from mpbroker.remote.restore.plan import Plan, check_objects, make_plan
+from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.storage.names import META_PROPERTIES
+from tests.support.fault_store import MemoryStore
+from tests.support.ledger_parts import STARTED, ledger_of
+
+PROPERTIES = b"version=1\ncluster.id=cluster\nnode.id=1\n"
+
+
+class FakeBroker(Broker):
+    """Log directories whose partitions with remote segments are told by the test."""
+
+    def __init__(self, log_dirs: Sequence[Path]) -> None:
+        self.log_dirs = log_dirs
+        self.partitions: list[CutPartition] = []
+
+    def look(self, state: RemoteState) -> tuple[FoundFiles, list[CutPartition]]:  # noqa: ARG002
+        ends = {one.directory: one.remote_end for one in self.partitions}
+        return find_files(self.log_dirs, ends), self.partitions
+
+
+class CutWorld:
+    """`directories` log directories below `root`, a ledger, and who makes cuts."""
+
+    def __init__(self, root: Path, directories: int = 1, store: ObjectStore | None = None) -> None:
+        self.root = root
+        self.log_dirs = [root / f"data{number}" for number in range(directories)]
+        for one in self.log_dirs:
+            one.mkdir()
+            (one / META_PROPERTIES).write_bytes(PROPERTIES)
+        self.objects = MemoryStore()
+        self.store = store or self.objects
+        self.broker = FakeBroker(self.log_dirs)
+        self.ledger: Ledger = ledger_of(self.store, self.log_dirs[0])
+        self.ledger.start(STARTED)
+        self.read = 0
+        self.restored = 0
+        self.now_ms = 0
+        self.again()
+
+    def again(self) -> None:
+        """Let the tier be dead and have a successor."""
+        self.cutter = Cutter(self.store, self.broker, ("cluster", 1), self._instant, self._paced)
+        self.cutter.remember(self.ledger.state)
+
+    def _paced(self, count: int) -> None:
+        self.read += count
+
+    def _instant(self, state: RemoteState, known: Mapping[str, CutFile]) -> Instant:
+        found, remote = self.broker.look(state)
+        changed = [one for one in found.files.values() if not is_same(known.get(one.path), one)]
+        files = [Opened(one, _open(Path(one.real_path))) for one in changed]
+        self.at_the_instant()
+        self.now_ms += 1_000
+        return Instant(self.now_ms, 0.001, found, files, remote)
+
+    def at_the_instant(self) -> None:
+        """Do what tests replace: what happens right after the pause."""
+
+    def cut(self) -> Cut:
+        """Make a cut, and have the ledger name it. `read` is how many bytes it has read."""
+        self.read = 0
+        cut = self.cutter.make(self.ledger.state)
+        self.ledger.append([cut.event(self.ledger.state, self.ledger.seq)])
+        self.cutter.published(cut)
+        return cut
+
+    def plan(self, before_ms: int | None = None) -> Plan:
+        plan = make_plan(self.objects, before_ms)
+        check_objects(self.objects, plan)
+        return plan
+
+    def restore(self, plan: Plan | None = None) -> dict[str, bytes]:
+        """Restore the newest cut, or that of a plan; return all files by their paths in a cut."""
+        self.restored += 1
+        to = [self.root / f"restored{self.restored}-{number}" for number in range(len(self.log_dirs))]
+        for one in to:
+            one.mkdir()
+        write_files(self.objects, plan or self.plan(), to, lambda _count: None)
+        finish(to)
+        return contents(to)
+
+
+def contents(log_dirs: Sequence[Path]) -> dict[str, bytes]:
+    """Return all files below these directories."""
+    return {
+        f"{number}/{path.relative_to(log_dir)}": path.read_bytes()
+        for number, log_dir in enumerate(log_dirs)
+        for path in log_dir.rglob("*")
+        if path.is_file()
+    }
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
