@@ -1,0 +1,191 @@
+"""A broker is lost with its disk at any moment; what comes back from the object store is one of its instants."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.directory import DirectoryStore
+from mpbroker.testing import Broker
+from tests.support.client_tools import eventually
+from tests.support.committed_offsets import COMMITTED, UNCOMMITTED, consumer_of, messages
+from tests.support.own_cli import OwnCli
+from tests.support.polling import PATIENCE_S
+from tests.support.produced import produce
+from tests.support.transactional_clients import Confluent
+
+COPIES, SOURCE, GROUP = "copies", "source", "copiers"
+PLACES = 3
+
+
+class Lost:
+    """Brokers one after the other, with one object store."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self.root = root
+        self._stack = stack
+        self._made = 0
+        (root / "store").mkdir()
+        self.store = DirectoryStore(root / "store")
+        self.url = f"file://{root / 'store'}"
+
+    def begin(self, log_dir: Path | None = None, **settings: str) -> Broker:
+        """Start a broker, in a new directory if none is named."""
+        self._made += 1
+        named = {
+            "remote.log.storage.system.enable": "true",
+            "mpbroker.remote.url": self.url,
+            "remote.log.manager.task.interval.ms": "20",
+            "mpbroker.remote.commit.interval.ms": "10",
+            "mpbroker.remote.checkpoint.interval.ms": "1000",
+            "transactional.id.expiration.ms": "3600000",
+        }
+        named |= {key.replace("_", "."): value for key, value in settings.items()}
+        log_dir = log_dir or self.root / f"data{self._made}"
+        log_dir.mkdir(exist_ok=True)
+        return self._stack.enter_context(Broker(settings=named, log_dir=log_dir))
+
+    def lose(self, broker: Broker) -> None:
+        broker.kill()
+        shutil.rmtree(broker.log_dir)
+
+    def restore(self, *options: str) -> Path:
+        target = self.root / f"restored{self._made}"
+        OwnCli("")("restore", "--from", self.url, "--log-dirs", str(target), *options)
+        return target
+
+    def state(self) -> RemoteState:
+        reader = LedgerReader(self.store)
+        reader.read_to_end()
+        return reader.state
+
+    def cut_after(self, time_ms: int) -> None:
+        """Wait for a cut whose instant comes after a time."""
+        eventually(
+            lambda: any(one.event.taken_ms > time_ms for one in self.state().cuts), "there is a newer cut"
+        )
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Iterator[Lost]:
+    with ExitStack() as stack:
+        yield Lost(tmp_path, stack)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Copier:
+    """A process that writes a record to each place, and the offset behind its source, in each transaction."""
+
+    def __init__(self, bootstrap: str) -> None:
+        # When each was acknowledged.
+        self.acked: list[int] = []
+        fork = multiprocessing.get_context("fork")
+        self._news, news = fork.Pipe(duplex=False)
+        self._process = fork.Process(target=_copy, args=(bootstrap, news), daemon=True)
+        self._process.start()
+        news.close()
+
+    def read(self) -> int:
+        """Return how many transactions are acknowledged."""
+        with suppress(EOFError):
+            while self._news.poll():
+                self.acked.append(self._news.recv())
+        return len(self.acked)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join(PATIENCE_S)
+        self.read()
+        self._news.close()
+
+
+def _copy(bootstrap: str, news: Connection) -> None:
+    producer = Confluent(bootstrap, "copier")
+    for number in itertools.count():
+        producer.begin()
+        for place in range(PLACES):
+            producer.send(COPIES, place, str(number))
+        producer.offsets(GROUP, SOURCE, 0, number + 1)
+        producer.commit()
+        news.send(now_ms())
+
+
+def values_of(broker: Broker, topic: str, partition: int, isolation: str = COMMITTED) -> list[str]:
+    found = messages(broker.bootstrap_servers, topic, [partition], isolation)
+    return [(one.value() or b"").decode() for one in found]
+
+
+def end_of(broker: Broker, topic: str, partition: int) -> int:
+    with closing(consumer_of(broker.bootstrap_servers, UNCOMMITTED)) as consumer:
+        return consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)[1]
+
+
+def committed(broker: Broker) -> int:
+    with closing(Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP})) as consumer:
+        (found,) = consumer.committed([TopicPartition(SOURCE, 0)], PATIENCE_S)
+        return found.offset
+
+
+def test_transactions_come_back_whole_with_their_offsets(lost: Lost) -> None:
+    broker = lost.begin()
+    broker.create_topic(SOURCE, 1)
+    broker.create_topic(COPIES, PLACES)
+    copier = Copier(broker.bootstrap_servers)
+    eventually(lambda: copier.read() > 3, "some transactions are committed")
+    lost.cut_after(now_ms())
+    copier.kill()
+    lost.lose(broker)
+    cut_ms = lost.state().cuts[-1].event.taken_ms
+
+    broker = lost.begin(lost.restore("--take-over", "--force"))
+    with closing(Confluent(broker.bootstrap_servers, "copier")):
+        # It ends what was open at the instant.
+        numbers = [values_of(broker, COPIES, place) for place in range(PLACES)]
+    assert numbers[0] == numbers[1] == numbers[2] == [str(number) for number in range(len(numbers[0]))]
+    assert committed(broker) == len(numbers[0])
+    assert len(numbers[0]) >= sum(acked_ms < cut_ms for acked_ms in copier.acked)
+    assert len(numbers[0]) <= len(copier.acked) + 1
+
+
+def test_a_lost_broker_comes_back_with_all_that_was_in_the_store(lost: Lost) -> None:
+    broker = lost.begin()
+    broker.create_topic("tiered", 2, {"remote.storage.enable": "true", "segment.bytes": "1048576"})
+    values = [os.urandom(50_000).hex() for _ in range(60)]
+    produce(broker.bootstrap_servers, "tiered", values, 2)
+    eventually(lambda: sum(map(len, lost.state().segments.values())) >= 4, "segments are uploaded")
+    broker.create_topic("late", 1, {"retention.ms": "12345678"})
+    lost.cut_after(now_ms())
+    lost.lose(broker)
+
+    restored = lost.restore("--take-over", "--force")
+    assert len(list((restored / "tiered-0").glob("*.log"))) < 4
+    broker = lost.begin(restored)
+    for partition in range(2):
+        assert values_of(broker, "tiered", partition) == values[partition::2]
+    ends = [end_of(broker, "tiered", partition) for partition in range(2)]
+    assert ends == [30, 30]
+    assert "12345678" in OwnCli(broker.bootstrap_servers)("topic", "describe", "late").out
+    produce(broker.bootstrap_servers, "tiered", values, 2)
+    assert [end_of(broker, "tiered", partition) for partition in range(2)] == [60, 60]
+    # The restored one makes cuts and uploads, too.
+    count = len(lost.state().segments)
+    lost.cut_after(now_ms())
+    lost.lose(broker)
+    broker = lost.begin(lost.restore("--take-over", "--force"))
+    assert values_of(broker, "tiered", 1) == values[1::2] * 2
+    assert len(lost.state().segments) == count
