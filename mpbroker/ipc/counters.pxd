@@ -101,7 +101,7 @@ cpdef enum Counter:
     COUNT_REMOTE_DOWN_SINCE_MS = 99   # wall clock since when the store has failed; 0: it answers
     COUNT_REMOTE_CUTS = 111          # tier: cuts that the ledger has
     COUNT_REMOTE_CUTS_SKIPPED = 112  # cuts that were due and could not be made
-    COUNT_REMOTE_CUT_MS = 113        # wall clock of the instant of the newest cut; 0: none since the broker began
+    COUNT_REMOTE_CUT_MS = 113        # wall clock of the newest one's instant; 0: none since the broker began
     COUNT_REMOTE_CUT_PAUSE_US = 114  # for how long that one stopped all other processes
     COUNTERS = 120
 

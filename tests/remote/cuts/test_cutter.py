@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ import pytest
 
 from mpbroker.remote.cuts import bundles, cutter
 from mpbroker.remote.cuts.bundles import FileChanged
-from mpbroker.remote.cuts.cutter import expired
+from mpbroker.remote.cuts.cutter import Cutter, expired
 from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, CutPartition, bundle_name
 from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.restore.plan import make_plan
@@ -19,7 +20,8 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.names import META_PROPERTIES, REMOTE_SEGMENTS
 from tests.support.cut_world import CutWorld, contents
 from tests.support.fault_store import Fault, FaultStore
-from tests.support.ledger_parts import TOPIC, TOPIC_ID, segment
+from tests.support.killing_store import Killed, KillingStore
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment
 
 SEGMENT = f"t-0/{0:020d}.log"
 
@@ -267,3 +269,37 @@ def test_whatever_happens_to_files_each_kept_cut_brings_back_its_instant(tmp_pat
         assert world.restore(world.plan(one.event.taken_ms)) == instants[one.event.cut_id]
     assert len(names(world, CUTS)) == len(instants)
     assert {bundle_name(one) for one in world.ledger.state.bundles} <= set(names(world, BUNDLES))
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_a_kill_at_any_request_loses_no_cut(tmp_path: Path, is_applied: bool) -> None:
+    at = 0
+    while True:
+        root = tmp_path / str(at)
+        root.mkdir()
+        world = CutWorld(root)
+        path = world.log_dirs[0] / "t-0" / f"{0:020d}.log"
+        path.parent.mkdir()
+        path.write_bytes(b"first")
+        world.cut()
+        first = world.restore()
+        path.write_bytes(b"first and second")
+        killing = KillingStore(world.objects, at, is_applied=is_applied)
+        ledger = ledger_of(killing, world.log_dirs[0])
+        with suppress(Killed):
+            ledger.start(STARTED)
+            cutter = Cutter(killing, world.broker, ("cluster", 1), world._instant, lambda _count: None)
+            cutter.remember(ledger.state)
+            cut = cutter.make(ledger.state)
+            ledger.append([cut.event(ledger.state, ledger.seq)])
+            break
+        found = world.restore()
+        assert found[f"0/t-0/{0:020d}.log"] in (b"first", b"first and second")
+        assert found.keys() == first.keys()
+        world.ledger = ledger_of(world.objects, world.log_dirs[0])
+        world.ledger.start(STARTED)
+        world.again()
+        world.cut()
+        assert world.restore()[f"0/t-0/{0:020d}.log"] == b"first and second"
+        at += 1
+    assert at > 5

@@ -1,4 +1,4 @@
-"""A broker is lost with its disk at any moment; what comes back from the object store is one of its instants."""
+"""A broker is lost with its disk at any moment; what comes back is one of its instants."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -13,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
@@ -21,6 +22,7 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
 from tests.support.committed_offsets import COMMITTED, UNCOMMITTED, consumer_of, messages
+from tests.support.http_broker import pids
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
@@ -189,3 +191,81 @@ def test_a_lost_broker_comes_back_with_all_that_was_in_the_store(lost: Lost) -> 
     broker = lost.begin(lost.restore("--take-over", "--force"))
     assert values_of(broker, "tiered", 1) == values[1::2] * 2
     assert len(lost.state().segments) == count
+
+
+def test_a_client_that_is_ahead_of_the_cut_sees_truncation(lost: Lost) -> None:
+    broker = lost.begin(mpbroker_remote_checkpoint_interval_ms="3600000")
+    broker.create_topic("short", 1)
+    produce(broker.bootstrap_servers, "short", ["kept"] * 5)
+    before_ms = now_ms()
+    # Its first cut comes at once, the next one in an hour.
+    broker.restart()
+    lost.cut_after(before_ms)
+    taken_ms = lost.state().cuts[-1].event.taken_ms
+    produce(broker.bootstrap_servers, "short", ["lost"] * 5)
+    assert lost.state().cuts[-1].event.taken_ms == taken_ms
+    lost.lose(broker)
+
+    broker = lost.begin(lost.restore("--take-over", "--force"))
+    assert end_of(broker, "short", 0) == 5
+    produce(broker.bootstrap_servers, "short", ["other"] * 20)
+    ahead = TopicPartition("short", 0, 8, "", 0)
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": "ahead",
+        "auto.offset.reset": "error",
+    }
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([ahead])
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is not None, message.value()
+        assert message.error().code() == KafkaError._LOG_TRUNCATION
+
+
+def test_the_owner_that_wakes_late_is_fenced_and_does_no_harm(lost: Lost) -> None:
+    old = lost.begin()
+    old.create_topic("tiered", 1, {"remote.storage.enable": "true", "segment.bytes": "1048576"})
+    values = [os.urandom(50_000).hex() for _ in range(30)]
+    produce(old.bootstrap_servers, "tiered", values)
+    lost.cut_after(now_ms())
+    asleep = [old.pid, *pids(old).values()]
+    for pid in asleep:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        new = lost.begin(lost.restore("--take-over", "--force"))
+        produce(new.bootstrap_servers, "tiered", values)
+    finally:
+        for pid in asleep:
+            os.kill(pid, signal.SIGCONT)
+    produce(old.bootstrap_servers, "tiered", ["of the old one", *values])
+    eventually(lambda: "another broker has taken the ledger over" in old.logs(), "the old owner is fenced")
+    produce(old.bootstrap_servers, "tiered", ["of the old one", *values])
+    old.stop()
+    lost.cut_after(now_ms())
+    lost.lose(new)
+
+    again = lost.begin(lost.restore("--take-over", "--force"))
+    assert values_of(again, "tiered", 0) == values * 2
+
+
+def test_a_restore_without_a_take_over_reads_and_writes_nothing_there(lost: Lost) -> None:
+    broker = lost.begin()
+    broker.create_topic("tiered", 1, {"remote.storage.enable": "true", "segment.bytes": "1048576"})
+    values = [os.urandom(50_000).hex() for _ in range(60)]
+    produce(broker.bootstrap_servers, "tiered", values)
+    eventually(lambda: sum(map(len, lost.state().segments.values())) >= 4, "segments are uploaded")
+    lost.cut_after(now_ms())
+    cli = OwnCli("")
+    cli.refused("restore", "--from", lost.url, "--log-dirs", "x", "--take-over", says="--force", code=1)
+    assert cli("restore", "--from", lost.url, "--verify", "--json").json["segments"] >= 4
+    reader = lost.begin(lost.restore())
+    assert values_of(reader, "tiered", 0) == values
+    eventually(lambda: "the ledger belongs to another broker" in reader.logs(), "it is fenced")
+    # The owner goes on.
+    lost.cut_after(now_ms())
+    broker.kill()
+    before = sorted(path.name for path in (lost.root / "store").rglob("*"))
+    produce(reader.bootstrap_servers, "tiered", values)
+    reader.stop()
+    assert sorted(path.name for path in (lost.root / "store").rglob("*")) == before

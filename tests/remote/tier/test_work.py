@@ -148,7 +148,7 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends(
             raise work.Stopped
 
     faults(world).is_down = True
-    with patch.object(world.work, "_wait", wait):
+    with patch.object(world.work, "wait", wait):
         world.work.run()
     assert waits[:3] == [1, 2, 4]
     told = [record.getMessage() for record in caplog.records if "the object store" in record.getMessage()]
