@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mpbroker.remote.cuts.bundles import Opened, is_same
+from mpbroker.remote.cuts.bundles import Opened
 from mpbroker.remote.cuts.cutter import Cut, Cutter
-from mpbroker.remote.cuts.files import FoundFiles, find_files
-from mpbroker.remote.cuts.instant import Broker, Instant
-from mpbroker.remote.cuts.manifest import CutFile, CutPartition
+from mpbroker.remote.cuts.files import Look, Row
+from mpbroker.remote.cuts.instant import Broker, Instant, Rows, open_changed
+from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.ledger import Ledger
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.restore.files import finish, write_files
@@ -23,16 +22,14 @@ from tests.support.ledger_parts import STARTED, ledger_of
 PROPERTIES = b"version=1\ncluster.id=cluster\nnode.id=1\n"
 
 
-class FakeBroker(Broker):
-    """Log directories whose partitions with remote segments are told by the test."""
+class NoRows(Rows):
+    """No partition is in a table: all are listed each time."""
 
-    def __init__(self, log_dirs: Sequence[Path]) -> None:
-        self.log_dirs = log_dirs
-        self.partitions: list[CutPartition] = []
+    def __init__(self) -> None:
+        """There is no table."""
 
-    def look(self, state: RemoteState) -> tuple[FoundFiles, list[CutPartition]]:  # noqa: ARG002
-        ends = {one.directory: one.remote_end for one in self.partitions}
-        return find_files(self.log_dirs, ends), self.partitions
+    def all(self) -> dict[str, Row]:
+        return {}
 
 
 class CutWorld:
@@ -46,7 +43,7 @@ class CutWorld:
             (one / META_PROPERTIES).write_bytes(PROPERTIES)
         self.objects = MemoryStore()
         self.store = store or self.objects
-        self.broker = FakeBroker(self.log_dirs)
+        self.broker = Broker(self.log_dirs, NoRows())
         self.ledger: Ledger = ledger_of(self.store, self.log_dirs[0])
         self.ledger.start(STARTED)
         self.read = 0
@@ -62,13 +59,13 @@ class CutWorld:
     def _paced(self, count: int) -> None:
         self.read += count
 
-    def _instant(self, state: RemoteState, known: Mapping[str, CutFile]) -> Instant:
-        found, remote = self.broker.look(state)
-        changed = [one for one in found.files.values() if not is_same(known.get(one.path), one)]
-        files = [Opened(one, _open(Path(one.real_path))) for one in changed]
+    def _instant(self, state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
+        files: list[Opened] = []
+        look = self.broker.look_at_rest(state, former, ())
+        open_changed(look, former, known, files)
         self.at_the_instant()
         self.now_ms += 1_000
-        return Instant(self.now_ms, 0.001, found, files, remote)
+        return Instant(self.now_ms, 0.001, look, files)
 
     def at_the_instant(self) -> None:
         """Do what tests replace: what happens right after the pause."""
@@ -105,7 +102,3 @@ def contents(log_dirs: Sequence[Path]) -> dict[str, bytes]:
         for path in log_dir.rglob("*")
         if path.is_file()
     }
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

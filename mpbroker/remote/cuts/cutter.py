@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, worth_keeping
-from mpbroker.remote.cuts.files import Found
+from mpbroker.remote.cuts.files import Found, Look
 from mpbroker.remote.cuts.instant import Broker, Instant, opened_files
 from mpbroker.remote.cuts.manifest import (
     CutFile,
@@ -41,8 +41,8 @@ PASSES_MAX: Final = 4
 UNNAMED_S: Final = 12 * 3600.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
-Instants = Callable[[RemoteState, Mapping[str, CutFile]], Instant]
-"""Takes an instant; given the ledger's state, and the files that need not be read again."""
+Instants = Callable[[RemoteState, Mapping[str, CutFile], Look], Instant]
+"""Takes an instant; given the ledger's state, the files that need not be read again, and a look before it."""
 
 
 class Cut(NamedTuple):
@@ -84,6 +84,7 @@ class Cutter:
         # What the store has: by path, and the sizes of its bundles by id.
         self._known: dict[str, CutFile] = {}
         self._bundles: dict[bytes, int] = {}
+        self._look = Look([], {})
         self._named_at = time.monotonic()
 
     def remember(self, state: RemoteState) -> None:
@@ -108,15 +109,15 @@ class Cutter:
             self.remember(state)
         self._known = worth_keeping(self._known, self._bundles)
         for _ in range(PASSES_MAX):
-            found, _ = self._broker.look(state)
-            changed = [one for one in found.files.values() if not is_same(self._known.get(one.path), one)]
+            self._look = self._broker.look(state, self._look)
+            changed = [one for one in self._look.files() if not is_same(self._known.get(one.path), one)]
             size = sum(one.size - self._size_of(one) for one in changed)
             if size < LAST_PASS_BYTES and len(changed) < LAST_PASS_FILES:
                 break
             for start in range(0, len(changed), LAST_PASS_FILES):
                 with opened_files(changed[start : start + LAST_PASS_FILES]) as files:
                     self._add(files)
-        instant = self._instants(state, self._known)
+        instant = self._instants(state, self._known, self._look)
         try:
             self._add(instant.opened)
         finally:
@@ -144,11 +145,9 @@ class Cutter:
         self._known |= {one.path: one for one in made}
 
     def _finished(self, instant: Instant) -> Cut:
-        files = [self._known[path] for path in instant.found.files]
-        assert all(
-            (one.size, one.inode) == (found.size, found.inode)
-            for one, found in zip(files, instant.found.files.values(), strict=True)
-        )
+        found = list(instant.look.files())
+        files = [self._known[one.path] for one in found]
+        assert all((one.size, one.inode) == other[2:4] for one, other in zip(files, found, strict=True))
         named = {piece.bundle for one in files for piece in one.pieces}
         manifest = CutManifest(
             self._cluster_id,
@@ -156,8 +155,8 @@ class Cutter:
             self._boot_id,
             instant.taken_ms,
             [str(one) for one in self._broker.log_dirs],
-            instant.found.partitions,
-            instant.remote,
+            list(instant.look.partitions),
+            [one.remote for one in instant.look.partitions.values() if one.remote is not None],
             files,
             {one.hex(): self._bundles[one] for one in sorted(named)},
         )

@@ -8,12 +8,13 @@ the ledger.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
+from mpbroker.remote.cuts.manifest import CutPartition
 from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
@@ -49,42 +50,66 @@ class Found(NamedTuple):
         return self.path.endswith(APPENDED)
 
 
-class FoundFiles(NamedTuple):
-    """All files by their paths, and the directories of partitions, as in `CutFile.path`."""
+class Row(NamedTuple):
+    """A partition's slot in the table, and what it says. Who appends to the partition changes that."""
 
-    files: dict[str, Found]
-    partitions: list[str]
+    slot: int
+    payload: bytes
+    topic_id: bytes
+    partition: int
 
 
-def find_files(log_dirs: Sequence[Path], remote_ends: Mapping[str, int]) -> FoundFiles:
-    """List the files. `remote_ends`: by partition directory, up to where the ledger has its segments.
+class Listed(NamedTuple):
+    """The files of a partition, and what its row was before they were listed; None: they may be torn.
 
-    Files that vanish meanwhile are left out. Raises OSError.
+    `remote` is set if the ledger has segments of it: those are not among the files.
     """
-    files: dict[str, Found] = {}
-    partitions = []
-    for number, log_dir in enumerate(log_dirs):
-        with os.scandir(log_dir) as entries:
-            for entry in entries:
-                path = f"{number}/{entry.name}"
-                if entry.is_file(follow_symlinks=False):
-                    _add(files, path, entry)
-                elif is_live_partition(entry.name) and entry.name not in NOT_PARTITIONS:
-                    partitions.append(path)
-                    _add_partition(files, path, entry.path, remote_ends.get(path, 0))
-    return FoundFiles(files, partitions)
+
+    row: Row | None
+    remote: CutPartition | None
+    files: list[Found]
 
 
-def _add_partition(files: dict[str, Found], path: str, directory: str, remote_end: int) -> None:
+class Look(NamedTuple):
+    """All files of a cut: those beside the partitions, and those of each partition directory."""
+
+    beside: list[Found]
+    partitions: dict[str, Listed]
+
+    def files(self) -> Iterator[Found]:
+        """Yield all files."""
+        yield from self.beside
+        for one in self.partitions.values():
+            yield from one.files
+
+
+def list_partition(path: str, directory: str, remote: CutPartition | None) -> list[Found]:
+    """List a partition's files; those that vanish meanwhile are left out. Raises OSError."""
     try:
         with os.scandir(directory) as scanned:
             entries = {entry.name: entry for entry in scanned}
     except FileNotFoundError:
-        return
-    skipped = set(_remote_bases(entries, remote_end)) if remote_end else ()
-    for name, entry in entries.items():
-        if not (skipped and name[:OFFSET_DIGITS] in skipped and name.endswith(APPENDED)):
-            _add(files, f"{path}/{name}", entry)
+        return []
+    skipped = frozenset(_remote_bases(entries, remote.remote_end)) if remote is not None else ()
+    found = (
+        _found(f"{path}/{name}", entry)
+        for name, entry in entries.items()
+        if not (skipped and name[:OFFSET_DIGITS] in skipped and name.endswith(APPENDED))
+    )
+    return [one for one in found if one is not None]
+
+
+def list_directory(number: int, log_dir: Path) -> tuple[list[Found], dict[str, str]]:
+    """List a log directory: its files, and the directories of its partitions with their real paths."""
+    files, partitions = [], {}
+    with os.scandir(log_dir) as entries:
+        for entry in entries:
+            path = f"{number}/{entry.name}"
+            if is_live_partition(entry.name) and entry.is_dir() and entry.name not in NOT_PARTITIONS:
+                partitions[path] = entry.path
+            elif entry.is_file(follow_symlinks=False) and (found := _found(path, entry)) is not None:
+                files.append(found)
+    return files, partitions
 
 
 def _remote_bases(names: Mapping[str, object], remote_end: int) -> Iterator[str]:
@@ -95,12 +120,12 @@ def _remote_bases(names: Mapping[str, object], remote_end: int) -> Iterator[str]
             yield f"{base:0{OFFSET_DIGITS}d}"
 
 
-def _add(files: dict[str, Found], path: str, entry: os.DirEntry[str]) -> None:
+def _found(path: str, entry: os.DirEntry[str]) -> Found | None:
     name = entry.name
     if name in _NOT_KEPT or name.endswith(_UNFINISHED) or name.startswith(_JOURNAL):
-        return
+        return None
     try:
         found = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
-        return
-    files[path] = Found(path, entry.path, found.st_size, found.st_ino, found.st_ctime_ns)
+        return None
+    return Found(path, entry.path, found.st_size, found.st_ino, found.st_ctime_ns)

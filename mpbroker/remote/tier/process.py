@@ -26,7 +26,8 @@ from mpbroker.ipc.rpc import NO_ANSWER, RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.log.io.pace import only_when_idle
 from mpbroker.remote.cuts.cutter import Cutter
-from mpbroker.remote.cuts.instant import Broker, Instant, take_instant
+from mpbroker.remote.cuts.files import Look
+from mpbroker.remote.cuts.instant import Broker, Instant, Rows, take_instant
 from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
@@ -156,16 +157,16 @@ class TierProcess:
 
     def _cutter(self, store: ObjectStore, paced: Callable[[int], None]) -> Cutter:
         config, memory = self.context.config, self.context.memory
-        broker = Broker(
-            list(map(Path, config.log_dirs)),
+        rows = Rows(
             memory.table(),
             memory.sizes.log_workers,
             lambda: {one.topic_id: one.name for one in (self._topics.now or {}).values()},
         )
+        broker = Broker(list(map(Path, config.log_dirs)), rows)
         control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
 
-        def instant(state: RemoteState, known: Mapping[str, CutFile]) -> Instant:
-            return self._instants.submit(take_instant, control, broker, state, known).result()
+        def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
+            return self._instants.submit(take_instant, control, broker, state, known, former).result()
 
         return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
 

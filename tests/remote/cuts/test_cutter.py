@@ -13,10 +13,11 @@ import pytest
 from mpbroker.remote.cuts import bundles, cutter
 from mpbroker.remote.cuts.bundles import FileChanged
 from mpbroker.remote.cuts.cutter import Cutter, expired
-from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, CutPartition, bundle_name
+from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name
 from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.checkpoints import text_of_id
 from mpbroker.storage.names import META_PROPERTIES, REMOTE_SEGMENTS
 from tests.support.cut_world import CutWorld, contents
 from tests.support.fault_store import Fault, FaultStore
@@ -30,7 +31,7 @@ SEGMENT = f"t-0/{0:020d}.log"
 def world(tmp_path: Path) -> CutWorld:
     made = CutWorld(tmp_path)
     write(made, SEGMENT, b"first")
-    write(made, "t-0/partition.metadata", b"version: 0\n")
+    write(made, "t-0/partition.metadata", text_of_id(TOPIC_ID))
     return made
 
 
@@ -127,9 +128,9 @@ def test_segments_that_the_ledger_has_are_not_in_a_cut(world: CutWorld) -> None:
         write(world, f"t-0/{base:020d}.index", b"index")
         write(world, f"t-0/{base:020d}.snapshot", b"snapshot")
         write(world, f"t-0/{base:020d}.log", b"log")
-    world.broker.partitions = [CutPartition("0/t-0", TOPIC_ID, 0, 20)]
     world.ledger.append([TOPIC, segment(0), segment(10)])
     world.cut()
+    world.ledger.append([segment(20)])
     plan = make_plan(world.objects)
     assert [one.base for one in plan.segments["0/t-0"]] == [0, 10]
     restored = world.restore(plan)
@@ -182,8 +183,8 @@ def test_many_files_are_brought_into_the_store_before_the_pause(world: CutWorld)
         opened: list[int] = []
         instant = world._instant
 
-        def counted(state, known):  # type: ignore[no-untyped-def]
-            found = instant(state, known)
+        def counted(state, known, former):  # type: ignore[no-untyped-def]
+            found = instant(state, known, former)
             opened.append(len(found.opened))
             return found
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.cuts.manifest import CutPartition, bundle_name, cut_name
+from mpbroker.remote.cuts.manifest import bundle_name, cut_name
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import SegmentsRemoved
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, objects_of, read_all
+from mpbroker.storage.checkpoints import text_of_id
+from mpbroker.storage.names import PARTITION_METADATA
 from tests.support.cut_world import CutWorld
 from tests.support.fault_store import MemoryStore
 from tests.support.ledger_parts import TOPIC, TOPIC_ID, segment
@@ -24,7 +26,7 @@ def world(tmp_path: Path) -> CutWorld:
     made = CutWorld(tmp_path)
     (made.log_dirs[0] / SEGMENT).parent.mkdir()
     (made.log_dirs[0] / SEGMENT).write_bytes(b"records")
-    made.broker.partitions = [CutPartition(DIRECTORY, TOPIC_ID, 0, 20)]
+    (made.log_dirs[0] / "t-0" / PARTITION_METADATA).write_bytes(text_of_id(TOPIC_ID))
     made.ledger.append([TOPIC, segment(0), segment(10)])
     put_segments(made, 0, 10)
     made.cut()

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.cuts.manifest import CutPartition
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, make_plan
 from mpbroker.remote.restore.take_over import SILENT_MS, TakenLedger, check_silent, take_over, write_owner
 from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.storage.checkpoints import text_of_id
+from mpbroker.storage.names import PARTITION_METADATA
 from tests.support.cut_world import CutWorld
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, read, segment
@@ -26,7 +27,7 @@ def world(tmp_path: Path) -> CutWorld:
     """A cut with one segment in the ledger, which has got a second one since."""
     made = CutWorld(tmp_path)
     (made.log_dirs[0] / "t-0").mkdir()
-    made.broker.partitions = [CutPartition(DIRECTORY, TOPIC_ID, 0, 10)]
+    (made.log_dirs[0] / "t-0" / PARTITION_METADATA).write_bytes(text_of_id(TOPIC_ID))
     made.ledger.append([TOPIC, segment(0)])
     made.cut()
     made.ledger.append([segment(10)])
@@ -88,7 +89,6 @@ def test_a_cut_that_was_made_meanwhile_is_the_one_that_is_restored(world: CutWor
     def plans() -> Plan:
         calls.append(make_plan(world.objects))
         if len(calls) == 1:
-            world.broker.partitions = [CutPartition(DIRECTORY, TOPIC_ID, 0, 20)]
             world.cut()
         return calls[-1]
 
@@ -123,8 +123,8 @@ def test_a_kill_at_any_step_leaves_a_ledger_that_can_be_taken_over(tmp_path: Pat
         root = tmp_path / str(at)
         root.mkdir()
         world = CutWorld(root)
-        world.broker.partitions = [CutPartition(DIRECTORY, TOPIC_ID, 0, 10)]
         (world.log_dirs[0] / "t-0").mkdir()
+        (world.log_dirs[0] / "t-0" / PARTITION_METADATA).write_bytes(text_of_id(TOPIC_ID))
         world.ledger.append([TOPIC, segment(0)])
         world.cut()
         world.ledger.append([segment(10)])
