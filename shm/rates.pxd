@@ -13,7 +13,7 @@ has added. A reader finds the key in every page and adds up the values. Each wor
 
 An event begins a new sample if the newest sample began at least a window ago. Writers begin a key's samples
 at the same times, except when several begin one at once: samples that begin less than a window apart count as
-one. The rate is that of Kafka (stats.SampledStat, stats.Rate). A sample counts until its last event is
+one. The rate is computed as in Kafka (stats.SampledStat, stats.Rate). A sample counts until its last event is
 `samples` windows old. The time span begins with the oldest sample, and is at least `samples` - 1 windows.
 
 Times are milliseconds of CLOCK_MONOTONIC. A row without an event for `samples` windows has expired, and the

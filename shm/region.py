@@ -101,7 +101,7 @@ def sparse(size: int) -> memoryview:
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
         made = mmap.mmap(-1, size, flags=flags)
-        # A core dump would walk through all of it, and contain what clients sent.
+        # A core dump would read all of the memory, and contain data of clients.
         made.madvise(mmap.MADV_DONTDUMP)
         return memoryview(made)
     except OSError as error:

@@ -103,7 +103,7 @@ cdef class Ring:
         return out, wants
 
     def untaken(self) -> list[bytes]:
-        """Return the published slots that are not taken, without taking them, after the consumer has died."""
+        """Return the published slots that a dead consumer has not taken. They stay in the ring."""
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
 

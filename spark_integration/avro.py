@@ -247,7 +247,7 @@ def framed_decoder(schemas: Schemas, wanted: Any) -> Convert:
 
 
 class _RowValues(Values):
-    """Converts the values of Spark's rows, whose types are those of `AvroType`. Raises ValueError."""
+    """Converts values of Spark's rows, whose types come from `AvroType`. Raises ValueError."""
 
     leaves: Mapping[tuple[str, str | None], Any] = {
         **LEAVES,

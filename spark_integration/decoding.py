@@ -39,7 +39,7 @@ CORRUPT_FIELD: Final = StructField(
 
 
 class WithKnown(NamedTuple):
-    """A registry's schemas, and one of them that was looked up before: workers need not ask for it."""
+    """A registry's schemas. One of them was looked up already, so workers need not ask for it."""
 
     schemas: Schemas
     schema: Schema
@@ -245,7 +245,7 @@ def protobuf_decoding(given: Subject, message: str | None, mode: Mode) -> Decodi
 
 
 def json_decoding(given: Subject, wanted: StructType | None, mode: Mode) -> Decoding:
-    """Return how to decode JSON into the fields of `wanted`, else those of a subject's schema.
+    """Return how to decode JSON into the fields of `wanted`, by default those in a subject's schema.
 
     Raises OptionError, RegistryUnavailable.
     """

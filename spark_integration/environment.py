@@ -61,7 +61,7 @@ class WorkerPython(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Find the `java` that Spark's own script starts: of JAVA_HOME, else of PATH. Raises SparkSetupError."""
+    """Find the `java` that Spark's own script starts: in JAVA_HOME, else on PATH. Raises SparkSetupError."""
     environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
     if home:

@@ -76,10 +76,10 @@ def from_avro(
     the data. The registry is an address, which may contain a user and a password, or several, separated by
     commas (`headers` go with each request); or settings by the names of Confluent's clients, such as
     `{"schema.registry.url": …, "basic.auth.user.info": …, "ssl.ca.location": …}`; or a directory with
-    `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns are those of `reader_schema`,
-    else of `schema`, else of the subject's version, which is looked up once, during this call.
+    `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns come from `reader_schema`, else
+    from `schema`, else from the subject's version, which is looked up once, during this call.
 
-    Nulls and modes are those of `from_msgpack`. A record whose schema the registry does not have is corrupt;
+    Nulls and modes work as in `from_msgpack`. A record whose schema the registry does not have is corrupt;
     a registry that does not answer ends the query.
 
     Raises OptionError, RegistryUnavailable.
@@ -102,12 +102,12 @@ def to_avro(
     auto_register: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> Column:
-    """Encode a struct as Avro. A schema that is no record takes the column itself, or its field `value`.
+    """Encode a struct as Avro. If the schema is no record, encode the column itself or its field `value`.
 
-    Without `registry` the result is Avro data alone. With it, values are framed by the id of the subject's
-    version; or of `schema`, which is registered under the subject unless `auto_register` is false: then the
-    subject must have it. Confluent's serializers have the same default. For the values of a topic the subject
-    is `TOPIC-value`, for its keys `TOPIC-key`.
+    Without `registry` the result is Avro data alone. With it, the id of a schema comes before the data: of
+    `schema`, which is registered under the subject, or else of the subject's `version`. If `auto_register` is
+    false, the subject must have `schema` already. Confluent's serializers have the same default. The subject
+    for values of a topic is `TOPIC-value`, for its keys `TOPIC-key`.
 
     A null column gives null. A row that does not fit the schema ends the query: a field that is unknown, a
     null that is not allowed. A missing field takes the default of the schema.
@@ -135,9 +135,10 @@ def from_protobuf(
 ) -> Column:
     """Decode Protobuf with Confluent's framing into a struct of a message's fields.
 
-    The columns are those of the subject's version: of `message`, by its full name or its name in the file's
-    package, else of the first message. Values may have been written with any version, but other messages are
-    corrupt records. Fields without presence (of proto3) have their default, not null, where they are missing.
+    The columns are the fields of one message of the subject's version: of `message`, given by its full name
+    or by its name in the file's package, else of the first. Values may have been written with any version,
+    but other messages are corrupt records. A missing field is null, or has its default if it is a field
+    without presence (proto3).
 
     Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
     """
@@ -158,7 +159,7 @@ def to_protobuf(
 ) -> Column:
     """Encode a struct as a Protobuf message with Confluent's framing. Null fields are left out.
 
-    `schema` is the text of a .proto file. The other arguments are those of `to_avro` and `from_protobuf`.
+    `schema` is the text of a .proto file. The other arguments work as in `to_avro` and `from_protobuf`.
     """
     given = Subject(registry, subject, version, headers)
     found = encoding(Kind.PROTOBUF, given, schema, message, auto_register=auto_register)
@@ -177,8 +178,8 @@ def from_json_schema(
 ) -> Column:
     """Decode JSON with Confluent's framing into a struct. Values are not checked against their schema.
 
-    The columns are those of `schema`, a StructType or DDL, else those of the subject's version. With the
-    latter, a value whose schema allows several types becomes a string with its JSON.
+    The columns come from `schema`, a StructType or DDL, else from the subject's version. In the second case,
+    a value whose schema allows several types becomes a string with its JSON.
 
     Registry, nulls and modes are those of `from_avro`. Raises OptionError, RegistryUnavailable.
     """
@@ -199,7 +200,7 @@ def to_json_schema(
 ) -> Column:
     """Encode a struct as JSON with Confluent's framing, checked against the schema. Null fields are left out.
 
-    Times are ISO 8601, binary is base64. The arguments are those of `to_avro`.
+    Times are ISO 8601, binary is base64. The arguments work as in `to_avro`.
     """
     text = json.dumps(schema) if isinstance(schema, Mapping) else schema
     given = Subject(registry, subject, version, headers)

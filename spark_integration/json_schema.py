@@ -1,7 +1,7 @@
 """Turns JSON with a JSON Schema into Spark rows and back.
 
-Spark's types are those of the schema where it has one type. What may be of several types, or contains itself,
-becomes a string with its JSON.
+A part of the schema that allows one type gets Spark's type for it. A part that allows several types, or
+contains itself, becomes a string with JSON.
 """
 
 from __future__ import annotations

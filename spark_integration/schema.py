@@ -1,4 +1,4 @@
-"""Defines the source's columns, as in Spark's KafkaRecordToRowConverter, and chooses those of a query."""
+"""Defines the source's columns, as in Spark's KafkaRecordToRowConverter, and chooses a query's columns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FIELDS: Final = {
 
 
 def schema_for(options: Mapping[str, str]) -> StructType | str:
-    """Return all columns, or those in the option `columns`; in DDL, if Spark has to parse `valueSchema`.
+    """Return all columns, or those in the option `columns`; as DDL, if Spark has to parse `valueSchema`.
 
     Gets the schema of values from a registry, if options name one. Raises OptionError, RegistryUnavailable.
     """

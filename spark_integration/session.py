@@ -58,7 +58,7 @@ def session(
 ) -> SparkSession:
     """Return a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
 
-    `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
+    `master` is Spark's master, such as `local[4]`; by default spark-submit or Spark's configuration names it.
     `config` has any settings of Spark; they override the settings that this function makes. Batch queries
     read in the JVM, or without `accelerated` in Python, which is slower. `quiet` switches off Spark's web
     pages, its progress bar and log lines below errors (under spark-submit, only lines after this call).
@@ -204,7 +204,7 @@ def _end_workers_in_silence(context: SparkContext) -> None:
     may start one before a package that is sent with the job has arrived.
     """
     if _is_local(context.master):
-        # What PySpark wraps here is the configuration that the JVM uses, not a copy.
+        # `_conf` wraps the configuration that the JVM uses, not a copy.
         context._conf.set(_DAEMON, "pyspark_mpbroker.daemon")
 
 

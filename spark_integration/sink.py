@@ -1,8 +1,8 @@
 """Writes topics for `df.write.format("mpbroker")` and `writeStream`, by the rules of Spark's Kafka sink.
 
 The default is at least once, as in Spark: a failed task's records stay and are written again. With
-exactlyOnce=true each attempt of a task leaves a transaction open, and the driver commits those of a batch as
-one (mpbroker/writing/two_phase.py). (Spark: KafkaWriter, KafkaRowWriter.)
+exactlyOnce=true each attempt of a task leaves a transaction open, and the driver commits a batch's
+transactions as one (mpbroker/writing/two_phase.py). (Spark: KafkaWriter, KafkaRowWriter.)
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def write_prepared(
     """Write the rows in a transaction that stays open, or skip them if `known` covers the batch.
 
     The transactional id belongs to this attempt alone. An attempt that fails aborts its transaction; the
-    driver aborts those of attempts that were killed. Raises SinkError, ClientError.
+    driver aborts the transactions of killed attempts. Raises SinkError, ClientError.
     """
     from mpbroker.client.errors import ClientError
     from mpbroker.client.transactions import Transactions

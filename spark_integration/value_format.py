@@ -161,7 +161,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _without_corrupt(column: DataType, mode: Mode) -> StructType:
-    """Check the type of the column; return its fields without that of corrupt values. Raises OptionError."""
+    """Check the column's type; return its fields except the one for corrupt values. Raises OptionError."""
     if not isinstance(column, StructType):
         raise OptionError(
             f"schema: with valueFormat the column value is a struct, not {column.simpleString()}"

@@ -176,7 +176,7 @@ FOLDERS = {
     "mpbroker.handlers": ("hot_path", "requests", "calls", "fetch", "produce"),
     "mpbroker.coordinator": ("metadata", "bulletins", "runtime", "groups", "transactions"),
     "mpbroker.network": ("acceptor", "processor"),
-    "mpbroker.cli": ("text", "cluster", "records", "host", "doctor", "top", "spark"),
+    "mpbroker.cli": ("text", "cluster", "records", "host", "remote", "doctor", "top", "spark"),
 }
 # Of these each part may import what lies flat in its room: the waiters of the coordinator, what APIs
 # of handlers get, and what all commands share.

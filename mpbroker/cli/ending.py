@@ -41,7 +41,7 @@ def exit_code(call: Callable[[], object]) -> int:
             standard_output.give_up()
         return say(str(file_error(error)), RUNTIME_ERROR)
     except Exception as error:
-        # A command that has met one of these has imported its module; all others need none of them.
+        # Imported here, since most commands raise neither of these errors.
         from mpbroker.client.errors import ClientError
         from mpbroker.ipc.control_client import ControlError
 

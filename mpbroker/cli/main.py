@@ -56,6 +56,7 @@ _GROUPS = (
     ("token", "cluster.token", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_files", "Print, check and repair the files of log directories."),
     ("ctl", "host.ctl", "Look at a running broker on this host, and steer it."),
+    ("remote", "remote.command", "The object store of tiered storage: state, causes, checks."),
     ("service", "host.service", "Make this installation a service of systemd."),
     ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
@@ -159,8 +160,8 @@ def backup(
 ) -> None:
     """Copy a broker's directories into DIR while it serves.
 
-    The copy is as of one instant. A further call copies only what has changed; one that was broken off is
-    finished. --log-dirs may be those of a broker that does not run.
+    The copy is as of one instant. A later call copies only what has changed, and finishes a copy that was
+    interrupted. --log-dirs may be those of a stopped broker.
     """
     from mpbroker.cli.host import backup as command
     from mpbroker.cli.host.local_broker import LocalBroker
@@ -198,7 +199,7 @@ def restore(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make log directories of the newest copy in DIR, or of the newest cut in an object store."""
+    """Restore log directories from the newest copy in DIR, or from the newest cut in an object store."""
     from mpbroker.cli.host import backup, bucket_restore
 
     named = [Path(name.strip()) for name in (log_dirs or "").split(",") if name.strip()]
@@ -348,6 +349,14 @@ def consume(
             "--group", "-g", metavar="NAME", help="Join it, and commit what was printed; -o where it is new."
         ),
     ] = None,
+    group_protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--group-protocol",
+            metavar="NAME",
+            help="How to join: classic (the default) or consumer (KIP-848).",
+        ),
+    ] = None,
     isolation_level: IsolationLevel = "read_uncommitted",
     count: Annotated[
         int,
@@ -375,11 +384,13 @@ def consume(
     """Print records of a topic as they come.
 
     They include records of open and aborted transactions, unless the isolation level is read_committed. --to
-    writes the committed records of now to a file, atomically.
+    writes the records committed so far to a file, atomically.
     """
     from mpbroker.cli.records import consume_flags
 
-    what = consume_flags.ConsumeFlags(topic, partition, count, exit_at_end, isolation_level, group)
+    what = consume_flags.ConsumeFlags(
+        topic, partition, count, exit_at_end, isolation_level, group, group_protocol
+    )
     place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
     into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs, registry)
     consume_flags.consume(where, what, place, into)

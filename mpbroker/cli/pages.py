@@ -73,8 +73,8 @@ def docs(
 ) -> None:
     """Print a page of the docs; without PAGE, list them.
 
-    With HEADING it is a part of the page, as links have it: operating#quotas, or OPERATING.md#quotas. Listed
-    are also the files for systemd, Prometheus and Grafana.
+    With HEADING, print that part of the page, as in links: operating#quotas, or OPERATING.md#quotas. The list
+    includes the files for systemd, Prometheus and Grafana.
     """
     if page is None:
         if path:

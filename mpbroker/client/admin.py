@@ -117,6 +117,22 @@ class Admin:
         response: m.DescribeConfigsResponse = self._ask_owner(kind, name, request)
         return only(response.results, f"settings of {name}")
 
+    def config_resources(self, kinds: Iterable[ConfigResourceType]) -> list[tuple[int, str]]:
+        """Return type and name of the resources of these types that have settings. Raises ApiFailed.
+
+        Version 0 of the request lists subscriptions to client metrics alone. So the brokers are asked for,
+        too: a later version always lists one.
+        """
+        wanted = {*kinds}
+        request = m.ListConfigResourcesRequest([*wanted | {ConfigResourceType.BROKER}])
+        response: m.ListConfigResourcesResponse = self.cluster.ask_any(request)
+        what, found = "resources with settings", response.config_resources
+        if response.error_code:
+            raise ApiFailed(what, response.error_code)
+        if not any(one.resource_type == ConfigResourceType.BROKER for one in found):
+            raise ApiFailed(what, ErrorCode.UNSUPPORTED_VERSION, "the broker is older than Kafka 4.1")
+        return [(one.resource_type, one.resource_name) for one in found if one.resource_type in wanted]
+
     def topic_configs(self, name: str) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
         """Return the settings of one topic. Raises ApiFailed."""
         result = self.describe_configs(ConfigResourceType.TOPIC, name)

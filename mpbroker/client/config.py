@@ -29,7 +29,7 @@ JAAS = "sasl.jaas.config"
 
 
 class ClientConfig(msgspec.Struct, frozen=True):
-    """A client's settings. Defaults are those of Kafka's clients, unless a comment gives a reason."""
+    """A client's settings. Defaults are as in Kafka's clients, unless a comment gives a reason."""
 
     client_id: str = "mpbroker"
     security_protocol: str = "PLAINTEXT"

@@ -6,8 +6,8 @@ from typing import Self
 
 from mpbroker.protocol.errors import ErrorCode, error_code
 
-# Error codes that the same call would always get. A topic that is missing, or exists already, may not be so a
-# moment later.
+# Error codes that the same call would always get. Unknown or existing topics are not among them, since a
+# moment later the call may succeed.
 _WRONG_INPUT = frozenset(
     {
         *("INVALID_TOPIC_EXCEPTION", "INVALID_PARTITIONS", "INVALID_REPLICATION_FACTOR", "INVALID_CONFIG"),
@@ -78,7 +78,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """The client never reached an advertised address. ClientConfig.retries_advertised makes it retriable."""
+    """The client never reached an advertised address. Retriable if ClientConfig.retries_advertised is set."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)

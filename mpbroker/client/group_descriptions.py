@@ -43,7 +43,7 @@ class Member(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct, frozen=True):
     """A group as its coordinator describes it. `type` is classic or consumer, `assignor` e.g. range.
 
-    Groups of the consumer protocol have epochs: the group's, and that for which the target was computed.
+    Groups of the consumer protocol have epochs: the group's own, and the one of the target assignment.
     """
 
     name: str

@@ -32,8 +32,11 @@ _REBALANCED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
-class GroupMember:
-    """A member that subscribes to one topic. `patience_ms` limits retries. Methods raise Cluster's errors."""
+class AnyMember:
+    """What members of both protocols have in common: the coordinator, retries, committed offsets.
+
+    `patience_ms` limits retries.
+    """
 
     def __init__(self, cluster: Cluster, group: str, topic: str, patience_ms: float) -> None:
         self.assigned: list[TopicPartition] = []
@@ -48,6 +51,66 @@ class GroupMember:
         # The first error since the last assignment with which the coordinator refused one, and when that was.
         self._refused: tuple[ApiFailed, float] | None = None
         self._coordinator: int | None = None
+
+    def join(self) -> list[TopicPartition]:
+        """Join the group, or its next generation; return this member's partitions."""
+        raise NotImplementedError
+
+    def must_rejoin(self) -> bool:
+        """Send a heartbeat if one is due; return whether the program must call `join`."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Leave the group."""
+        raise NotImplementedError
+
+    def _noted(self, code: int) -> None:
+        """Take the error code of a heartbeat or a commit. Raises ApiFailed unless it is about membership."""
+        raise NotImplementedError
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """Return the committed offsets of this member's partitions."""
+        request = fetch_request(self._group, self.assigned, require_stable=True)
+        return fetched_offsets(of_group(self._patiently(request)))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets. A commit that a rebalance refuses is no error: `must_rejoin` then returns True."""
+        if offsets:
+            self._patiently(commit_request(self._group, offsets, self._generation, self._member_id))
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise ApiFailed(f"group {self._group}", code)
+
+    def _patiently(self, request: m.Message, timeout_ms: float | None = None) -> Any:
+        """Send a request; retry after temporary errors. Error codes about the membership are not raised."""
+        return self._cluster.patiently(lambda: self._ask(request, timeout_ms), timeout_ms=self._patience_ms)
+
+    def _ask(self, request: m.Message, timeout_ms: float | None = None) -> Any:
+        """Send a request to the coordinator; look the coordinator up again after a temporary error."""
+        if self._coordinator is None:
+            self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group)
+        try:
+            response = self._cluster.ask(self._coordinator, request, timeout_ms)
+        except ClientError:
+            self._coordinator = None
+            raise
+        for code in _codes(response):
+            error = ApiFailed(f"group {self._group}", code)
+            if error.retriable and error.code not in _REBALANCED:
+                self._coordinator = None
+                if isinstance(request, m.SyncGroupRequest):
+                    self._refused = self._refused or (error, monotonic_ms())
+                raise error
+            if isinstance(response, m.OffsetCommitResponse):
+                self._noted(code)
+            elif isinstance(response, m.OffsetFetchResponse):
+                raise error
+        return response
+
+
+class GroupMember(AnyMember):
+    """A member that subscribes to one topic. Methods raise Cluster's errors."""
 
     def join(self) -> list[TopicPartition]:
         """Join the group's next generation; wait for this member's assigned partitions and return them."""
@@ -81,16 +144,6 @@ class GroupMember:
         self._heartbeat_due_ms = monotonic_ms() + HEARTBEAT_MS
         self._noted(response.error_code)
         return self._must_rejoin
-
-    def committed(self) -> dict[TopicPartition, int]:
-        """Return the committed offsets of this member's partitions."""
-        request = fetch_request(self._group, self.assigned, require_stable=True)
-        return fetched_offsets(of_group(self._patiently(request)))
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets. A commit that a rebalance refuses is no error: `must_rejoin` then returns True."""
-        if offsets:
-            self._patiently(commit_request(self._group, offsets, self._generation, self._member_id))
 
     def leave(self) -> None:
         """Leave the group, so that other members need not wait until this member's session expires."""
@@ -150,36 +203,6 @@ class GroupMember:
         else:
             self._check(code)
 
-    def _check(self, code: int) -> None:
-        if code:
-            raise ApiFailed(f"group {self._group}", code)
-
-    def _patiently(self, request: m.Message, timeout_ms: float | None = None) -> Any:
-        """Send a request; retry after temporary errors. Error codes about the membership are not raised."""
-        return self._cluster.patiently(lambda: self._ask(request, timeout_ms), timeout_ms=self._patience_ms)
-
-    def _ask(self, request: m.Message, timeout_ms: float | None = None) -> Any:
-        """Send a request to the coordinator; look the coordinator up again after a temporary error."""
-        if self._coordinator is None:
-            self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group)
-        try:
-            response = self._cluster.ask(self._coordinator, request, timeout_ms)
-        except ClientError:
-            self._coordinator = None
-            raise
-        for code in _codes(response):
-            error = ApiFailed(f"group {self._group}", code)
-            if error.retriable and error.code not in _REBALANCED:
-                self._coordinator = None
-                if isinstance(request, m.SyncGroupRequest):
-                    self._refused = self._refused or (error, monotonic_ms())
-                raise error
-            if isinstance(response, m.OffsetCommitResponse):
-                self._noted(code)
-            elif isinstance(response, m.OffsetFetchResponse):
-                raise error
-        return response
-
 
 def _codes(response: Any) -> list[int]:
     """Return the error codes in a response to a group request, without zeros."""
@@ -189,10 +212,12 @@ def _codes(response: Any) -> list[int]:
         group = of_group(response)
         codes = [group.error_code, *(part.error_code for topic in group.topics for part in topic.partitions)]
         return [code for code in codes if code]
+    if isinstance(response, m.ConsumerGroupDescribeResponse):
+        return [group.error_code for group in response.groups if group.error_code]
     return [response.error_code] if response.error_code else []
 
 
-def quietly_leave(member: GroupMember) -> None:
+def quietly_leave(member: AnyMember) -> None:
     """Leave a group at the end of a program. Ignore a ClientError, for example if the broker is down."""
     try:
         member.leave()

@@ -6,7 +6,7 @@ requests about offsets are the same for both kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from mpbroker.client.committed_offsets import (
     of_group,
 )
 from mpbroker.client.consumer import PATIENCE_MS
-from mpbroker.client.errors import ApiFailed, UnsupportedByBroker, not_done
+from mpbroker.client.errors import ApiFailed, BadText, UnsupportedByBroker, not_done
 from mpbroker.client.group_descriptions import Group, classic_group, consumer_group
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
@@ -32,6 +32,12 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import TopicPartition
 
 DEAD = "Dead"
+# (Kafka: GroupState, GroupType)
+STATES = (
+    *("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"),
+    *("NotReady", DEAD),
+)
+TYPES = (CLASSIC, CONSUMER, "share", "streams")
 # A group in one of these states has no members, so that anybody may commit its offsets.
 INACTIVE = ("Empty", DEAD)
 # A classic group may have an empty id.
@@ -49,6 +55,28 @@ class GroupOffsets(msgspec.Struct, frozen=True):
     state: str
     group: Group | None
     committed: dict[TopicPartition, int]
+
+
+def parse_state(text: str) -> str:
+    """Return the name of a group's state, whatever its case. Raises BadText."""
+    return _one_of("a state", STATES, text)
+
+
+def parse_type(text: str) -> str:
+    """Return the name of a type of groups, whatever its case. Raises BadText."""
+    return _one_of("a type", TYPES, text)
+
+
+def parse_protocol(text: str) -> str:
+    """Return the name of a protocol by which this client joins a group. Raises BadText."""
+    return _one_of("a protocol", (CLASSIC, CONSUMER), text)
+
+
+def _one_of(what: str, names: Sequence[str], text: str) -> str:
+    for name in names:
+        if name.lower() == text.lower():
+            return name
+    raise BadText(f"{what} is one of {', '.join(names)}")
 
 
 def list_groups(admin: Admin) -> list[m.ListGroupsResponse.ListedGroup]:
@@ -192,7 +220,7 @@ def _describe_classic_group(admin: Admin, name: str) -> Group | None:
 
 
 def _describe_consumer_group(admin: Admin, name: str) -> Group | None:
-    """Describe a group of the consumer protocol; return None if there is none, or no such API.
+    """Describe a group of the consumer protocol; return None if it, or the broker's API, does not exist.
 
     Raises ApiFailed.
     """

@@ -25,7 +25,7 @@ def described(
     if response.error_code:
         raise ApiFailed(f"log directories of broker {broker}", response.error_code)
     if not response.results:
-        # Brokers before version 3 have no other way to refuse.
+        # Before version 3 the response has no error code: no results mean a refusal.
         raise ApiFailed(f"log directories of broker {broker}", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return sorted(response.results, key=lambda result: result.log_dir)
 

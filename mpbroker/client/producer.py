@@ -48,9 +48,9 @@ BUFFERED_BYTES_MAX = 8 << 20
 REQUEST_BYTES_MAX = 1 << 20
 SEQUENCE_MODULUS = 1 << 31
 WAIT_MS = 1000.0
-# A partition that has no leader for longer than this is not just being made.
+# A new partition has a leader within this time; a partition without one for longer is reported.
 LEADERLESS_MS = 1000.0
-# The bytes of a record in an error text.
+# An error text shows at most this many bytes of a record.
 SHOWN_BYTES = 40
 
 

@@ -1,6 +1,6 @@
 """Assigns partitions by ranges, and reads subscriptions and assignments of group members. Sans-I/O.
 
-What other clients wrote may be malformed; then it counts as empty. (Kafka: RangeAssignor.)
+Malformed data of other clients count as empty. (Kafka: RangeAssignor.)
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _serves_without_logins(admin: Admin) -> bool:
     try:
         served = parse_listeners(listeners, parse_protocol_map(protocols), unique_ports=False)
     except ValueError:
-        # What other brokers take, or a user who may not see it.
+        # Another broker may have other values, or hide them from this user.
         return False
     return not any(one.protocol.startswith("SASL") for one in served)
 

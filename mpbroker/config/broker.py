@@ -57,7 +57,7 @@ def nonzero(time: int) -> str:
 
 
 def fit_the_memory(most: int, count: int) -> str:
-    """Return the problem if shared memory, which has room for `most` workers, cannot take `count`, or ""."""
+    """Return the problem, or "", with `count` workers if shared memory has room for `most` workers."""
     if count <= most:
         return ""
     return (
@@ -720,7 +720,7 @@ class BrokerConfig(RemoteSettings, frozen=True, kw_only=True):
 
     # Texts in file and flags of settings that have no effect here.
     idle: dict[str, str] = msgspec.field(default_factory=dict)
-    # What clients have altered, and the values beneath it. The fields above have the result (dynamic).
+    # Settings altered by clients, and the values that they override. The fields above have the result.
     altered: Altered = msgspec.field(default_factory=Altered)
     # Accepted numbers of workers that are not reached yet, by key.
     resizing_to: dict[str, int] = msgspec.field(default_factory=dict)

@@ -20,7 +20,7 @@ from mpbroker.config.topic_config import TOPIC_KEYS, resolve
 
 
 class ConfigSource(IntEnum):
-    """Source of a value. The numbers are those of the field ConfigSource in DescribeConfigsResponse."""
+    """Source of a value, as numbered in the field ConfigSource of DescribeConfigsResponse."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True):
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str | None], names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Return those settings of a topic that are in `names` (None: all). Kafka, too, ignores unknown names."""
+    """Return a topic's settings that `names` lists (None: all). Unknown names are ignored, as in Kafka."""
     config = resolve(broker, overrides)
     entries = []
     for name in _wanted(TOPIC_KEYS, names):
@@ -146,7 +146,7 @@ def broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]
 def static_text(broker: BrokerConfig, name: str) -> str | None:
     """Return the text of a setting in file and flags, None if it is in neither."""
     if name == "broker.id":
-        return str(broker.node_id)  # Kafka fills in the one by the other.
+        return str(broker.node_id)  # Kafka sets each of broker.id and node.id from the other.
     if name not in broker.origins:
         return broker.idle.get(name)
     if names_limit(name):

@@ -1,6 +1,6 @@
 """`Key`, which describes a setting and parses its texts, and the errors for wrong texts.
 
-The rules are those of `org.apache.kafka.common.config.ConfigDef`: values are trimmed, numbers are plain Java
+The rules are from `org.apache.kafka.common.config.ConfigDef`: values are trimmed, numbers are plain Java
 numbers (no underscores), lists are split at commas. An error reads
 `Invalid value V for configuration K: why`, because that text reaches Kafka's clients through INVALID_CONFIG.
 """
@@ -33,7 +33,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.A
 
 
 class ConfigType(IntEnum):
-    """Type of a setting. The numbers are those of ConfigType in DescribeConfigsResponse (KIP-569)."""
+    """Type of a setting, as numbered in ConfigType of DescribeConfigsResponse (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1

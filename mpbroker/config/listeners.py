@@ -1,6 +1,6 @@
 """Listeners: `NAME://host:port` or `NAME://unix:/path`. The security protocol follows from the name.
 
-The rules are those of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and
+The rules are from Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and
 unique; ports are unique except for port 0 and for one IPv4 plus one IPv6 literal on the same port;
 `advertised.listeners` may repeat ports. An empty host is the wildcard.
 """

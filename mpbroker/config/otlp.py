@@ -77,7 +77,7 @@ def without_secrets(url: str) -> str:
     scheme, separator, rest = url.rpartition("://")
     place, *query = _QUERY.split(rest, maxsplit=1)
     if "@" in "".join(query):
-        # Either a password has such a letter, or the query: neither is shown.
+        # The @ may belong to a password that has a "?", or to the query. Show neither.
         return f"{scheme}{separator}…"
     return f"{scheme}{separator}{place.rpartition('@')[2]}"
 

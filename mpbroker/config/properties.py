@@ -86,7 +86,7 @@ def _unescape(text: str, number: int) -> str:
         if char != "\\":
             out.append(char)
             continue
-        # A lone backslash can only end a file whose last line asks for a continuation: it means nothing.
+        # The file's last line ends with a backslash, and has no next line. The backslash means nothing.
         escaped = text[position : position + 1]
         position += 1
         if escaped != "u":

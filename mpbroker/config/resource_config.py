@@ -84,6 +84,11 @@ CLIENT_METRICS_KEYS: Final[Mapping[str, Key]] = {
     ),
 }
 ALL_METRICS: Final = "*"
+TELEMETRY_IS_OFF: Final = (
+    "clients push nothing: set client.telemetry.enable=true, and http.listener or otlp.endpoint, in the "
+    "broker's server.properties, and start it again"
+)
+"""What is wrong with a subscription to client metrics on a broker without client.telemetry.enable."""
 KEYS: Final[Mapping[int, Mapping[str, Key]]] = {CLIENT_METRICS: CLIENT_METRICS_KEYS, GROUP: GROUP_KEYS}
 
 _RESET = re.compile(r"latest|earliest|by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
@@ -188,16 +193,16 @@ class GroupSettings(NamedTuple):
     assignment_interval_ms: int
 
 
-# Each of these settings, and the fields of BrokerConfig with its default and its bounds.
+# Each of these settings, and the broker's settings with its default and its bounds.
 _EFFECTIVE: Final = [
     (
         GROUP_KEYS[f"consumer.{name}"],
-        f"group_consumer_{field_name(name)}",
-        f"group_consumer_min_{field_name(name)}",
-        f"group_consumer_max_{field_name(name)}",
+        (f"group.consumer.{name}", f"group.consumer.min.{name}", f"group.consumer.max.{name}"),
     )
     for name in (_SESSION, _HEARTBEAT, "assignment.interval.ms")
 ]
+DECIDING: Final = tuple(name for _, names in _EFFECTIVE for name in names)
+"""The broker's settings that, with a group's own, decide which settings are in effect."""
 
 
 def group_settings(configs: Mapping[str, str], broker: BrokerConfig) -> tuple[GroupSettings, list[str]]:
@@ -208,10 +213,9 @@ def group_settings(configs: Mapping[str, str], broker: BrokerConfig) -> tuple[Gr
     """
     values: list[int] = []
     warnings = []
-    for key, own, least, most in _EFFECTIVE:
-        value = getattr(broker, own)
+    for key, names in _EFFECTIVE:
+        value, low, high = (getattr(broker, field_name(name)) for name in names)
         if (text := configs.get(key.name)) is not None:
-            low, high = getattr(broker, least), getattr(broker, most)
             try:
                 wanted: Any = key.parse(text)
             except ValueError as error:
@@ -229,6 +233,18 @@ def group_settings(configs: Mapping[str, str], broker: BrokerConfig) -> tuple[Gr
             "heartbeats; change the broker's minima and maxima so that they do not overlap"
         )
     return settings, warnings
+
+
+def in_effect(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, int]:
+    """Return the values in effect of a group's settings, without those that have no effect here.
+
+    `configs`: what the group sets. `broker`: the texts of the broker's settings in DECIDING.
+    """
+    fields: Any = {
+        field_name(name): BROKER_KEYS[name].parse(broker[name]) for name in DECIDING if name in broker
+    }
+    settings, _ = group_settings(configs, BrokerConfig(**fields))
+    return {key.name: value for (key, _), value in zip(_EFFECTIVE, settings, strict=True)}
 
 
 def describe(

@@ -40,7 +40,7 @@ TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 2000
 GROUPS_MAX: Final = 300
 READS_MAX: Final = 2
-# Questions that never need the token; the others do if visitors may do less than the console.
+# Questions that never need the token. The others need it if visitors may do less than the console.
 PUBLIC: Final = ("about", "live", "topics", "topic", "groups", "health")
 NEEDS_TOKEN: Final = "this needs the console's token: open the address that mpbroker ctl console prints"
 JSON: Final = "application/json"

@@ -45,7 +45,7 @@ def add_json(
 ) -> str:
     """Add "json", at most `most` bytes, and "schema" to each key and value in `rows` that names a schema.
 
-    `records`: those of the rows, by partition and offset. Returns why the registry could not be asked, or "".
+    `records`: the rows' records by partition and offset. Returns why the registry could not be asked, or "".
     """
     for row in rows:
         record = records.get((row["partition"], row["offset"]))

@@ -296,6 +296,7 @@ class Watch:
         }
         try:
             found["scrub"] = self._live.control.call("scrub")
+            found["remote"] = self._live.control.call("remote")
         except ControlError as error:
             found["scrub_problem"] = str(error)
         return found

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
+from mpbroker.config.resource_config import TELEMETRY_IS_OFF
 from mpbroker.coordinator.bulletins.announcer import Announcer
 from mpbroker.coordinator.bulletins.bulletin_writer import Bulletins
 from mpbroker.coordinator.bulletins.news import (
@@ -52,6 +53,8 @@ from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, read_pa
 from mpbroker.ipc.topology import COORDINATOR, slots_given
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import PartitionRecord, RemoveTopicRecord, TopicRecord
+from mpbroker.protocol.numbers import ConfigResourceType
+from mpbroker.protocol.printable import printable
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.quotas.meters import MutationMeters
@@ -321,7 +324,7 @@ class MetadataController:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """Set the state that was read. Complete an interrupted round, or queue its calls if it is missing."""
+        """Set the state read from the log. Complete the interrupted round if it is there, else requeue it."""
         self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:
@@ -485,6 +488,7 @@ class MetadataController:
                 self.announcer.then(partial(self._waiting.settle, {token}))
             if decision.subscriptions:
                 missing.add(token := (Awaited.SUBSCRIPTIONS, by_call))
+                self._warn_if_unserved(decision.subscriptions)
                 self.announcer.subscriptions_changed(decision.subscriptions)
                 self.announcer.then(partial(self._waiting.settle, {token}))
             if decision.credentials or decision.tokens:
@@ -496,6 +500,13 @@ class MetadataController:
                 self._brokers.changed(state.brokers, lambda: None)
             self._waiting.add(caller, decision.answer, missing)
         self._settle_announced()
+
+    def _warn_if_unserved(self, subscriptions: list[str]) -> None:
+        """Log a warning about each subscription to client metrics if clients push none to this broker."""
+        for name in subscriptions:
+            is_there = (ConfigResourceType.CLIENT_METRICS, name) in self.state.settings
+            if is_there and not self._context.config.client_telemetry_enable:
+                _log.warning("client metrics %s: %s", printable(name), TELEMETRY_IS_OFF)
 
     def _note_new(self, done: Round, state: MetadataState) -> None:
         """Note for `_open` which partitions the round creates. Call this before `self.state` is replaced."""

@@ -138,7 +138,7 @@ class Services:
         match call:
             case calls.ForwardedRequest():
                 waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
-                # A request that no coordinator serves fails; either of them can answer it.
+                # If neither coordinator serves the API, the groups' coordinator answers with an error.
                 self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
             case calls.CheckTransaction():
                 self._check_transaction(caller, call)

@@ -1,14 +1,14 @@
 """The metrics that clients push, as series of the metrics page.
 
 A metric `org.apache.kafka.producer.record.send.total` becomes `kafka_client_producer_record_send_total`. Its
-labels are those of the client, `client_id` and `client_instance_id`, and the attributes of the data point.
-What clients push as deltas is added up. What else is known of an instance is in the labels of
-`kafka_client_info`.
+labels are the client's `client_id` and `client_instance_id`, and the attributes of the data point.
+Values that clients push as deltas are added up. The labels of `kafka_client_info` have all else that is known
+of an instance.
 
 A gauge that the last push of an instance lacks is dropped; sums stay. All series of an instance are dropped
-when it has not pushed for KEPT_MS and for three intervals. After a push that ends the instance
-(`terminating`), KEPT_MS suffice. Any client may push anything, so the number of series is bounded, in all and
-for each instance.
+when it has pushed nothing for KEPT_MS and for three intervals; after a push that is its last (`terminating`),
+KEPT_MS is enough. Any client may push anything, so the number of series is bounded, in all and for each
+instance.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from mpbroker.records.errors import CompressionError
 
 SERIES_MAX: Final = 10_000
 INSTANCE_SERIES_MAX: Final = 2_000
-# A push that ends an instance has to stay until somebody has scraped it.
+# The last push of an instance is kept this long, so that Prometheus can scrape it.
 KEPT_MS: Final = 120_000
 NAME_LENGTH_MAX: Final = 200
-# What is known of a client always fits, whatever its texts contain.
+# The labels of a client always fit, whatever its texts contain.
 LABELS_LENGTH_MAX: Final = 2_048
 _TEXT_LENGTH_MAX: Final = 256
 _THEIRS: Final = "org.apache.kafka."

@@ -23,6 +23,7 @@ from mpbroker.metrics.families import View
 from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.offset_follower import OffsetFollower
+from shm.clock import wall_ms
 
 # The pause after a failure, without another try or log line.
 FAILURE_PAUSE_S: Final = 1.0
@@ -91,7 +92,7 @@ class MetricsPage:
 
     async def samples(self) -> Page | None:
         """Make a new page, after any page under way, and return its samples; None if it cannot be made."""
-        # Waiting for a task that has ended lets nothing else run, such as what notes its end.
+        # Awaiting an ended task lets no other code run, not even the callback that notes the end.
         while self._making is not None and not self._making.done():
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())
@@ -146,6 +147,7 @@ class MetricsPage:
         mpbroker_metrics.write_processes(now, incarnations, self._looker.look(alive), page)
         mpbroker_metrics.write_rings(self._memory, incarnations, page)
         mpbroker_metrics.write_work(now, page)
+        mpbroker_metrics.write_remote(now, wall_ms(), page)
         mpbroker_metrics.write_recovery(
             health.recoveries_under_way(config, self._memory), config.log_dirs, page
         )

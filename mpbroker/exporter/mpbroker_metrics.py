@@ -16,7 +16,7 @@ from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import ListenerCount
 from mpbroker.ipc.meters import ApiHistogram, QuotaWord
 from mpbroker.ipc.progress import Progress
-from mpbroker.ipc.topology import HANDLERS, LOG_WORKERS, SCRUBBER, SUPERVISOR, SharedMemory, name_of
+from mpbroker.ipc.topology import HANDLERS, LOG_WORKERS, SCRUBBER, SUPERVISOR, TIER, SharedMemory, name_of
 from mpbroker.metrics import requests
 from mpbroker.metrics.broker import LOG_TOTALS, SERVED
 from mpbroker.metrics.listeners import OURS as LISTENER_COUNTS
@@ -160,6 +160,44 @@ SCRUB_PASSES = _counter("scrubber_passes", "Log directories scrubbed to their en
 SCRUB_DAMAGED = _gauge("scrubber_damaged_ranges", "Damaged ranges: their offsets cannot be read.")
 SCRUB_LEFT = _gauge("scrubber_remaining_bytes", "What is left of the pass under way.")
 
+# Of tiered storage; they are there once the tier has begun.
+_REMOTE = (
+    (_counter("remote_copied_segments", "Segments uploaded."), Counter.COUNT_REMOTE_COPIED_SEGMENTS),
+    (_counter("remote_copied_bytes", "Bytes of segments uploaded."), Counter.COUNT_REMOTE_COPIED_BYTES),
+    (_counter("remote_errors", "Failures of uploads and deletions."), Counter.COUNT_REMOTE_ERRORS),
+    (_counter("remote_fetches", "Windows and indexes downloaded."), Counter.COUNT_REMOTE_FETCHES),
+    (_counter("remote_fetched_bytes", "Bytes downloaded."), Counter.COUNT_REMOTE_FETCHED_BYTES),
+    (_counter("remote_fetch_errors", "Downloads that failed."), Counter.COUNT_REMOTE_FETCH_ERRORS),
+    (_counter("remote_cache_hits", "Windows that were in the cache."), Counter.COUNT_REMOTE_CACHE_HITS),
+    (_gauge("remote_cache_bytes", "Downloads that are kept on disk."), Counter.COUNT_REMOTE_CACHE_BYTES),
+    (_gauge("remote_segments", "Segments in the object store."), Counter.COUNT_REMOTE_SEGMENTS),
+    (_gauge("remote_bytes", "Bytes of these."), Counter.COUNT_REMOTE_BYTES),
+    (
+        _gauge("remote_pending_segments", "Sealed segments that wait for their upload."),
+        Counter.COUNT_REMOTE_PENDING_SEGMENTS,
+    ),
+    (_gauge("remote_pending_bytes", "Bytes of these."), Counter.COUNT_REMOTE_PENDING_BYTES),
+    (
+        _gauge("remote_fenced", "1 if the tier writes nothing any more: its log says why."),
+        Counter.COUNT_REMOTE_FENCED,
+    ),
+)
+# Seconds since a time by the wall clock; 0 if there is none.
+_REMOTE_AGES = (
+    (
+        _gauge("remote_pending_age_seconds", "Time since the oldest of these was last written."),
+        Counter.COUNT_REMOTE_PENDING_SINCE_MS,
+    ),
+    (
+        _gauge("remote_outage_seconds", "Time for which the object store has failed; 0: it answers."),
+        Counter.COUNT_REMOTE_DOWN_SINCE_MS,
+    ),
+    (
+        _gauge("remote_last_commit_age_seconds", "Time since the ledger got its last entry."),
+        Counter.COUNT_REMOTE_COMMITTED_MS,
+    ),
+)
+
 OFFSETS_UNREADABLE = _gauge(
     "group_offsets_unreadable_partitions",
     "Partitions of __consumer_offsets that the exporter cannot read: the lag of their groups is old.",
@@ -292,6 +330,17 @@ def write_work(now: Snapshot, page: Page) -> None:
         page.add(family, now.get(SCRUBBER, counter))
     whole, done = Counter.COUNT_SCRUB_PASS_TOTAL, Counter.COUNT_SCRUB_PASS_BYTES
     page.add(SCRUB_LEFT, max(now.get(SCRUBBER, whole) - now.get(SCRUBBER, done), 0))
+
+
+def write_remote(now: Snapshot, now_ms: int, page: Page) -> None:
+    """Write what the tier has done and waits for. `now_ms`: by the wall clock."""
+    if not now.heartbeats_ns[TIER]:
+        return
+    for family, counter in _REMOTE:
+        page.add(family, now.get(TIER, counter))
+    for family, counter in _REMOTE_AGES:
+        since_ms = now.get(TIER, counter)
+        page.add(family, max(now_ms - since_ms, 0) / 1000 if since_ms else 0)
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:

@@ -138,7 +138,7 @@ class Points:
                     sum=sums[key],
                     bucket_counts=between,
                     explicit_bounds=bounds,
-                    # Not known, and so not sent; the types of the exporter have no such case.
+                    # Unknown, so not sent; the exporter's types do not allow None.
                     min=None,  # type: ignore[arg-type]
                     max=None,  # type: ignore[arg-type]
                 )

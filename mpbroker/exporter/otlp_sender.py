@@ -1,7 +1,7 @@
 """Sends metrics by OTLP over HTTP with OpenTelemetry's exporter, from a thread of the exporter process.
 
-Metrics that were not sent are not kept: they are cumulative, so the next ones include them. An endpoint that
-is down or slow delays only this thread. The thread also imports OpenTelemetry, which takes half a second.
+Unsent metrics are dropped: metrics are cumulative, so the next ones include them. An endpoint that is down or
+slow delays only this thread. The thread also imports OpenTelemetry, which takes half a second.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class _Adapter(HTTPAdapter):
             # With TLS to a proxy, too, it is not a socket itself.
             sock = getattr(one.sock, "socket", one.sock)
             if isinstance(sock, socket.socket):
-                # Not that of TLS, which would change what the other thread uses.
+                # Not the `shutdown` of a TLS socket, which would change objects that the other thread uses.
                 with suppress(OSError):
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 

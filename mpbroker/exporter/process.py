@@ -36,8 +36,8 @@ from mpbroker.observe.offset_follower import OffsetFollower
 from shm.clock import monotonic_ms
 
 NICENESS = 5
-# Added to the score by which the kernel chooses whom it kills when memory runs out: an exporter is replaced,
-# and has no data of clients.
+# Added to the score by which the kernel chooses a process to kill when memory runs out: an exporter is soon
+# replaced, and has no data of clients.
 OOM_SCORE = 500
 OOM_SCORE_MAX = 1000
 STOP_GRACE_S = 2.0

@@ -131,7 +131,7 @@ class Payload:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and the position behind it."""
+    """Read a number. Return it and the position after it."""
     result = 0
     for shift, byte in enumerate(data[at : at + _VARINT_BYTES_MAX]):
         result |= (byte & 0x7F) << 7 * shift

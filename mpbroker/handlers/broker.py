@@ -15,7 +15,6 @@ from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
-from mpbroker.handlers.fetch.remote_files import RemoteFiles
 from mpbroker.handlers.fetch.remote_windows import RemoteWindows
 from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
 from mpbroker.handlers.produce.slow_appends import Jobs
@@ -58,9 +57,7 @@ class Broker(Services):
     forwarding: Forwarding
     parked_memory: ParkedMemory
     readers: Readers
-    tier: PatientClient | None  # None: tiered storage is off
     remote: RemoteWindows
-    remote_files: RemoteFiles
     prefetch: DiskPrefetch
     damaged: Words
     fetch_positions: FetchPositions

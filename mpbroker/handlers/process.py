@@ -110,8 +110,8 @@ class Handler:
         self._watch_words()
         self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes, self.produces)
         self.servers = {COORDINATOR: self.broker.coordinator}
-        if self.broker.tier is not None:
-            self.servers[TIER] = self.broker.tier
+        if self.broker.remote.tier is not None:
+            self.servers[TIER] = self.broker.remote.tier
         arenas = {p: memory.arena(p) for p in processors}
         faults = Faults(memory.private.block("faults"), monotonic_ms)
         self.intake = Intake(self.broker, self.turn, arenas, self.produces, faults)
@@ -403,7 +403,7 @@ class Handler:
                 self.broker.responses.close_produce(unpack_produce(job))
 
     def close_produces(self, worker: int) -> None:
-        """Close the connections of produces that a dead log worker had: it may have appended them or not."""
+        """Close the connections of a dead log worker's produces: whether they are appended is unknown."""
         self.turn.drop_inbox(log_worker(worker))
         self.turn.lose_shared(worker)
         for job in self.turn.drop_jobs(worker):

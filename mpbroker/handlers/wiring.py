@@ -45,6 +45,7 @@ from mpbroker.protocol.features import is_consumer_protocol_enabled
 from mpbroker.security.audit_log import audit_of
 from shm.arena import Arena
 from shm.clock import monotonic_ms
+from shm.table import SlotTable
 
 
 def make_broker(
@@ -64,10 +65,7 @@ def make_broker(
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
     coordinator = _coordinator(context, arena, outboxes[COORDINATOR], turn)
-    tier = _tier(context, arena, outboxes[TIER]) if TIER in outboxes else None
-    table, marks = memory.table(), memory.marks()
-    # The marks of a predecessor have no waiters.
-    marks.clear_waiter(number)
+    table = memory.table()
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
     appends = AppendJobs(Lender(arena, context.index), turn.push_job, len(workers), context.call_numbers())
@@ -96,16 +94,12 @@ def make_broker(
         failed_dirs=memory.failed_dirs,
         waiting=waiting,
         apis=apis_of(config),
-        fetches=Fetches(
-            table, marks, number, context.counters, config.fetch_purgatory_purge_interval_requests
-        ),
+        fetches=_fetches(context, number, table),
         fetch_sessions=_fetch_sessions(context, number, turn),
         forwarding=Forwarding(coordinator, parked_memory),
         parked_memory=parked_memory,
         readers=_readers(config.log_dirs, turn),
-        tier=tier,
-        remote=RemoteWindows(tier),
-        remote_files=RemoteFiles(memory.words("remote")),
+        remote=_remote(context, arena, outboxes),
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         prefetch=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
@@ -139,6 +133,14 @@ def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]
     For requests of other APIs there is nothing to return.
     """
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
+
+
+def _fetches(context: ProcessContext, number: int, table: SlotTable) -> Fetches:
+    marks = context.memory.marks()
+    # The marks of a predecessor have no waiters.
+    marks.clear_waiter(number)
+    interval = context.config.fetch_purgatory_purge_interval_requests
+    return Fetches(table, marks, number, context.counters, interval)
 
 
 def _fetch_sessions(context: ProcessContext, number: int, turn: HandlerTurn) -> FetchSessionCache:
@@ -186,15 +188,19 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: Ha
     return made
 
 
-def _tier(context: ProcessContext, arena: Arena, outbox: Outbox) -> PatientClient:
-    made = PatientClient(
+def _remote(context: ProcessContext, arena: Arena, outboxes: Mapping[int, Outbox]) -> RemoteWindows:
+    """Return the windows of remote segments. There is an outbox to the tier if tiered storage is on."""
+    files, outbox = RemoteFiles(context.memory.words("remote")), outboxes.get(TIER)
+    if outbox is None:
+        return RemoteWindows(None, files)
+    tier = PatientClient(
         _client(context, arena, TIER, outbox.push),
         outbox.clear,
         outbox.rebind,
         successor_ms=SUCCESSOR_MS,
     )
-    made.server_is_up = context.is_alive(TIER)
-    return made
+    tier.server_is_up = context.is_alive(TIER)
+    return RemoteWindows(tier, files)
 
 
 def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: HandlerTurn) -> PatientClient:

@@ -39,6 +39,7 @@ from mpbroker.storage.names import (
     LOG_SUFFIX,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    REMOTE_SEGMENTS,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -46,6 +47,7 @@ from mpbroker.storage.names import (
     segment_name,
 )
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.storage.strict_stat import is_there
 from mpbroker.storage.transaction_index import TransactionIndexCorrupt, read_aborted
 
@@ -70,7 +72,7 @@ def files_of(path: Path) -> list[Path]:
         for file in path.iterdir()
         if file.suffix in kinds and parse_segment(file.name, file.suffix) is not None
     ]
-    others = [path / name for name in (LEADER_EPOCHS, PARTITION_METADATA)]
+    others = [path / name for name in (LEADER_EPOCHS, PARTITION_METADATA, REMOTE_SEGMENTS)]
     return [
         *sorted(named, key=lambda file: (file.stem, kinds.index(file.suffix))),
         *(file for file in others if is_there(file)),
@@ -274,10 +276,22 @@ def _snapshot(path: Path, _: int) -> Iterator[Entry]:
         }
 
 
+def _remote(path: Path) -> Iterator[Entry]:
+    for segment in read_remote_segments(path.parent):
+        yield {
+            "base_offset": segment.base,
+            "last_offset": segment.end - 1,
+            "bytes": segment.size,
+            "largest_timestamp": segment.largest_ms,
+            "segment_id": uuid_text(segment.segment_id),
+        }
+
+
 _BY_NAME: dict[str, Callable[[Path], Iterator[Entry]]] = {
     **dict.fromkeys((RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS), _offsets),
     LEADER_EPOCHS: _epochs,
     PARTITION_METADATA: _metadata,
+    REMOTE_SEGMENTS: _remote,
 }
 _BY_SUFFIX: dict[str, Callable[[Path, int], Iterator[Entry]]] = {
     LOG_SUFFIX: partial(_log, with_records=False),

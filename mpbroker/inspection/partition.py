@@ -11,8 +11,15 @@ from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.segment import Seen, Segment, inspect
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
 from mpbroker.storage.leader_epochs import Epochs
-from mpbroker.storage.names import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT_SUFFIX, segment_name
+from mpbroker.storage.names import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    REMOTE_SEGMENTS,
+    SNAPSHOT_SUFFIX,
+    segment_name,
+)
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.storage.segments import offsets_of, segments_of
 from mpbroker.storage.strict_stat import is_there
 
@@ -86,6 +93,7 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
     _check_snapshots(partition, snapshots)
     _check_epochs_of_batches(partition)
     _check_topic_id(partition)
+    _check_remote(partition)
 
 
 def _read_segments(partition: Partition, seen: Seen | None, epochs: Epochs) -> None:
@@ -177,3 +185,24 @@ def _check_topic_id(partition: Partition) -> None:
         return
     if partition.topic_id is None:
         partition.findings.append(finding(Severity.NOTE, path, "it is missing: the topic's id is not known"))
+
+
+def _check_remote(partition: Partition) -> None:
+    """Compare the log with what the object store has of it. The store's objects are not read."""
+    path = partition.path / REMOTE_SEGMENTS
+    try:
+        remote = read_remote_segments(partition.path)
+    except CheckpointCorrupt as error:
+        partition.findings.append(finding(Severity.DERIVED, path, str(error)))
+        return
+    stored = max(remote.end, partition.log_start)
+    if remote and partition.end_offset < remote.end:
+        text = (
+            f"the object store has offsets up to {remote.end - 1:,}, the log ends at {partition.end_offset:,}"
+        )
+        partition.findings.append(finding(Severity.DAMAGE, path, text, offset=partition.end_offset))
+    elif remote and stored < partition.start_offset:
+        text = (
+            f"offsets {stored:,} to {partition.start_offset - 1:,} are neither in the object store nor here"
+        )
+        partition.findings.append(finding(Severity.DAMAGE, path, text, offset=stored))

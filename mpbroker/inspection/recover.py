@@ -1,9 +1,9 @@
 """`mpbroker log recover`: recovers log directories as a broker's start does, then closes them cleanly.
 
-The code is that of a start and a stop: it writes journals into segments (`log.directories`), opens partitions
-(`log.recovery.log_loader`) with their topics' settings from the metadata, and closes them. (Kafka has no such
-tool; its LogManager.loadLogs recovers only at a start.) A dry run works on a copy, with hard links to the
-segments that no recovery changes.
+It runs the code of a start and a stop, which writes journals into segments (`log.directories`), opens
+partitions (`log.recovery.log_loader`) with their topics' settings from the metadata, and closes them. (Kafka
+has no such tool; its LogManager.loadLogs recovers only at a start.) A dry run works on a copy, with hard
+links to the segments that no recovery changes.
 """
 
 from __future__ import annotations

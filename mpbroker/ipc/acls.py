@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class AclImage(NamedTuple):
-    """An access control entry. The fields are those of `security.acls.Acl`, in the same order."""
+    """An access control entry, with the fields of `security.acls.Acl` in the same order."""
 
     resource_type: int
     resource_name: str
@@ -18,7 +18,7 @@ class AclImage(NamedTuple):
 
 
 class AclFilterImage(NamedTuple):
-    """A filter of entries. The fields are those of `security.acls.AclFilter`, in the same order."""
+    """A filter of entries, with the fields of `security.acls.AclFilter` in the same order."""
 
     resource_type: int
     resource_name: str | None

@@ -99,6 +99,15 @@ cpdef enum Counter:
     COUNT_REMOTE_COMMITTED_MS = 97   # wall clock of the last ledger entry; 0: none since the broker began
     COUNT_REMOTE_DELETED_SEGMENTS = 98   # segments whose objects were deleted
     COUNT_REMOTE_DOWN_SINCE_MS = 99   # wall clock since when the store has failed; 0: it answers
+    COUNT_REMOTE_SEGMENTS = 102      # tier: segments that the ledger has
+    COUNT_REMOTE_BYTES = 103         # bytes of their .log
+    COUNT_REMOTE_REMOVED_SEGMENTS = 104   # those that were removed and whose objects are still to be deleted
+    COUNT_REMOTE_REMOVED_BYTES = 105
+    COUNT_REMOTE_FETCHES = 106       # downloads that have ended, of windows and of indexes
+    COUNT_REMOTE_FETCHED_BYTES = 107
+    COUNT_REMOTE_FETCH_ERRORS = 108  # downloads that failed after all tries
+    COUNT_REMOTE_CACHE_BYTES = 109   # size of what was downloaded and is kept
+    COUNT_REMOTE_CACHE_HITS = 110    # windows that handlers asked for and that were in the cache
     COUNT_REMOTE_CUTS = 111          # tier: cuts that the ledger has
     COUNT_REMOTE_CUTS_SKIPPED = 112  # cuts that were due and could not be made
     COUNT_REMOTE_CUT_MS = 113        # wall clock of the newest one's instant; 0: none since the broker began

@@ -2,7 +2,7 @@
 
     31 bits:    handler number (6) | random (15) | place in the handler's table (10)
 
-By the id a processor sends a fetch to the handler that keeps the session, as Kafka finds the shard of its
+By the id, a processor finds the handler that keeps a fetch's session, as Kafka finds the shard of its
 FetchSessionCache. An id is not a secret and proves nothing: a handler refuses an id that it does not know,
 and the client makes a new session.
 """

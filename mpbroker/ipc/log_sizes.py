@@ -17,7 +17,7 @@ from shm.word import Words
 
 RECORD_BYTES = 1024
 DIRS_BYTES = MAX_LOG_DIRS * RECORD_BYTES
-# Two words: generation of its slot << 32 | segments, then bytes.
+# Two words: slot generation << 32 | number of segments, and bytes.
 PARTITION_BYTES = 16
 _NAME_AT = 320
 

@@ -43,15 +43,15 @@ MAX_SLEEP_MS = 300
 # so does the fence of a producer that was killed between publishing and ringing. The time is shorter than the
 # supervisor's tick (hangs.TICK_S), so that the heartbeat moves in each tick.
 IDLE_SLEEP_MS = 900
-# The stages of a log worker's death that handlers take part in. They close requests under way with it and
-# pause, answer those that the other workers have finished, and continue when the processors have done their
-# part. In the stage between the first two the other workers finish all they have.
+# Stages after a log worker's death. 1: handlers close the requests under way with it, and pause. 2: the other
+# log workers finish all they have. 3: handlers answer the requests that these workers have finished. 4: the
+# processors do their part. 5: handlers continue.
 LOG_FENCE_CLOSE, LOG_FENCE_FINISH, LOG_FENCE_ANSWER, LOG_FENCE_RESUME = 1, 2, 3, 5
 # The stage of an order that reports no death: the role will leave, and gets nothing new from now on.
 LEAVING = 255
 # The same for a listener, whose number replaces the role: it is removed, so close its connections.
 LISTENER_REMOVED = 254
-# The configuration has changed: follow it (`follow_settings`), and do what else it takes.
+# The configuration has changed: apply it (`follow_settings`).
 SETTINGS_CHANGED = 253
 CALL_NUMBER_MAX = 0xFFFFFFFF
 # One process may make this many calls before its numbers are those of its successor.
@@ -97,11 +97,11 @@ class FatalError(Exception):
 
 @dataclass(frozen=True)
 class PeerOrder:
-    """An order of the supervisor. It is the order to fence process `role` if all flags are False.
+    """An order of the supervisor: without flags, to fence process `role`; `stage` is the step of the fence.
 
-    The flags are `alive`, `leaving`, `listener_removed` and `settings_changed`. `alive`: it is the order to
-    welcome process `role`. Obey it even if the process has died meanwhile: then an order to fence the process
-    follows. `stage` is the number of a fence's step.
+    With `alive` it is the order to welcome process `role`. Obey it even if the process has died meanwhile:
+    an order to fence the process follows. The other flags are `leaving`, `listener_removed` and
+    `settings_changed`.
     """
 
     role: int

@@ -71,7 +71,7 @@ cdef enum:
 cpdef enum ThrottledBy:
     """The quota because of which a client is throttled (Kafka: the ClientQuotaManager that throttles).
 
-    The order is that of COUNT_THROTTLED_… in Counter.
+    COUNT_THROTTLED_… in Counter have the same order.
     """
     THROTTLED_BY_PRODUCE = 0
     THROTTLED_BY_FETCH = 1

@@ -297,6 +297,8 @@ class SharedMemory:
             # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun, and
             # whether one is running.
             Block("scrub_asked", 64),
+            # The supervisor: how often the tier was asked to delete what the ledger does not name.
+            Block("remote_asked", 64),
             # Each handler: since when, in ns, it runs a heavy request; 0: it runs none.
             Block("heavy", words),
             # Each handler: whether something waits for room in its reply arena.

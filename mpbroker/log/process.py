@@ -369,7 +369,7 @@ class LogProcess:
     def _do_housekeeping(self) -> None:
         now = time.monotonic()
         if not self.topics.is_removing:
-            # What all of them leave is written once.
+            # After many removals the checkpoints are written once.
             self.manager.checkpoints.write_stale()
         self.manager.removal.deletions.begin_due(now)
         self.manager.open_partitions.ease()

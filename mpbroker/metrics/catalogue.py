@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from mpbroker.metrics import broker, cleaner, listeners, log_dirs, network, quotas, requests
+from mpbroker.metrics import broker, cleaner, listeners, log_dirs, network, quotas, remote, requests
 from mpbroker.metrics.families import Bean, Family, View, families
 from mpbroker.metrics.snapshot import Snapshot
 
-REGISTERED = (broker, cleaner, listeners, log_dirs, network, quotas, requests)
+REGISTERED = (broker, cleaner, listeners, log_dirs, network, quotas, remote, requests)
 
 
 def beans(

@@ -174,7 +174,7 @@ class Snapshot:
         return added([self.distributions[process][histogram] for process in processes])
 
     def serving(self, processes: tuple[int, ...] | range) -> list[int]:
-        """Return those of the processes that are running, or were running when the broker died."""
+        """Return the given processes that are running, or were running when the broker died."""
         return [p for p in processes if self.get(p, Counter.COUNT_STARTED_NS)]
 
 

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from msgspec import structs
 
+from mpbroker.config.topic_config import is_tiered
 from mpbroker.protocol.codec import data_key
 from mpbroker.protocol.messages import (
     AccessControlEntryRecord,
@@ -81,6 +82,15 @@ class ClusterImage:
     unknown: Counter[int] = field(default_factory=Counter)
     next_offset: int = 0
     epoch: int = 0
+
+    @property
+    def tiered(self) -> list[str]:
+        """Return the topics that have records in an object store, by name."""
+        return sorted(
+            resource
+            for (kind, resource), configs in self.configs.items()
+            if kind == ConfigResourceType.TOPIC and is_tiered(configs)
+        )
 
     def apply(self, value: Buffer) -> None:
         """Apply a record. A record in a transaction must be passed only when the transaction has ended.

@@ -59,7 +59,6 @@ def _stray(purpose: bytes) -> str:
 MAKING: Final = _stray(b"mpbroker-making!")
 """The name of the directory of our metadata log while it is being written."""
 PROBE: Final = _stray(b"mpbroker-probing")
-_TIERED: Final = "remote.storage.enable"
 _EXAMPLES: Final = 3
 # Above the end of any log: loading it, ours begins the epoch at the end, and Kafka drops it.
 ANY_END: Final = 2**63 - 1
@@ -123,15 +122,10 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
             f"{found.metadata}: {len(elsewhere)} partitions have replicas on other nodes than {node}: "
             f"{_some(elsewhere)}. Move them to it alone with kafka-reassign-partitions.sh"
         )
-    tiered = sorted(
-        resource
-        for (kind, resource), configs in image.configs.items()
-        if kind == ConfigResourceType.TOPIC and configs.get(_TIERED) == "true"
-    )
-    if tiered:
+    if image.tiered:
         raise CannotMove(
-            f"{found.metadata}: topics with tiered storage have records elsewhere: {_some(tiered)}. Turn it "
-            "off with remote.log.delete.on.disable=true, or copy these topics with MirrorMaker"
+            f"{found.metadata}: topics with tiered storage have records elsewhere: {_some(image.tiered)}. "
+            "Turn it off with remote.log.delete.on.disable=true, or copy these topics with MirrorMaker"
         )
 
 

@@ -8,6 +8,7 @@ mpbroker can still use the directories until Kafka has been started. A start of 
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,13 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
             raise CannotMove(f"{found.home} is Apache Kafka's already: start Kafka on it")
         _check_used(found)
         image = read_image(found.metadata, is_log_whole=True)
+        if image.tiered:
+            raise CannotMove(
+                f"{found.metadata}: Apache Kafka cannot read what topics have in the object store: "
+                f"{', '.join(image.tiered)}. Switch their tiering off with remote.storage.enable=false and "
+                "remote.log.delete.on.disable=true, which deletes these records, or copy the topics with "
+                "MirrorMaker"
+            )
         if image.unknown:
             types = ", ".join(map(str, sorted(image.unknown)))
             raise CannotMove(
@@ -77,6 +85,8 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
         files = _files(image, found, controller)
         if not is_dry:
             remove_snapshots(found.metadata)
+            # Kafka takes every directory for a partition's.
+            shutil.rmtree(found.home / names.REMOTE_CACHE, ignore_errors=True)
             with restricted_new_files():
                 for path, data in files.items():
                     write_whole(path, data)

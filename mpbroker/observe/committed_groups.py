@@ -24,7 +24,7 @@ from mpbroker.records.markers import COMMIT, marker_of
 class CommittedGroup:
     """A group: offsets by (topic, partition), and its members as of its last generation.
 
-    `assignments`: those of a classic group of consumers (ConsumerProtocolAssignment). `consumer`: the state
+    `assignments`: only of a classic group of consumers (ConsumerProtocolAssignment). `consumer`: the state
     of a group of the consumer protocol, with its assignments; None for a classic group.
     """
 

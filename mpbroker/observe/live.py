@@ -143,7 +143,7 @@ def processes_of(status: dict[str, Any], looker: ProcessLooker) -> tuple[Process
 
 
 def partitions_of(counts: Snapshot) -> tuple[PartitionSeen, ...]:
-    """Return all partitions except that of the metadata topic."""
+    """Return all partitions except the metadata topic's."""
     return tuple(
         PartitionSeen(
             one.topic,

@@ -1,4 +1,4 @@
-"""What members of groups of consumers and the broker agree on: constants, subscriptions and assignments.
+"""The formats that members of consumer groups share with the broker: subscriptions and assignments.
 
 Clients of the classic protocol write subscriptions and assignments into requests, and the broker writes them
 into records. (Kafka: ConsumerProtocol, ConsumerProtocolSubscription, ConsumerProtocolAssignment, versions

@@ -18,7 +18,7 @@ SUPPORTED: Final[Mapping[str, int]] = {
     # Level 2 is KIP-890 part 2. Clients that do not know it work as with level 0.
     "transaction.version": 2,
 }
-"""The highest level of each feature, which is finalized."""
+"""The highest supported level of each feature, which is also its finalized level."""
 FINALIZED: Final = {name: level for name, level in SUPPORTED.items() if level}
 """The finalized levels above 0, which means off: a feature that is not finalized has level 0."""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from mpbroker.reading.catalogs import open_catalog
+from mpbroker.reading.catalogs import local_catalog, open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable, warn_once
 from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.log_dirs import running_broker
@@ -263,7 +263,7 @@ class LocalFollower:
         )
 
     def _opened(self) -> LocalCatalog:
-        return LocalCatalog(self._options.log_dirs, read_committed=self._options.read_committed)
+        return local_catalog(self._options)
 
     def _poll_at_rest(self) -> None:
         state = self._watch.state()

@@ -35,7 +35,7 @@ from mpbroker.reading.log_dirs import (
     with_siblings,
 )
 from mpbroker.reading.options import TopicPartition
-from mpbroker.reading.plan import LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import Catalog, LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
 from mpbroker.reading.transactions import at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
@@ -43,6 +43,7 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
 from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
 from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
+from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.storage.scan import batches, find_offset
 from mpbroker.storage.segments import segments_of
 from shm.region import Region
@@ -51,6 +52,7 @@ from shm.table import SlotTable
 _NOT_SERVED = "the running broker does not serve it (it is being made or deleted)"
 # A partition that moves between directories while they are listed may be missing from both lists.
 _LISTINGS = 5
+_ASK = "Give kafka.bootstrap.servers of the running broker too (and readMode auto), which fetches them"
 _ABOVE_EVERYTHING = (1 << 63) - 1
 _LOG = logging.getLogger("mpbroker.spark")
 
@@ -103,11 +105,20 @@ class LocalCatalog:
     """All partitions in some log directories and in the other log directories of the same brokers.
 
     It is a snapshot; a partition's files are read on demand. With `read_committed`, readable offsets end at
-    the last stable offset. Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
+    the last stable offset. What a partition has in an object store alone is fetched from the broker; `ask`
+    opens the broker's catalog, None: nobody can be asked. Raises OptionError, FilesUnavailable,
+    SourceUnavailable, CorruptLog.
     """
 
-    def __init__(self, log_dirs: Sequence[str], *, read_committed: bool = True) -> None:
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        *,
+        read_committed: bool = True,
+        ask: Callable[[], Catalog] | None = None,
+    ) -> None:
         self._read_committed = read_committed
+        self._ask = ask
         self._unreadable: dict[TopicPartition, str] = {}
         self._partitions: dict[TopicPartition, LocalPartition] = {}
         # The running broker of each log directory.
@@ -182,23 +193,86 @@ class LocalCatalog:
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         answers: dict[TopicPartition, int | None] = {}
+        away = {one: time_ms for one, time_ms in wanted.items() if self._is_away(one, time_ms)}
+        if away:
+            if self._ask is None:
+                first = next(iter(away))
+                raise SourceUnavailable(
+                    f"{first[0]}-{first[1]}: records of {away[first]} ms or later are in the object store "
+                    f"and not in the files of the log directory. {_ASK}"
+                )
+            with closing(self._ask()) as brokers:
+                answers |= brokers.offsets_for_times(away)
         for one, timestamp_ms in wanted.items():
+            if one in away:
+                continue
             partition = self._partitions[one]
             with _faults_named(partition.directory), closing(PartitionReader(partition.directory)) as reader:
                 found = reader.find_timestamp(timestamp_ms, *partition.readable[:2])
             answers[one] = None if found.offset < 0 else found.offset
         return answers
 
+    def _is_away(self, one: TopicPartition, timestamp_ms: int) -> bool:
+        """Return whether the first record of a time or later is in the object store alone."""
+        partition = self._partitions[one]
+        with _faults_named(partition.directory):
+            local_start = segments_of(partition.directory)[0]
+            log_start = partition.readable.log_start
+            return log_start < local_start and any(
+                segment.largest_ms >= timestamp_ms
+                for segment in read_remote_segments(partition.directory)
+                if segment.end > log_start and segment.base < local_start
+            )
+
     def weight(self, wanted: OffsetRange) -> int:
+        return self._weight_away(wanted) + self._weight_here(wanted)
+
+    def _weight_away(self, wanted: OffsetRange) -> int:
+        """Return the bytes of the range's segments that are in the object store alone."""
+        partition = self._partitions[wanted.topic_partition]
+        with _faults_named(partition.directory):
+            local_start = segments_of(partition.directory)[0]
+            if wanted.start >= local_start:
+                return 0
+            end = min(wanted.end, local_start)
+            remote = read_remote_segments(partition.directory)
+            return sum(one.size for one in remote if one.end > wanted.start and one.base < end)
+
+    def _weight_here(self, wanted: OffsetRange) -> int:
         partition = self._partitions[wanted.topic_partition]
         with _faults_named(partition.directory):
             return weight(_found(partition, wanted))
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
         partition = self._partitions[wanted.topic_partition]
+        with _faults_named(partition.directory):
+            local_start = segments_of(partition.directory)[0]
+        if wanted.start >= local_start:
+            return self._tasks_here(wanted, parts, max_records)
+        topic, number = wanted.topic_partition
+        cut = min(wanted.end, local_start)
+        if self._ask is None:
+            raise SourceUnavailable(
+                f"offsets {wanted.start} to {cut - 1} of {topic}-{number} are in the object store and not in "
+                f"the files of the log directory. {_ASK}, or begin at offset {local_start}"
+            )
+        total, away = self.weight(wanted), self._weight_away(wanted)
+        parts_away = min(max(parts * away // max(total, 1), 1), max(parts - 1, 1))
+        fetched = [
+            TaskRange(topic, number, start, end, partition.topic_id)
+            for start, end in by_offsets(wanted.start, cut, parts_away, max_records)
+        ]
+        if cut == wanted.end:
+            return fetched
+        here = OffsetRange(wanted.topic_partition, cut, wanted.end)
+        return [*fetched, *self._tasks_here(here, max(parts - parts_away, 1), max_records)]
+
+    def _tasks_here(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
+        """Cut a range that is in local segments."""
+        partition = self._partitions[wanted.topic_partition]
         cuts = [wanted.start, wanted.end]
         if parts > 1:
-            total = self.weight(wanted)
+            total = self._weight_here(wanted)
             with _faults_named(partition.directory):
                 found = _found(partition, wanted)
                 cuts[1:1] = cut_offsets(partition.directory, found, total, parts, *cuts)
@@ -267,7 +341,7 @@ class LocalCatalog:
             bases = segments_of(directory)
             if not bases:
                 continue
-            log_start = max(log_starts[directory.parent].get(one, 0), bases[0])
+            log_start = log_starts[directory.parent].get(one, 0)
             high_watermark = high_watermarks[directory.parent].get(one)
             find = partial(
                 _at_rest, directory, bases, log_start, high_watermark, read_committed=self._read_committed
@@ -287,7 +361,11 @@ def _published(directory: Path, slot: Partition, *, read_committed: bool) -> Rea
 def _at_rest(
     directory: Path, bases: Sequence[int], log_start: int, high_watermark: int | None, *, read_committed: bool
 ) -> Readable:
-    """Find in the files which records may be read. Raises SegmentGone, CorruptLog, OSError."""
+    """Find in the files which records may be read. `log_start`: the checkpointed one.
+
+    Raises SegmentGone, CorruptLog, CheckpointCorrupt, OSError.
+    """
+    log_start = max(log_start, read_remote_segments(directory).first_offset(bases[0]))
     if high_watermark is None:
         _LOG.warning(
             "no broker runs on %s; without a checkpointed high watermark %s cannot be read",
@@ -329,7 +407,7 @@ def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> lis
 
 
 def _has_moved(before: Served, after: Served) -> bool:
-    """Return whether a partition has moved to another log directory. A listing made meanwhile may lack it."""
+    """Return whether a partition has moved to another log directory. Listings made meanwhile may lack it."""
     return any(key in before and before[key][0].log_dir != slot.log_dir for key, (slot, _) in after.items())
 
 
@@ -342,7 +420,7 @@ def _faults_named(directory: Path) -> Iterator[None]:
         raise SourceUnavailable(
             f"{error}: it was deleted while the query was planned. Run it again"
         ) from error
-    except CorruptBatch as error:
+    except (CorruptBatch, CheckpointCorrupt) as error:
         raise CorruptLog(f"{directory} is damaged: {error}") from error
 
 
@@ -366,12 +444,15 @@ def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:
 def offsets_in_files(directory: Path) -> tuple[int, int]:
     """Return the first offset in a partition's files, and the offset after their last whole batch.
 
-    Call this only while no broker runs. The files may have records that were not acknowledged. Raises
-    SourceUnavailable, CorruptLog, OSError.
+    The first offset of a tiered partition may be in the object store. Call this only while no broker runs.
+    The files may have records that were not acknowledged. Raises SourceUnavailable, CorruptLog, OSError.
     """
     with _faults_named(directory):
         bases = segments_of(directory)
-        return (bases[0], bound_at(directory, bases, _ABOVE_EVERYTHING).offset) if bases else (0, 0)
+        if not bases:
+            return 0, 0
+        start = read_remote_segments(directory).first_offset(bases[0])
+        return start, bound_at(directory, bases, _ABOVE_EVERYTHING).offset
 
 
 def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:

@@ -1,4 +1,4 @@
-"""Parses texts of options: numbers, durations, JSON by partition. Error texts are those of Spark's source.
+"""Parses texts of options: numbers, durations, JSON by partition. Errors read as in Spark's source.
 
 (Spark: JsonUtils, JavaUtils.timeStringAs.) The parsing functions raise OptionError.
 """
@@ -142,7 +142,7 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
 def warn_of_unknown(options: Mapping[str, str], known: Mapping[str, str]) -> None:
     """Warn of options that resemble a known one; `known` has the names by their lower-cased form.
 
-    Other unknown options may be Spark's. `client_settings` warns of those of the client.
+    Other unknown options may be Spark's. `client_settings` warns of the client's unknown options.
     """
     _warn_of((name for name in options if not name.startswith(_CLIENT)), known, if_alike=True)
 

@@ -1,4 +1,4 @@
-"""Parses the options of the source; names, defaults and errors are those of Spark's Kafka source.
+"""Parses the options of the source, with the names, defaults and errors of Spark's Kafka source.
 
 Options that Spark's Kafka source lacks: log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger,
 commitGroupId, filterPushdown, check.crcs, and, used on Spark's side only, accelerated and all options that
@@ -82,7 +82,7 @@ class Subscribe:
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """A query's choice of partitions: all partitions of topics in whose names the pattern is found.
+    """A query's choice of partitions: all partitions of topics whose names contain a match of the pattern.
 
     The user wrote the pattern in Java's syntax. It is searched for as by Spark's Kafka source.
     """

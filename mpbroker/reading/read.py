@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -28,11 +29,20 @@ def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iter
             columns,
             fail_on_data_loss=options.fail_on_data_loss,
             read_committed=options.read_committed,
+            fetch=partial(_fetch, columns, options) if _may_fetch(options) else None,
         )
     else:
-        from mpbroker.reading.read_remote import read_remote
+        yield from _fetch(columns, options, task)
 
-        yield from read_remote(task, columns, options)
+
+def _fetch(columns: Columns, options: ReadOptions, task: TaskRange) -> Iterator[pa.RecordBatch]:
+    from mpbroker.reading.read_remote import read_remote
+
+    yield from read_remote(task, columns, options)
+
+
+def _may_fetch(options: ReadOptions) -> bool:
+    return options.read_mode == "auto" and options.bootstrap_servers is not None
 
 
 def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
@@ -40,7 +50,7 @@ def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
 
     Raises FilesUnavailable if neither is possible.
     """
-    may_fetch = options.read_mode == "auto" and options.bootstrap_servers is not None
+    may_fetch = _may_fetch(options)
     log_dir = Path(files.directory).parent
     try:
         if is_here(files):

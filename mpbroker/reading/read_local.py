@@ -10,27 +10,31 @@ import errno
 import logging
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mpbroker.reading.columns import Columns
-from mpbroker.reading.errors import CorruptLog
+from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from mpbroker.reading.log_dirs import is_of, permission_needed
 from mpbroker.reading.plan import LocalFiles, TaskRange, report_loss
 from mpbroker.reading.segments import Piece, opened_piece, spans, windows
 from mpbroker.reading.transactions import aborted_in, check_later_markers
 from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.storage.checkpoints import read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.reader import SegmentGone
+from mpbroker.storage.remote_segments import read_remote_segments
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 WINDOW_BYTES = 64 << 20
+Fetch: TypeAlias = "Callable[[TaskRange], Iterator[pa.RecordBatch]]"
+"""Reads a range from the broker."""
 # Exists since Linux 5.14; on older kernels pages come when they are touched. Python's mmap does not name it.
 _MADV_POPULATE_READ = 22
 
@@ -55,11 +59,18 @@ def is_here(files: LocalFiles) -> bool:
 
 
 def read_local(
-    task: TaskRange, files: LocalFiles, columns: Columns, *, fail_on_data_loss: bool, read_committed: bool
+    task: TaskRange,
+    files: LocalFiles,
+    columns: Columns,
+    *,
+    fail_on_data_loss: bool,
+    read_committed: bool,
+    fetch: Fetch | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the range. List the files again if some are replaced or moved meanwhile.
 
-    Raises DataLoss, CorruptLog, OSError.
+    `fetch` reads what the broker has moved to its object store since the range was planned; None: nobody can
+    be asked. Raises DataLoss, CorruptLog, SourceUnavailable, OSError.
     """
     start, tries = task.start, 0
     aborted: AbortedRanges | None = None if read_committed else AbortedRanges()
@@ -81,6 +92,9 @@ def read_local(
         except (SegmentGone, FileNotFoundError) as error:
             report_loss(fail_on_data_loss, f"Cannot read {task}: {error}.")
             return
+        if first > start and _is_stored(directory, start):
+            yield from _fetched(task, start, min(first, task.end), fetch)
+            start = first
         if first > start:
             lost = min(first, task.end) - 1
             report_loss(
@@ -101,6 +115,25 @@ def read_local(
         else:
             _check_later_markers(task, files, aborted)
             return
+
+
+def _is_stored(directory: Path, offset: int) -> bool:
+    """Return whether the object store has an offset that the files lack. Raises CorruptLog."""
+    try:
+        return read_remote_segments(directory).end > offset
+    except CheckpointCorrupt as error:
+        raise CorruptLog(str(error)) from error
+
+
+def _fetched(task: TaskRange, start: int, end: int, fetch: Fetch | None) -> Iterator[pa.RecordBatch]:
+    """Yield the offsets [start, end) of the range from the broker. Raises SourceUnavailable."""
+    away = replace(task, start=start, end=end, files=None)
+    if fetch is None:
+        raise SourceUnavailable(
+            f"{away} are in the broker's object store since the query was planned. Give "
+            "kafka.bootstrap.servers too (and readMode auto), so that tasks can fetch them"
+        )
+    yield from fetch(away)
 
 
 class _HasMoved(Exception):

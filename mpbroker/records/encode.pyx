@@ -128,7 +128,7 @@ def assign_targets(
 ) -> int:
     """Fill `targets` with each row's target, as Kafka's default partitioner chooses it.
 
-    A row goes to its partition, else to that of its key, else to the partition in `keyless`. A topic is an
+    A row goes to the partition that it names, else to its key's, else to the one in `keyless`. A topic is an
     index into first_targets, partition_counts and keyless. topics and partitions are int32 columns. Return
     the first row without a target, or -1; the row's entry in `targets` is NO_TOPIC or NO_SUCH_PARTITION.
     """

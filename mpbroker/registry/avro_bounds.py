@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 from mpbroker.registry.framing import read_varint
 
 DEPTH_MAX: Final = 100
-"""Records of one schema within each other."""
+"""The most records of one schema that may be nested."""
 EMPTY_ELEMENTS_MAX: Final = 1024
-"""Elements of a value's arrays that take no bytes."""
+"""The most elements of a value's arrays that take no bytes."""
 DECIMAL_BYTES_MAX: Final = 64
-"""Bytes of a decimal; the 38 digits that Spark has fit into 16."""
+"""The most bytes of a decimal. (The 38 digits of Spark's decimals fit into 16.)"""
 
 _LONG_BITS: Final = 64
 _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}

@@ -4,7 +4,7 @@ Events are logins, refused logins, administrative requests, and requests refused
 request's content a line shows only names, such as topics. Each process limits the lines per kind and minute:
 for each principal, for each address that failed to log in, and in total. It counts further events, and lines
 that could not be written. (Kafka: `kafka.authorizer.logger` has a line for each refusal of each name, without
-a limit, and no logins and no results of requests.)
+a limit, and none for logins and results of requests.)
 """
 
 from __future__ import annotations

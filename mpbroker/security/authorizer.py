@@ -1,6 +1,6 @@
 """Authorization: decides by access control lists whether a client may do an operation.
 
-The rules are those of Kafka's StandardAuthorizer (KIP-801). A super user may do everything. An entry that
+The rules are from Kafka's StandardAuthorizer (KIP-801). A super user may do everything. An entry that
 denies takes precedence over all entries that allow. If a resource has no entries, the setting
 allow.everyone.if.no.acl.found decides. For other resources a client needs an entry that allows.
 """

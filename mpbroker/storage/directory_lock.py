@@ -245,7 +245,7 @@ def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
 
 
 def remove_empty(directories: Iterable[Path]) -> None:
-    """Remove those of the directories that are empty, the deepest first."""
+    """Remove the directories that are empty, the deepest first."""
     for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):
             directory.rmdir()

@@ -12,10 +12,10 @@ appends entries to a file that is as long as its entries. Thus a full disk is an
 kill leaves no tail of zeros, and thousands of partitions need no maps. An index is sparse: it stays valid
 without an entry that could not be written.
 
-Entries ascend. A start rebuilds the indexes if their last entry matches no batch (`index_sanity.py`). So only
-in a damaged segment can a new entry not be after the last entry. Such an entry is refused and counted, and
-the count is logged when the segment ends (Kafka throws InvalidOffsetException). A full index refuses entries,
-because its segment must end (`roll_due`).
+Entries ascend. A start rebuilds the indexes if their last entry matches no batch (`index_sanity.py`). So a
+new entry is at or below the last entry only if the segment is damaged. Such an entry is refused and counted,
+and the count is logged when the segment ends (Kafka throws InvalidOffsetException). A full index refuses
+entries, because its segment must end (`roll_due`).
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.unistd cimport pwrite

@@ -300,8 +300,8 @@ class PartitionReader:
     ) -> list[transaction_index.AbortedTransaction]:
         """Return the aborted transactions that may have records in a slice, which was fetched from `offset`.
 
-        The order is that of their markers. All abort markers of the partition are below `aborted_end`. Raises
-        SegmentGone, RangeDamaged, TransactionIndexCorrupt, OSError.
+        They are in the order of their markers. All abort markers of the partition are below `aborted_end`.
+        Raises SegmentGone, RangeDamaged, TransactionIndexCorrupt, OSError.
         """
         # With a damaged index `aborted_end` may be wrong as well.
         if offset >= aborted_end and not self._damaged_indexes:
@@ -327,7 +327,7 @@ class PartitionReader:
             self.segments()
         self._aborted_end = aborted_end
         if self._with_aborted is None:
-            # Listed after the segments: those that were sealed by then have all their entries.
+            # Listed after the segments, so that the indexes of segments sealed by then are complete.
             self._with_aborted = offsets_of(self.directory, names.TXN_INDEX_SUFFIX)
         # The last one was active when it was listed, and may have got its index since.
         later = {*self._with_aborted, *self._bases[-1:]}

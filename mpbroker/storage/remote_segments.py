@@ -55,6 +55,10 @@ class RemoteSegments(tuple[RemoteSegment, ...]):
         """Return the last offset + 1; 0 if there are no segments. Local segments below it may be deleted."""
         return self[-1].end if self else 0
 
+    def first_offset(self, local_start: int) -> int:
+        """Return the first offset of a log whose first local segment begins at `local_start`."""
+        return min(self.start, local_start) if self else local_start
+
     def find(self, offset: int) -> RemoteSegment | None:
         """Return the segment with the first record at or after an offset; None if all end before it."""
         at = max(bisect_right(self, offset, key=_base) - 1, 0)

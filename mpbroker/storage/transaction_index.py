@@ -187,9 +187,9 @@ def aborted_between(
 ) -> Iterator[AbortedTransaction]:
     """Yield the transactions that can have records in [start, end).
 
-    `indexes` are those of the segment with `start` and of the segments after it. `first_end` returns the end
-    offset of the first segment. Later indexes' entries with markers below this offset are skipped: they are
-    of segments that were just merged into the first segment.
+    `indexes` belong to the segment with `start` and the segments after it. `first_end` returns the end offset
+    of the first segment. Later indexes' entries with markers below this offset are skipped: they are of
+    segments that were just merged into the first segment.
     """
     for index in indexes:
         first = bisect_left(index, start, key=attrgetter("last_offset"))

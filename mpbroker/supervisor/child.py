@@ -137,7 +137,7 @@ def _child_main(
 ) -> None:
     code: int = 1
     try:
-        # What is inherited stays as it is: a collection would write to all of it.
+        # Exclude inherited objects from collections, which would write to all their pages.
         gc.freeze()
         gc.enable()
         signal.set_wakeup_fd(-1)

@@ -13,7 +13,7 @@ from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.security.audit import Audit, Event, Kind, Names
 from mpbroker.security.audit_log import AuditLog
-from mpbroker.supervisor import scrubbing
+from mpbroker.supervisor import scrubbing, tiering
 from mpbroker.supervisor.changing import Changing
 from mpbroker.supervisor.control import Answer, Command, Later, Peer
 from mpbroker.supervisor.faulting import Faulting
@@ -87,6 +87,11 @@ class Commands:
             scrubbing.begin(self._memory, self._tree.config)
         return scrubbing.report(self._memory, self._tree.config)
 
+    def _remote(self, command: Command) -> Answer:
+        if command.on:
+            tiering.collect(self._memory, self._tree.config)
+        return tiering.report(self._memory, self._tree.config)
+
     def _add(self, command: Command) -> Later:
         listener = _listener_of(command)
         return self._listeners.add(listener, command.protocol, command.advertised, self._tree)
@@ -109,6 +114,7 @@ class Commands:
         "request-log": Row(_log_requests),
         "log-level": Row(_log_level),
         "scrub": Row(_scrub),
+        "remote": Row(_remote),
         "resize": Row(lambda self, one: self._changing.resize(one.handlers, one.processors), changes=True),
         "reload": Row(lambda self, _: self._changing.reload(), changes=True),
         "faults": Row(lambda self, one: self._faulting.ask(one.faults, self._tree.config), changes=True),

@@ -5,8 +5,8 @@ The stages after the death of a role are safe in this order:
 
 handler      First the log workers append and answer all that the handler had published. Then coordinator and
              tier forget the handler's calls, and the coordinator lets those transactions end that waited for
-             the batches of the handler. Then the processors sort its requests: a request that it took and did
-             not answer is lost, any other can go to another handler.
+             the batches of the handler. Then the processors sort the handler's requests: one that it took and
+             did not answer is lost, any other can go to another handler.
 processor    First the handlers forget the processor's connections, so that no new job refers to its arena.
              Then the log workers finish the jobs that refer to it. After that no process uses the arena.
 log          First the handlers drop their requests to this log worker, and pause. Then the other log workers

@@ -36,9 +36,9 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LISTENER = "PLAINTEXT"
 HOST = "127.0.0.1"
-# Where the broker's shared memory goes; nothing else will do than memory.
+# The directory for the broker's shared memory; it must be a tmpfs.
 MEMORY = Path("/dev/shm")
-# What a test wants otherwise than an operator: a small broker, small internal topics, no waiting.
+# Defaults for tests: a small broker, small internal topics, no waiting.
 DEFAULTS = {
     "num.network.threads": "1",
     "num.io.threads": "1",
@@ -93,12 +93,12 @@ class Broker:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._given_log_dir = Path(log_dir).absolute() if log_dir is not None else None
-        # The pid of who started it; 0 while it has no directories.
+        # The pid of the process that started the broker; 0 while the broker has no directories.
         self._owner = 0
-        # Only named here: the process that removes them in the end makes them.
+        # Names only: the process of `mpbroker.testing.serve` makes the directories.
         self._directory: Path | None = None  # of the data, unless `log_dir` was given
         self._memory: Path | None = None
-        # Not waited for by us before all of the group is killed.
+        # Wait for it only after its whole process group was killed.
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._notices: socket.socket | None = None

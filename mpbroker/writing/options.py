@@ -1,4 +1,4 @@
-"""Parses the options of the sink; names, defaults and errors are those of Spark's Kafka sink.
+"""Parses the options of the sink, with the names, defaults and errors of Spark's Kafka sink.
 
 mpbroker adds the options exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-case keys.
 Options that begin with `kafka.` are for the client. `kafka.linger.ms` has no effect, because rows come

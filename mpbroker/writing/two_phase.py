@@ -1,6 +1,6 @@
 """Commits the transactions of a batch as one: first records the intent durably, then commits each.
 
-The order is that of Flink's two-phase sink. Tasks leave their transactions open. The driver
+The steps are in the order of Flink's two-phase sink. Tasks leave their transactions open. The driver
 1. fences earlier drivers of this sink, and reads the sink's latest intent;
 2. commits the batch of that intent, if an earlier driver died before it had committed all transactions;
 3. records the new intent: from here on the batch is decided, and will be committed after any crash;

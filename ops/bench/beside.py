@@ -12,9 +12,9 @@ it slower.
 * compaction: a topic of some GB is compacted; the cleaner is stopped (SIGSTOP) while the load runs alone.
 * moving: a partition moves between log directories (AlterReplicaLogDirs), and back.
 * large-answers: a client fetches 100 MB at a time.
-* heavy-…: a handler needs seconds for a produce, to recompress its batch with gzip's slowest level. If the
-  frame is large, the processor sees that and gives a handler no other requests with it. If the batch is
-  compressed, the frame has a few KB like any other, and only the handler finds out the size of its values.
+* heavy-…: a handler needs seconds for a produce, whose batch it recompresses with gzip's slowest level. If
+  the frame is large, the processor sees that, and gives the handler no other request with this one. If
+  the batch is compressed, the frame has only a few KB, and only the handler finds out how large it is.
 * connections: ten thousand idle connections, each of which has made a request. Their memory and CPU have
   bounds of their own; the rate of the load may lose a tenth.
 """
@@ -55,12 +55,12 @@ LARGE_BYTES = 100_000_000
 COMPACTION_DONE = "is clean up to offset"
 KEYS = 300_000
 IDLE, IDLE_BYTES_MAX, IDLE_CPU_PERCENT_MAX = 10_000, 12 << 10, 1.0
-# So many at a time; each may take so long, which is 8,000 a second.
+# Connections that are set up at a time, and the longest mean time between two: 8,000 a second.
 SETUPS, SETUP_US_MAX = 8, 125.0
-# Descriptors that either side needs besides its connections.
+# Descriptors that the broker and the load each need besides their connections.
 SPARE_DESCRIPTORS = 500
-# Random text of two letters is what zlib's level 9 is slowest with: about half a megabyte a second. Repeated
-# at a distance that zstd sees and gzip does not, it is little to send, and nothing that gzip could skip.
+# zlib's level 9 is slowest with random text of two letters: about half a megabyte a second. The text repeats
+# at a distance that zstd can use and gzip cannot: it is small to send with zstd, and slow to pack with gzip.
 SLOW_BYTES_PER_S, REPEATED_BYTES, COMPRESSED_BYTES_MAX = 420_000, 64 << 10, 64 << 10
 SLOW = {"compression.type": "gzip", "compression.gzip.level": "9", "max.message.bytes": str(64 << 20)}
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": str(100 << 20)}

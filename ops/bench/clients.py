@@ -98,7 +98,7 @@ def committing(broker: Broker, **settings: object) -> Consumer:
 
 
 def find_coordinator(consumer: Consumer) -> None:
-    """Repeat a commit until the broker accepts it: it first has to create the topic of group offsets."""
+    """Repeat a commit until it is accepted: the broker first has to create the topic of group offsets."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -288,7 +288,7 @@ class Fleet:
 
     def remove_all(self, members: Iterable[Member], patience_s: float = 120) -> None:
         gone = [*members]
-        # What is under way is answered first.
+        # Wait for the answers to requests under way.
         self.run(lambda: not any(self._of_member[member].sent_at for member in gone), patience_s, gone)
         for member in gone:
             self._of_member[member].send(member.leave(), time.monotonic())
@@ -302,7 +302,7 @@ class Fleet:
     def run(self, is_done: Callable[[], bool], patience_s: float, silent: Iterable[Member] = ()) -> None:
         """Exchange heartbeats until `is_done`, which is asked every ASK_EVERY_S.
 
-        `silent` members begin no request. Raises MemberError if it is not done in time.
+        `silent` members begin no request. Raises MemberError after `patience_s`.
         """
         quiet = {id(member) for member in silent}
         until = time.monotonic() + patience_s

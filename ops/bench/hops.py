@@ -1,7 +1,7 @@
 """The work and costs of each kind of process of a running mpbroker, between two samples.
 
-A request hops from processor to handler to log worker and back. What a hop does is in the counter pages of
-the public region; its costs are the kernel's counts. Both are read from outside and cost the broker nothing.
+A request hops from processor to handler to log worker and back. The counter pages of the public region count
+the work of a hop; the kernel counts its costs. Both are read from outside and cost the broker nothing.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
 
 
 def ns_of(work: Callable[[], object], times: int) -> float:
-    """Return nanoseconds of one of the `times` steps that `work` does."""
+    """Return how many nanoseconds each of the `times` steps of `work` takes."""
     began = time.perf_counter_ns()
     work()
     return (time.perf_counter_ns() - began) / times

@@ -192,7 +192,7 @@ def started(
 ) -> Iterator[tuple[list[Contender], Path]]:
     """Start the brokers of a run; yield them, warmed up and paused, and their directory; then kill them.
 
-    `topic`, unless empty, is created on each broker. `settings` are those of `contenders`.
+    `topic`, unless empty, is created on each broker. `settings`: see `contenders`.
     """
     scenarios.build_generator()
     with data_directory(parent) as directory, contextlib.ExitStack() as stack:

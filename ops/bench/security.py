@@ -1,6 +1,6 @@
 """Measure what permissions, logins and encryption cost: `make bench-security`.
 
-The loads of `make bench-kafka`, in forms that take turns in one run:
+The loads of `make bench-kafka`, with security setups (forms) that take turns in one run:
 
 * plain: a listener without authentication, of a broker without an authorizer;
 * plain again: the same at another broker, which shows how far two equal brokers differ;
@@ -56,7 +56,7 @@ ITERATIONS = 4096
 PATIENCE_S = 60
 OTHERS = 1000
 KAFKA_NAME = "Apache Kafka"
-# What the other forms are compared with.
+# The other forms are compared with this form.
 PLAIN = "plain"
 SHORT_WARMUP_S = 1.0
 SHORT = "produce-100B-8$|fetch-1MiB-1$|connect-1$"

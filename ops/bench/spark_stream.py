@@ -1,4 +1,4 @@
-"""How soon a streaming query returns a new record, and what that costs: `make bench-spark-stream`.
+"""Measures how soon a streaming query returns a new record, and its costs: `make bench-spark-stream`.
 
 One broker, one topic, and one query after the other: mpbroker's source on files and over the network, in the
 JVM and in Python, and Spark's own Kafka connector (`--without-connector` leaves it out). The results of each

@@ -1,6 +1,6 @@
 """Runs a broker under load for the pictures in the documentation, with topics like those of a shop.
 
-The rate of writes rises and falls like that of a day, but faster. Most groups read too slowly to keep up.
+The rate of writes rises and falls as over a day, but faster. Most groups read too slowly to keep up.
 """
 
 from __future__ import annotations

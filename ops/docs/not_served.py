@@ -20,7 +20,7 @@ class NotServed(NamedTuple):
     instead: str
 
 
-# What controllers serve. Kafka's brokers do not advertise these.
+# APIs that controllers serve, and that Kafka's brokers do not advertise.
 OF_CONTROLLERS = frozenset(
     {
         *(ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.ALTER_PARTITION),

@@ -56,7 +56,7 @@ def make(
 
 
 def _configure(place: Path, architecture: str, release: str) -> Path:
-    """Write a configuration by which apt knows of no installed package. Return its file."""
+    """Write a configuration for an apt that sees no installed packages. Return its file."""
     for made in ("cache/archives/partial", "state/lists/partial"):
         (place / made).mkdir(parents=True, exist_ok=True)
     (place / "state" / "status").touch()

@@ -64,7 +64,7 @@ class CannotBuild(RuntimeError):
 
 
 def javac() -> str:
-    """Return the compiler of JAVA_HOME, else that of PATH. Raises CannotBuild."""
+    """Return the compiler in JAVA_HOME, else the one on PATH. Raises CannotBuild."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("javac", path=f"{home}/bin") if home else None
     found = found or shutil.which("javac")

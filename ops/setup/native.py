@@ -17,7 +17,7 @@ from typing import Any
 from Cython import __version__ as cython_version  # type: ignore[attr-defined]
 from Cython.Build import cythonize
 
-# The module with the code that Cython would otherwise add to each: that is half of the time and of the size.
+# The module with code that Cython would otherwise add to each module: half of their build time and size.
 SHARED = "shm._cyutility"
 SHARED_SOURCE = Path("shm", "_cyutility.c")
 DIRECTIVES: Mapping[str, Any] = {

@@ -18,10 +18,10 @@ PLACE = ROOT / "build" / "asan"
 PACKAGES = ("shm", "mpbroker")
 SANITIZE = "-fsanitize=address,undefined"
 FLAGS = f"{SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1"
-# The allocator of Python hands out parts of its memory, whose bounds the sanitizer would not know.
+# The sanitizer would not know the bounds of objects in memory of Python's own allocator.
 SETTINGS = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONMALLOC": "malloc"}
-# Tests of speed and of memory, of which these modules need more, and of a lack of it, at which the
-# sanitizer's own allocator ends the process.
+# Tests left out. With the sanitizer, modules are slower and need more memory; and its allocator ends the
+# process when memory is exhausted.
 MEASURED = (
     "test_two_million_rows_a_second_at_the_least",
     "test_memory_of_a_batch_is_bounded",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("shm", "mpbroker")
-# What the C of a source becomes.
+# The modules from which stubs import these names.
 ORIGINS = {"IntEnum": "enum", "IntFlag": "enum", "NamedTuple": "typing", "Buffer": "typing_extensions"}
 SPECIAL = ("__init__", "__len__", "__iter__", "__next__", "__contains__", "__getitem__")
 C_TYPES = {"bint": "bool", "double": "float", "object": ""}

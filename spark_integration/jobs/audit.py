@@ -4,8 +4,8 @@ The files are read by as many tasks as there are segments.
 
 A gap is a range of offsets that no batch contains. Compaction may have removed offsets below the cleaner's
 checkpoint; a gap above the checkpoint is a hole. Control records and aborted records are not gaps, because
-their batches exist. A duplicate is a batch whose producer id, epoch and sequence another batch of the
-partition has, too.
+their batches exist. A duplicate is a batch with the same producer id, epoch and sequence as another batch of
+the partition.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DDL: Final = (
 class PartitionAudit:
     """The results of an audit for a partition.
 
-    `compacted` counts offsets that compaction removed, `missing` those in the gaps that are holes.
+    `compacted` counts the offsets that compaction removed, `missing` the offsets in holes.
     """
 
     topic: str

@@ -101,7 +101,7 @@ class IcebergLake:
         (place / UNCOMMITTED).unlink()
 
     def begin(self) -> None:
-        """Remove the files of each run that did not complete, unless a snapshot has the files."""
+        """Remove the files of each incomplete run, except files that a snapshot has."""
         begun = [mark.parent for mark in self._making.glob(f"*/{UNCOMMITTED}")]
         if not begun:
             return

@@ -113,7 +113,7 @@ class Lake:
         return place
 
     def drop(self, place: Path) -> None:
-        """Remove a directory that `new_place` made and that was not committed."""
+        """Remove a directory that `new_place` made and `commit` did not take."""
         shutil.rmtree(place, ignore_errors=True)
 
     def commit(self, place: Path, spans: Sequence[Span]) -> Run:

@@ -1,8 +1,8 @@
 """Makes the topics that a mirror writes to: with the partitions and the settings of its sources.
 
 A mirror does so when it starts, and on the driver before each batch, since sources may be created or grow
-while it runs. Tasks must find the topics: they would make the broker create a missing topic with its default
-number of partitions.
+while it runs. Topics must exist before tasks write: a write would make the broker create a missing topic,
+with the broker's default number of partitions.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SWITCH: Final = "spark.mpbroker.accelerated"
-"""The session's setting that is false to leave all reads to Python. (Java: SourceTable.)"""
+"""The session's setting that, if false, leaves all reads to Python. (Java: SourceTable.)"""
 
 _SOURCE: Final = "io.mpbroker.spark.Source"
 _PATH: Final = Path(__file__).with_name("mpbroker-spark.jar")

@@ -1,7 +1,7 @@
 """Plans a query for the JVM reader, in a Python worker of Spark's, as Spark runs its own planners.
 
-It reads a request and writes a manifest; both are JSON with their length in front. The plan is that of the
-Python source. (Spark: PythonPlannerRunner, pyspark/sql/worker/plan_data_source_read.py.)
+It reads a request and writes a manifest; both are JSON with their length in front. The Python source makes
+the plan. (Spark: PythonPlannerRunner, pyspark/sql/worker/plan_data_source_read.py.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
     """Answer a request {options, schema, conditions} with the plan as JSON.
 
     The plan has every row that fulfils the conditions. Spark evaluates them on all rows of the plan.
-    The answer is {"declined": why} if only Python can read the query. Raises what the Python source raises.
+    The answer is {"declined": why} if only Python can read the query. Raises the Python source's errors.
     """
     options = parse_options(request["options"])
     if value_format(request["options"]) is not None:

@@ -50,6 +50,7 @@ class Members:
     written: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
     commits: int = 0
     complaints: list[str] = field(default_factory=list)
+    described: str = "not described"
     _stopping: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -74,6 +75,8 @@ class Members:
     def is_stable(self) -> bool:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         described = admin.describe_consumer_groups([GROUP])[GROUP].result(REQUEST_S)
+        held = [(member.member_id, member.assignment.topic_partitions) for member in described.members]
+        self.described = f"{described.state.name}, with members {held}"
         return bool(described.state is ConsumerGroupState.STABLE)
 
     def _write(self) -> None:

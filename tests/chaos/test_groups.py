@@ -44,7 +44,7 @@ def test_a_group_survives_the_death_of_every_process(broker: Broker, protocol: s
         count = len(DEATHS) if protocol == "classic" else DEATHS_AMID_HEARTBEATS
         for role in islice(cycle(DEATHS), count):
             kill(broker, [role], members.progress, chance)
-        eventually(members.is_stable, "the group is stable")
+        eventually(members.is_stable, lambda: f"the group is stable, it is {members.described}")
     assert broker.stop() == 0
     broker.start()
     assert members.check() == []

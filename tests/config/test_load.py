@@ -412,8 +412,6 @@ def test_our_own_keys_are_documented() -> None:
 CHECKED_AT_START = {
     "ssl.keystore.type": "there is one type",
     "ssl.truststore.type": "there is one type",
-    "log.local.retention.bytes": "topics inherit it",
-    "log.local.retention.ms": "topics inherit it",
     "min.insync.replicas": "more than the one replica is refused",
 }
 
@@ -431,10 +429,6 @@ READ_AS = {
 # Settings whose readers are not merged yet.
 BEING_BUILT = {
     "group.consumer.migration.policy",
-    *(f"mpbroker.remote.{name}" for name in ("cache.bytes", "commit.interval.ms", "delete.delay.ms")),
-    *("mpbroker.remote.request.timeout.ms", "remote.fetch.max.wait.ms", "remote.log.reader.threads"),
-    *("remote.list.offsets.request.timeout.ms", "remote.log.manager.task.interval.ms"),
-    *(f"remote.log.manager.{way}.max.bytes.per.second" for way in ("copy", "fetch")),
 }
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.describe import ConfigSource
+from mpbroker.config.describe import ConfigSource, describe_broker
 from mpbroker.config.dynamic import overlaid
 from mpbroker.config.load import load
 from mpbroker.config.resource_config import (
     CLIENT_METRICS,
+    DECIDING,
     GROUP,
     KEYS,
     RequestError,
     check,
     describe,
     group_settings,
+    in_effect,
 )
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -103,8 +105,11 @@ BOUNDS = ["group.consumer.min.session.timeout.ms=6000", "group.consumer.max.sess
 def test_settings_that_the_bounds_no_longer_allow(
     configs: dict[str, str], effective: tuple[int, ...], warnings: list[str]
 ) -> None:
-    settings, found = group_settings(configs, load(None, BOUNDS).config)
+    broker = load(None, BOUNDS).config
+    settings, found = group_settings(configs, broker)
     assert settings == effective
+    described = {entry.name: entry.value or "" for entry in describe_broker(broker, DECIDING)}
+    assert in_effect(configs, described) == dict(zip((SESSION, HEARTBEAT, INTERVAL), effective, strict=True))
     assert len(found) == len(warnings)
     for said, wanted in zip(found, warnings, strict=True):
         assert wanted in said

@@ -20,7 +20,7 @@ from mpbroker.protocol.messages import ConfigRecord, RemoveTopicRecord
 from mpbroker.protocol.uuids import uuid_bytes
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.checkpoints import read_epochs
-from mpbroker.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES, segment_name
+from mpbroker.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES, REMOTE_CACHE, segment_name
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import DIRECTORY_ID, KafkaDirectory, encoded
 
@@ -103,6 +103,17 @@ def test_what_is_refused(ours: KafkaDirectory) -> None:
     (ours.path / "orders-0.away-stray").rename(ours.path / "orders-0")
     append(ours, b"\x01\x7f\x00")
     says(r"does not know \(127\)")
+
+
+def test_tiered_topics_are_refused(ours: KafkaDirectory) -> None:
+    (ours.path / REMOTE_CACHE / "orders-0").mkdir(parents=True)
+    append(ours, *encoded(ConfigRecord(2, "orders", "remote.storage.enable", "true")))
+    with pytest.raises(CannotMove, match=r"what topics have in the object store: orders\. Switch"):
+        export([ours.path], WHERE, is_dry=False)
+    append(ours, *encoded(ConfigRecord(2, "orders", "remote.storage.enable", "false")))
+    export([ours.path], WHERE, is_dry=False)
+    # Kafka would take it for a partition.
+    assert not (ours.path / REMOTE_CACHE).exists()
 
 
 def test_a_broker_that_was_never_used_has_nothing_to_export(ours: KafkaDirectory) -> None:

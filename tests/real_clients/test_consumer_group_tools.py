@@ -15,18 +15,14 @@ from confluent_kafka import Consumer, TopicPartition
 
 from ops.bench.brokers import Broker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
-from tests.support.group_members import subscriber
+from tests.support.group_members import QUICK, subscriber
 from tests.support.produced import produce
 from tests.support.real_brokers import create_topic
 
 PRINTED = Path(__file__).with_suffix(".txt").with_name("consumer_group_tools.txt")
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
-BROKER_SETTINGS = {
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.assignment.interval.ms": "0",
-}
+BROKER_SETTINGS = QUICK
 Steps = tuple[tuple[str, ...], ...]
 LISTS: Steps = (
     (GROUPS, "--list"),

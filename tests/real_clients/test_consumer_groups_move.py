@@ -13,10 +13,10 @@ from pathlib import Path
 from confluent_kafka import Consumer
 
 from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker, free_port
-from tests.real_clients.test_consumer_group_tools import BROKER_SETTINGS, GROUPS
+from tests.real_clients.test_consumer_group_tools import GROUPS
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.forms import long_only
-from tests.support.group_members import subscriber
+from tests.support.group_members import QUICK, subscriber
 from tests.support.produced import produce
 from tests.support.programs import ran
 from tests.support.real_brokers import create_topic, served, with_settings
@@ -67,8 +67,8 @@ def change_hands(*command: str) -> None:
 
 @long_only("a group with live members goes to Apache Kafka and back")
 def test_members_go_on_at_kafka_and_back(tmp_path: Path) -> None:
-    ours = with_settings(Mpbroker(tmp_path), BROKER_SETTINGS)
-    kafka = with_settings(Kafka(tmp_path, port=ours.port), BROKER_SETTINGS)
+    ours = with_settings(Mpbroker(tmp_path), QUICK)
+    kafka = with_settings(Kafka(tmp_path, port=ours.port), QUICK)
     read: list[tuple[int, int]] = []
     with ExitStack() as stack:
         with served(ours):

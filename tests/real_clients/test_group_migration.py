@@ -14,15 +14,11 @@ from confluent_kafka.admin import AdminClient
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import confluent_write
 from tests.support.client_samples import sample_records
+from tests.support.group_members import QUICK
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker
 
-BROKER_SETTINGS = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.assignment.interval.ms": "0",
-}
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", **QUICK}
 PARTITIONS = 6
 # Long enough for a loaded machine. Clients say when they leave.
 SESSION_MS = 45_000

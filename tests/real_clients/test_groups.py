@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.client_samples import sample_records
 from tests.support.client_tools import dump, kafka_tool
 from tests.support.committed_offsets import offset_of
 from tests.support.forms import each
+from tests.support.group_members import subscriber
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
@@ -39,22 +40,9 @@ def write(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
     client_adapters.confluent_write(broker.bootstrap, topic, records, "none")
 
 
-@contextmanager
-def member(broker: Broker, group: str, topic: str, **settings: Any) -> Iterator[Consumer]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 200,
-            "enable.auto.commit": False,
-            **{key.replace("_", "."): value for key, value in settings.items()},
-        }
-    )
-    with closing(consumer):
-        consumer.subscribe([topic])
-        yield consumer
+def member(broker: Broker, group: str, topic: str, **settings: Any) -> AbstractContextManager[Consumer]:
+    timing = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
+    return subscriber(broker.bootstrap, group, topic, **{**timing, **settings})
 
 
 def poll_until(holds: Callable[[], bool], *consumers: Consumer) -> list[tuple[int, int]]:

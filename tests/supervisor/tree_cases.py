@@ -22,9 +22,9 @@ from mpbroker.ipc.hangs import look_at
 from mpbroker.ipc.process import LEAVING, ExitCode, FatalError, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.changing import Resize
-from mpbroker.supervisor.child import Child, fork_child
+from mpbroker.supervisor.child import DEATHS_IN_A_ROW_MAX, Child, fork_child
 from mpbroker.supervisor.tree import BrokerStops, Tree
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 
 HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
 
@@ -141,6 +141,27 @@ def test_a_dead_handler_is_fenced_in_order_and_replaced(tree: Tree) -> None:
     assert status_of(tree, PROCESSOR)[-2:] == [f"{HANDLER}.3-", f"{HANDLER}.0+"]
     assert tree.memory.ring(PROCESSOR, HANDLER).waiting() == 0
     assert tree.memory.words("roles").load(HANDLER) == 2
+
+
+def test_handlers_let_go_of_a_dead_tier_and_the_tier_of_a_dead_handler(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR, topology.TIER)
+    others = [status_of(tree, role) for role in (topology.LOG, topology.COORDINATOR, PROCESSOR)]
+    os.kill(tree.children[topology.TIER].pid, signal.SIGKILL)
+    step_until_mended(tree, topology.TIER, 2)
+    assert status_of(tree, HANDLER)[-2:] == [f"{topology.TIER}.1-", f"{topology.TIER}.0+"]
+    assert [status_of(tree, role) for role in (topology.LOG, topology.COORDINATOR, PROCESSOR)] == others
+    os.kill(tree.children[HANDLER].pid, signal.SIGKILL)
+    step_until_mended(tree, HANDLER, 2)
+    assert status_of(tree, topology.TIER) == [f"{HANDLER}.2-", f"{HANDLER}.0+"]
+
+
+def test_a_tier_that_dies_again_and_again_stops_nobody(tree: Tree) -> None:
+    start(tree, topology.LOG, HANDLER, topology.TIER)
+    tier = tree.children[topology.TIER]
+    tier.restarts.young_deaths = DEATHS_IN_A_ROW_MAX
+    os.kill(tier.pid, signal.SIGKILL)
+    until(lambda: tier.restart_at is not None, "it waits for its next start", lambda: tree.step(100))
+    assert tree.children[HANDLER].serves
 
 
 @pytest.mark.parametrize("role", [topology.LOG, topology.COORDINATOR, PROCESSOR, HANDLER])

@@ -19,6 +19,9 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/churn", "security/deaths", "security/resizing", "shm/kills", "shm/wakeups"),
         *("shm/zeroed", "supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
     ),
+    "partitions whose log starts in an object store": (
+        *("inspection/tiered", "log/recovery/tiered", "log/retention/tiered", "reading/tiered"),
+    ),
     "whole brokers or processes, as clients and operators meet them": (
         *("client/secure_broker", "handlers/acknowledged_end", "handlers/parked"),
         "inspection/not_yours",

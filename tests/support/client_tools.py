@@ -54,7 +54,7 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
     return done.stdout
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
+def eventually(holds: Callable[[], bool], what: str | Callable[[], str]) -> None:
     """Wait for what Kafka does not promise at once: it answers changes before all metadata knows them.
 
     Most questions here are requests to a broker, which has better things to do than to answer them in turns.

@@ -132,6 +132,13 @@ def settle(rig: GroupRig, *consumers: Consumer, rounds: int = 20) -> None:
     raise AssertionError("the consumers do not come to rest")
 
 
+def settled(rig: GroupRig, member_id: str, *others: Consumer, **how: Any) -> Consumer:
+    """Return a consumer that has joined, and has come to rest together with the others."""
+    one = Consumer(rig, member_id, **how)
+    settle(rig, *others, one)
+    return one
+
+
 def described(rig: GroupRig, group: str = "g") -> ConsumerGroupDescribeResponse.DescribedGroup:
     answer: ConsumerGroupDescribeResponse = rig.now(ConsumerGroupDescribeRequest([group]), 1)
     (found,) = answer.groups

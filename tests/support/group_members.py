@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.polling import until
 
+# Settings of a broker whose members of the consumer protocol hear soon of what changes.
+QUICK = {
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
+}
+
 
 @contextmanager
-def subscriber(bootstrap: str, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
+def subscriber(bootstrap: str, group: str, topic: str, **settings: Any) -> Iterator[Consumer]:
     """A member that reads from where its partitions begin, and commits nothing by itself. It has none yet."""
     more = {name.replace("_", "."): value for name, value in settings.items()}
     given = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, **more}
@@ -21,7 +29,7 @@ def subscriber(bootstrap: str, group: str, topic: str, **settings: str) -> Itera
 
 
 @contextmanager
-def member(bootstrap: str, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
+def member(bootstrap: str, group: str, topic: str, **settings: Any) -> Iterator[Consumer]:
     """A subscriber that has got its partitions."""
     with subscriber(bootstrap, group, topic, **settings) as consumer:
         until(consumer.assignment, f"the member of {group} has partitions", lambda: consumer.poll(0.02))

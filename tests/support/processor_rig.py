@@ -70,6 +70,7 @@ class Rig:
         idle_ns: int = 0,
         stall_ns: int = 10_000_000_000,
         window: int = 1,
+        patience_ns: int = 0,
     ) -> None:
         self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
         sizes = Sizes(16, memory_bytes, arena_extent_bytes=extent_bytes)
@@ -87,6 +88,7 @@ class Rig:
             idle_ns,
             stall_ns,
             window,
+            patience_ns,
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.requests = {h: self.memory.ring(PROCESSOR, topology.handler(h)) for h in range(handlers)}

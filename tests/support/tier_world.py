@@ -25,7 +25,7 @@ from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
 from mpbroker.storage.remote_segments import RemoteSegments, read_remote_segments
 from tests.support.fault_store import FaultStore, MemoryStore
-from tests.support.log_rig import TOPIC_ID, Rig
+from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.log_writer import make_batch
 from tests.support.stepped_log import Broker
 
@@ -44,6 +44,7 @@ class TierWorld:
     partitions: int = 1
     settings: dict[str, str] = field(default_factory=dict)
     memory_store: MemoryStore = field(default_factory=MemoryStore)
+    version_of_config: int = 5
 
     def __post_init__(self) -> None:
         settings = {"segment_bytes": str(SEGMENT_BYTES), "remote_storage_enable": "true", **self.settings}
@@ -69,6 +70,14 @@ class TierWorld:
         }
         topic = TopicImage("t", TOPIC_ID, slots.packed, settings)
         self.topics.now = {TOPIC_ID: topic} if is_there else {}
+
+    def configure(self, **configs: str) -> None:
+        """Change settings of the topic; those that are not named are as they were made."""
+        named = {"segment_bytes": str(SEGMENT_BYTES), "remote_storage_enable": "true", **configs}
+        self.version_of_config += 1
+        message = ensure(self.partitions, **named)
+        self.broker.process.manager.ensure(replace(message, config_version=self.version_of_config))
+        self.announce(**named)
 
     def directory(self, partition: int = 0) -> Path:
         return self.rig.directory / f"t-{partition}"
@@ -98,7 +107,10 @@ class TierWorld:
         config = replace(
             config, remote_log_manager_task_interval_ms=3_600_000, mpbroker_remote_delete_delay_ms=delay_ms
         )
-        places = Places(memory.table(), memory.sizes.log_workers, config.log_dirs, self.topics)
+        places = Places(
+            *(memory.table(), memory.sizes.log_workers, config.log_dirs, self.topics),
+            lambda topic_id: self.work.state is not None and topic_id in self.work.state.topics,
+        )
         self.work = TierWork(
             *(config, CLUSTER, self.topics, places, memory.words("remote"), self.context.counters),
             opened=lambda _url, _timeout_ms: self.store,

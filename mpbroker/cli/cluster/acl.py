@@ -181,7 +181,7 @@ def acl_remove(
 ) -> None:
     """Remove access control lists.
 
-    These are the ones that `add` with the same flags adds; without a principal, all about the resources.
+    Removes what `add` with the same flags adds; without a principal, all lists of these resources.
     """
     filters = _filters(resources, whom, what, are_prefixes=prefixed)
     if not dry_run:
@@ -207,7 +207,7 @@ def acl_list(
 ) -> None:
     """List access control lists.
 
-    For a topic, group or id also those for a prefix of it and for all.
+    With a topic, group or id, this includes lists for its prefixes and for all names.
     """
     if principal is not None:
         check_is_principal(principal)

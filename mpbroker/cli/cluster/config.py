@@ -17,14 +17,20 @@ from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.flags import ClusterAddress, DryRun, Json, complete_settings, flag, option
 from mpbroker.cli.text.numbers import INT
-from mpbroker.cli.text.output import print_json, print_table, say_each
+from mpbroker.cli.text.output import print_json, print_rows, print_table, say_each
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, not_done
 from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.keys import ConfigType
-from mpbroker.config.resource_config import CLIENT_METRICS_KEYS, GROUP_KEYS
+from mpbroker.config.resource_config import (
+    CLIENT_METRICS_KEYS,
+    DECIDING,
+    GROUP_KEYS,
+    TELEMETRY_IS_OFF,
+    in_effect,
+)
 from mpbroker.config.sample import sample
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
@@ -38,6 +44,8 @@ _OWN_SOURCES = {
     ConfigResourceType.GROUP: ConfigSource.DYNAMIC_GROUP_CONFIG,
     ConfigResourceType.CLIENT_METRICS: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
 }
+# The resources that exist by their settings alone, by the flags that name them.
+_LISTED = {ConfigResourceType.CLIENT_METRICS: "client-metrics", ConfigResourceType.GROUP: "group"}
 # In place of a value that brokers never return.
 HIDDEN = "(hidden)"
 
@@ -100,24 +108,42 @@ def config_get(
 ) -> None:
     """Print settings and where each value comes from.
 
-    One KEY prints its value alone; none prints what is set. --json has type, synonyms and documentation.
+    With one KEY, print its value alone; without KEY, what is set. --json adds type, synonyms and docs.
     """
     keys = keys or []
     with open_admin(where) as client:
         resource = _resource(client, target)
         entries = _described(client, resource, keys)
-    _check_known(resource, keys, entries)
-    if not keys and not all_settings:
-        entries = [entry for entry in entries if _is_set(resource, entry)]
+        _check_known(resource, keys, entries)
+        if not keys and not all_settings:
+            entries = [entry for entry in entries if _is_set(resource, entry)]
+        effective = _in_effect(client, resource, entries)
     if json:
-        print_json([_document(entry) for entry in entries])
+        print_json([_document(entry, effective) for entry in entries])
     elif len(keys) == 1:
         print(printable(_value(entries[0]) or ""))
+        if entries[0].value != (used := effective.get(keys[0], entries[0].value)):
+            text = f"{resource.text}: {keys[0]}={entries[0].value} is not in effect: the broker uses {used}"
+            print(f"mpbroker: {printable(text)}", file=sys.stderr)
+    elif entries and resource.type == ConfigResourceType.GROUP:
+        print_table(
+            ("KEY", "VALUE", "IN-EFFECT", "SOURCE"),
+            [(one.name, one.value, effective.get(one.name), _source(one.config_source)) for one in entries],
+        )
     elif entries:
         rows = [(entry.name, _value(entry), _source(entry.config_source)) for entry in entries]
         print_table(("KEY", "VALUE", "SOURCE"), rows)
     else:
         print(printable(f"{resource.text} has no settings of its own; --all shows those that it has got"))
+
+
+@config_app.command("list")
+def config_list(*, where: ClusterAddress, json: Json = False) -> None:
+    """List the groups and the subscriptions to clients' metrics that have settings of their own."""
+    with open_admin(where) as client:
+        found = client.config_resources(_LISTED)
+    rows = [{"type": _LISTED[ConfigResourceType(kind)], "name": name} for kind, name in sorted(found)]
+    print_rows(rows, as_json=json, nothing="no group or subscription has settings of its own")
 
 
 @config_app.command("set")
@@ -146,7 +172,7 @@ def config_unset(
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
-    """Take settings back: they have their default again."""
+    """Reset settings to their defaults."""
     _alter(where, target, dict.fromkeys(keys), is_dry=dry_run, as_json=json)
 
 
@@ -154,7 +180,7 @@ def config_unset(
 def config_sample() -> None:
     """Print a server.properties with all settings, commented out.
 
-    Each that has an effect has its default and what it does: mpbroker config sample > server.properties
+    Each that has an effect has its default and a description: mpbroker config sample > server.properties
     """
     print(sample(), end="")
 
@@ -178,6 +204,8 @@ def _alter(
         _check(client, resource, changes, result)
         if resource.type == ConfigResourceType.BROKER:
             _warn_of_unknown(resource, [key for key, value in changes.items() if value is not None])
+        if resource.type == ConfigResourceType.CLIENT_METRICS and len(unset) < len(changes):
+            _warn_if_unserved(client, resource)
     would = "would be " if is_dry else ""
     say_each(
         [
@@ -268,6 +296,36 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
         print(f"mpbroker: {printable(text)}", file=sys.stderr)
 
 
+def _warn_if_unserved(client: Admin, subscription: Resource) -> None:
+    """Warn if clients push nothing to the broker. (Kafka's has no such setting.)"""
+    key = "client.telemetry.enable"
+    found = client.describe_configs(ConfigResourceType.BROKER, str(client.broker_ids()[0]), [key])
+    if any(entry.name == key and entry.value == "false" for entry in found.configs):
+        print(f"mpbroker: {printable(subscription.text)}: {TELEMETRY_IS_OFF}", file=sys.stderr)
+
+
+def _in_effect(
+    client: Admin,
+    resource: Resource,
+    entries: Iterable[m.DescribeConfigsResponse.DescribeConfigsResourceResult],
+) -> dict[str, str]:
+    """Return the values in effect of a group's settings. The broker bounds what a group sets.
+
+    DescribeConfigs returns what is set, also Kafka's.
+    """
+    if resource.type != ConfigResourceType.GROUP:
+        return {}
+    node = client.broker_ids()[0]
+    broker = Resource(ConfigResourceType.BROKER, str(node), f"broker {node}", BROKER_KEYS)
+    try:
+        bounds = {entry.name: entry.value or "" for entry in _described(client, broker, DECIDING)}
+    except ApiFailed as error:
+        print(f"mpbroker: which values are in effect is unknown: {printable(str(error))}", file=sys.stderr)
+        return {}
+    own = {entry.name: entry.value or "" for entry in entries if _is_set(resource, entry)}
+    return {name: str(value) for name, value in in_effect(own, bounds).items()}
+
+
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
     """Return whether the resource itself sets the value; for a broker, whether the value is not a default."""
     if resource.type in _OWN_SOURCES:
@@ -284,10 +342,13 @@ def _value(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> st
     return HIDDEN if entry.is_sensitive else entry.value
 
 
-def _document(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> dict[str, Any]:
+def _document(
+    entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult, effective: Mapping[str, str]
+) -> dict[str, Any]:
     return {
         "name": entry.name,
         "value": entry.value,
+        **({"in_effect": effective.get(entry.name)} if effective else {}),
         "source": _source(entry.config_source),
         "read_only": entry.read_only,
         "sensitive": entry.is_sensitive,

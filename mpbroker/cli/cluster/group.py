@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
+from mpbroker.cli.errors import of_flag
 from mpbroker.cli.flags import ClusterAddress, GroupNames, Json, Yes, flag, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
@@ -59,6 +60,8 @@ def group_list(
     json: Json = False,
 ) -> None:
     """List all groups."""
+    states = {of_flag("--state", text, groups.parse_state) for text in state or ()}
+    types = {of_flag("--type", text, groups.parse_type) for text in kind or ()}
     with open_admin(where) as client:
         listed = groups.list_groups(client)
     rows = [
@@ -69,7 +72,7 @@ def group_list(
             "protocol_type": one.protocol_type,
         }
         for one in listed
-        if _is_among(one.group_state, state or ()) and _is_among(one.group_type, kind or ())
+        if (not states or one.group_state in states) and (not types or groups.type_of(one) in types)
     ]
     print_rows(rows, as_json=json, nothing="no groups")
 
@@ -121,10 +124,6 @@ def group_delete(names: GroupNames, yes: Yes = False, *, where: ClusterAddress, 
                 done.append((f"deleted group {name}", {"group": name, "deleted": True}))
     say_each(done, as_json=json)
     raise_all(failed)
-
-
-def _is_among(name: str, wanted: Collection[str]) -> bool:
-    return not wanted or name.lower() in {one.lower() for one in wanted}
 
 
 def _print(document: dict[str, Any], *, with_members: bool) -> None:

@@ -99,7 +99,7 @@ def group_reset_offsets(
     """Set the committed offsets of groups without members.
 
     Without --execute it prints what would be set. An offset that a partition does not have becomes the
-    nearest one. A group that does not exist is made.
+    nearest one. A group that does not exist is created.
     """
     places = (to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by, from_file)
     plan = _plan(dict(zip(PLACES, places, strict=True)), names or [], topic or [], all_topics=all_topics)

@@ -45,8 +45,8 @@ def log_dirs(
 ) -> None:
     """Print log directories and sizes of partitions, or move some.
 
-    Default: of all topics. A future partition is one that moves there. mpbroker log-dirs move orders 0 2 --to
-    DIR moves two partitions while they are served; without numbers all of the topic.
+    Default: all topics. A future partition is being moved there. mpbroker log-dirs move orders 0 2 --to DIR
+    moves two partitions while they are served; without numbers, all of the topic.
     """
     if to is not None:
         _move(where, topics or [], broker or [], to, wait, as_json=json)

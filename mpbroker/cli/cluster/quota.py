@@ -23,7 +23,7 @@ from mpbroker.quotas.entities import OF_ADDRESSES, OF_CLIENTS
 quota_app = App(no_args_is_help=True)
 TYPES = ("user", "client-id", "ip")
 Entity = list[tuple[str, str | None]]
-"""The owner of a quota: types and names, None for all clients without a quota of their own."""
+"""A quota's owner: (type, name) pairs. The name None means all clients without a quota of their own."""
 
 
 class Owner(NamedTuple):
@@ -66,8 +66,8 @@ def quota_set(
 ) -> None:
     """Limit what clients may use.
 
-    QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate, of
-    addresses connection_creation_rate.
+    QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate; for
+    addresses it is connection_creation_rate.
     """
     entity = owner.entity()
     wanted = dict(map(_parsed, quotas))

@@ -79,7 +79,7 @@ def txn_list(
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
-    """Transactional ids, and the state of each."""
+    """List transactional ids and their states."""
     longer_ms = -1 if duration is None else of_flag("--longer-than", duration, parse_duration)
     request = m.ListTransactionsRequest(state or [], producer_id or [], longer_ms, pattern)
     with open_admin(where) as client:
@@ -207,7 +207,7 @@ def txn_abort(
 ) -> None:
     """Abort an open transaction, or a hanging one.
 
-    A marker is written into that partition alone; see find-hanging and describe-producers.
+    To end a hanging one, a marker is written into its partition alone; see find-hanging, describe-producers.
     """
     hanging = Hanging(topic, partition, start_offset, producer_id, producer_epoch, coordinator_epoch)
     _check(transactional_id, hanging)

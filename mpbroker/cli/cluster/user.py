@@ -44,7 +44,7 @@ def user_add(
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
-    """Set a user's password; it is asked for if no file has it."""
+    """Set a user's password; asks for it unless a file has it."""
     kind = mechanism_of(mechanism)
     password = read_password(name, password_file)
     with open_admin(where) as client:

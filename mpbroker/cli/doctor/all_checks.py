@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.cli.doctor import addresses, disks, host
+from mpbroker.cli.doctor import addresses, disks, host, store
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import by_log_dirs
 from mpbroker.config.broker import BrokerConfig
@@ -36,6 +36,7 @@ def checks(config: BrokerConfig) -> Iterator[Check]:
     yield from host.checks(config, is_running=running is not None)
     yield from disks.checks(config, is_running=running is not None)
     yield from addresses.checks(config, running)
+    yield from store.checks(config)
     yield from _for_spark()
 
 

@@ -21,10 +21,10 @@ SYNCS: Final = 20
 SYNC_BYTES: Final = 4096
 SLOW_SYNC_MS: Final = 20.0
 UNLIKELY_SYNC_MS: Final = 0.02
-"""No disk with a cache that survives a power cut is faster than that; one that ignores syncs is."""
+"""A faster disk ignores syncs: even one whose cache survives a power cut takes longer."""
 READ_AHEAD_KB: Final = 128
 LITTLE_ROOM: Final = 0.05
-# A start needs some files of its own, whatever it does without.
+# A start always writes some files.
 START_BYTES: Final = 1 << 20
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _OVER_NETWORK: Final = frozenset(

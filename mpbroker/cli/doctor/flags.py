@@ -35,8 +35,8 @@ def _doctor(
 ) -> None:
     """Say what a broker lacks on this host, and what to do.
 
-    With the settings that serve would have, or for a broker that runs. The exit code is 1 if something keeps
-    it from running.
+    Checks for a broker with the settings that serve would have, or for a running broker. The exit code is 1
+    if something keeps it from running.
     """
     if context.invoked_subcommand is not None:
         if json or any((config, options, listeners, log_dirs, port, bootstrap)):

@@ -28,7 +28,7 @@ FOREIGN_PACKAGE: Final = "mpbroker"
 """The name of this project's modules, and of another project's distribution on PyPI."""
 DESCRIPTORS_MIN: Final = 4096
 DESCRIPTORS_WANTED: Final = 65536
-"""A connection takes one, and so does a segment that is read."""
+"""Each connection takes a descriptor, and so does each segment that is read."""
 _OVERCOMMIT: Final = Path("/proc/sys/vm/overcommit_memory")
 _CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _NEVER_OVERCOMMIT: Final = 2
@@ -59,7 +59,7 @@ def platform() -> Check:
 
 
 def packages() -> Check:
-    """Check that the package `mpbroker`, another project's, is not installed. (Ours is mpbroker-server.)"""
+    """Check that another project's package `mpbroker` is not installed. (Ours is mpbroker-server.)"""
     try:
         foreign = version(FOREIGN_PACKAGE)
     except PackageNotFoundError:
@@ -128,7 +128,7 @@ def shared_memory(config: BrokerConfig, *, is_running: bool) -> Check:
     if not os.access(there, os.W_OK | os.X_OK):
         advice = "give it to the broker's user, or name another tmpfs in MPBROKER_RUNTIME_DIR"
         return Check(name, PROBLEM, f"{there} cannot be written", advice)
-    # What is sparse grows with topics and clients; half of it again is more than most have.
+    # Sparse blocks grow with topics and clients. Mostly they take less than half as much as the others.
     blocks = public_blocks(buffers.sizes(config).partition_slots)
     needed = sum(block.size for block in blocks if not block.sparse) * 3 // 2
     found = f"{directory} on {file_system_of(directory)}, {binary_size(_free(there))} free"

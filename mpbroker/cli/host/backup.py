@@ -37,7 +37,7 @@ from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import has_broker
 from mpbroker.ipc.process import FatalError
-from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES
+from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES, REMOTE_SEGMENTS
 
 # The last pass, in the pause, begins when a pass copied less than this, or after so many passes.
 _LAST_PASS_BYTES: Final = 32 << 20
@@ -116,6 +116,12 @@ def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
     """Restore the newest copy into new or empty directories. Raises CliError, OSError."""
     with _newest(source) as copy:
         _restore(copy, log_dirs)
+    if tiered := sum(len(list(path.glob(f"*/{REMOTE_SEGMENTS}"))) for path in log_dirs):
+        _warn(
+            f"{counted(tiered, 'partition')} may have records in an object store, which are not in a copy: "
+            "start with the mpbroker.remote.url that the broker had. If it has written there since the copy "
+            "was made, the restored one may not, and says so"
+        )
     node = _node_id(log_dirs[0])
     command = ["mpbroker", "serve", "--log-dirs", ",".join(map(str, log_dirs))]
     if node != "1":

@@ -35,7 +35,7 @@ import msgspec
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
 from mpbroker.storage.checkpoints import opened
-from mpbroker.storage.names import META_PROPERTIES
+from mpbroker.storage.names import META_PROPERTIES, NOT_PARTITIONS
 
 MANIFEST, INCOMING = "manifest.json", "incoming"
 # finish() makes it; "+" distinguishes copies of one second.
@@ -43,7 +43,7 @@ _COPY_NAME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ\+*", re.ASCII
 _BACKUP_LOCK: Final = "lock"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Files and directories that are of the running broker, or about to be removed.
-_NOT_COPIED: Final = frozenset({LOCK, POINTER_NAME, "lost+found", ".mpbroker-dry-run"})
+_NOT_COPIED: Final = NOT_PARTITIONS | {LOCK, POINTER_NAME}
 _REMOVED: Final = (".deleted", "-delete")
 # In the state file, as the inode: the next run copies the file, and does not link it.
 _NOT_LINKED: Final = -1
@@ -51,7 +51,7 @@ _UNSURE_NS: Final = 1_000_000_000
 _PIECE_BYTES: Final = 8 << 20
 # This many last bytes of a copied segment must agree with the original before its new tail is added.
 _OVERLAP_BYTES: Final = 64 << 10
-# What is larger is brought to disk with its pass, but for the last one.
+# A larger copied piece is synced at once, except in the last pass.
 _SYNC_BYTES: Final = 1 << 20
 
 

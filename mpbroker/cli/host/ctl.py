@@ -133,7 +133,7 @@ def ctl_metrics(
 ) -> None:
     """Kafka's metrics by their JMX names.
 
-    They are read from shared memory: a jammed broker has them too.
+    They are read from shared memory, which works even while the broker hangs.
     """
     from mpbroker.cli.host import metrics
 
@@ -191,7 +191,7 @@ def log_level(
 def console(here: LocalBroker, *, as_json: Json = False) -> None:
     """Print the web console's address with its token.
 
-    Reading records may need it, and changes do. Do not pass it on.
+    Changes need the token, and reading records may. Do not pass it on.
     """
     supervisor = here.control()
     address = supervisor.call("status").get("http")
@@ -237,7 +237,7 @@ def resize(
 def reload(here: LocalBroker, *, as_json: Json = False) -> None:
     """Read the configuration file again.
 
-    What can change while the broker runs does so; what cannot is named.
+    Applies settings that can change while the broker runs, and names those that cannot.
     """
     supervisor = here.control()
     supervisor.timeout_seconds = RELOAD_TIMEOUT_SECONDS

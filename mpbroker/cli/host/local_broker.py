@@ -1,7 +1,7 @@
 """Finds the broker on this host that a command names by its data directory, address or port.
 
-By address or port, a broker is found among the runtime directories in memory. Any user may make a directory
-there, so a directory counts only if its owner also owns the listening socket.
+A broker named by address or port is looked up in the runtime directories on tmpfs. Any user may make a
+directory there, so a directory counts only if its owner also owns the listening socket.
 """
 
 from __future__ import annotations

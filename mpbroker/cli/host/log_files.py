@@ -45,7 +45,7 @@ def dump(
     with_records: Annotated[bool, flag("--records", "The records of each batch, too.")] = False,
     as_json: Annotated[bool, flag("--json", "A JSON document per line.")] = False,
 ) -> None:
-    """Batches, index entries, producers and checkpoints, one by one.
+    """Print batches, index entries, producers and checkpoints.
 
     PATH is the directory of a partition, or a file in it.
     """

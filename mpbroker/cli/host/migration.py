@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Turn a broker's directories into Apache Kafka's.
 
-    The broker is stopped. Name all of log.dirs. The broker can use them, too, until Kafka has been started.
+    Stop the broker first. Name all of log.dirs. The broker can still use them until Kafka has been started.
     """
     with _refusals(paths):
         done = to_kafka.export(paths, _controller(controller), is_dry=dry_run)

@@ -26,7 +26,7 @@ def recover(
     is_dry: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Do to a stopped broker's directories what its next start would.
+    """Recover a stopped broker's directories, as its next start would.
 
     DIR: all of its log.dirs. The exit code is 1 if a partition is damaged and stays as it is.
     """

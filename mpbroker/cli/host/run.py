@@ -98,8 +98,8 @@ def _run(program: str, command: Sequence[str], broker: Broker) -> int:
 def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a program, forward signals to it, and return its exit code.
 
-    The program is killed when this process ends. A terminal sends signals to its whole foreground group, also
-    to the program. Only a signal from a process (`si_code` <= 0) is forwarded.
+    The program is killed when this process ends. A terminal sends its signals to the program, too, so only
+    a signal from a process (`si_code` <= 0) is forwarded.
     """
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)

@@ -25,8 +25,8 @@ def scrub(
 ) -> None:
     """Have the running broker check its sealed segments for damage now.
 
-    The last segment of a partition is still written, and not checked. Prints the scrubber's progress and
-    findings.
+    The last segment of a partition is still being written, so it is not checked. Prints the scrubber's
+    progress and findings.
     """
     broker = here.control()
     reply = broker.call("scrub")

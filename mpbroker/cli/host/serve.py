@@ -63,7 +63,7 @@ def _serve(
     check_only: bool,
 ) -> int:
     if not check_only:
-        # The supervisor counts it when it is there: the file may be read before what is asked for here.
+        # A SIGHUP from now on waits for the supervisor, since the file may be read before its next change.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     loaded = read_config(config_file, overrides, flags)
     config = loaded.config

@@ -18,17 +18,20 @@ from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.client.admin import Admin
 from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.consumer import MAX_WAIT_MS, PATIENCE_MS, Consumer, Fetched
+from mpbroker.client.consumer_group_member import ConsumerGroupMember
 from mpbroker.client.errors import ApiFailed
-from mpbroker.client.group_member import GroupMember, quietly_leave
+from mpbroker.client.group_member import AnyMember, GroupMember, quietly_leave
 from mpbroker.client.log_dirs import name_full_disks
 from mpbroker.client.positions import Ends, Start
 from mpbroker.client.topics import Topic, partitions_of
+from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.record import Record
 from mpbroker.registry.json_values import Decoder
 
+MEMBERS: Mapping[str, type[AnyMember]] = {CLASSIC: GroupMember, CONSUMER: ConsumerGroupMember}
 # Default of Kafka's consumer (auto.commit.interval.ms).
 COMMIT_MS = 5_000
 
@@ -46,12 +49,13 @@ class Settings(msgspec.Struct, frozen=True):
     as_json: bool
     isolation: int
     group: str | None = None
+    group_protocol: str = CLASSIC
 
 
 def consume(where: ClusterAddress, settings: Settings, decoder: Decoder | None = None) -> None:
     """Print records until the count, end or time in the settings is reached.
 
-    Keys and values that `decoder` knows a schema of are printed as JSON.
+    Keys and values are printed as JSON if `decoder` knows their schema.
     """
     render = json_lines.render if settings.as_json else compile_template(settings.template)
     if decoder is not None:
@@ -89,7 +93,7 @@ def _is_watched() -> bool:
 
 def _print_share(client: Admin, settings: Settings, group: str, reader: Reader, render: Part) -> None:
     """Print records of the partitions that the group assigns. Commit printed records, also after an error."""
-    member = GroupMember(client.cluster, group, settings.topic, PATIENCE_MS)
+    member = MEMBERS[settings.group_protocol](client.cluster, group, settings.topic, PATIENCE_MS)
     with Interrupt(client.cluster.client.wakeup) as interrupt:
         share = Share(member, reader, settings.start, interrupt)
         try:
@@ -112,7 +116,7 @@ def _print_share(client: Admin, settings: Settings, group: str, reader: Reader, 
 class Share:
     """The partitions that a group has assigned to this consumer, and their committed offsets."""
 
-    def __init__(self, member: GroupMember, reader: Reader, start: Start, interrupt: Interrupt) -> None:
+    def __init__(self, member: AnyMember, reader: Reader, start: Start, interrupt: Interrupt) -> None:
         self._interrupt = interrupt
         self._member = member
         self._reader = reader
@@ -121,7 +125,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Join the group and wait for partitions. Each begins at its committed offset, else as -o says."""
+        """Join the group and wait for partitions. Each begins at its committed offset, else where -o says."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False

@@ -10,8 +10,10 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
 from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.registry_flags import RegistryAddress, decoder
 from mpbroker.client.consumer import parse_isolation
+from mpbroker.client.groups import parse_protocol
 from mpbroker.client.positions import BEGINNING, END, Start, parse_start
 from mpbroker.client.times import parse_time
+from mpbroker.protocol.consumer_protocol import CLASSIC
 
 TEMPLATE = "%v\\n"
 
@@ -25,6 +27,7 @@ class ConsumeFlags(NamedTuple):
     exit_at_end: bool
     isolation_level: str
     group: str | None
+    group_protocol: str | None
 
 
 class StartFlags(NamedTuple):
@@ -74,6 +77,8 @@ def consume(where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: 
         raise CliError("--overwrite and --log-dirs go with --to", USAGE_ERROR)
     if what.group is not None:
         _check_group(what, start)
+    elif what.group_protocol is not None:
+        raise CliError("--group-protocol goes with --group", USAGE_ERROR)
     from mpbroker.cli.records import consume as command
 
     until_ms = None
@@ -90,6 +95,7 @@ def consume(where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: 
         into.as_json,
         isolation,
         what.group,
+        of_flag("--group-protocol", what.group_protocol or CLASSIC, parse_protocol),
     )
     command.consume(where, settings, decoder(into.registry))
 
@@ -115,7 +121,7 @@ def _write(
     assert into.to is not None
     if into.as_json or into.template != TEMPLATE:
         raise CliError("--to writes columns: -f and --json are for printing", USAGE_ERROR)
-    if what.group is not None or place.until_time is not None:
+    if any(one is not None for one in (what.group, what.group_protocol, place.until_time)):
         raise CliError("--to writes what is there: --group and --until-time are for printing", USAGE_ERROR)
     to_file.write(
         where,

@@ -2,7 +2,7 @@
 
 A key or value in UTF-8 is text in `key` or `value`. Bytes that are not UTF-8 are in base64 in `key_base64` or
 `value_base64`. A header is a pair of its name and its value: text, null or {"base64": …}.
-What was decoded with a schema is JSON of any kind, beside `key_schema` or `value_schema`.
+A key or value that was decoded with a schema is any JSON, beside `key_schema` or `value_schema`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def render(
 
 
 def parse(line: bytes, number: int, now_ms: int, encoders: Encoders = NO_SCHEMAS) -> Parsed:
-    """Return the record of a line, but ignore which topic, offset and schemas the line names.
+    """Return the record of a line. The topic, offset and schemas that the line names are ignored.
 
     `number`: the line number, for errors. `now_ms`: the timestamp for a line without one. Raises CliError.
     """

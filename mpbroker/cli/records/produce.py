@@ -45,7 +45,7 @@ CODECS = {codec.name.lower(): codec for codec in Codec}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 # At least this many lines without a key go to a partition before others go to the next one.
 STICKY_LINES_MIN = 10
-# Names that -X takes: those of Kafka's and librdkafka's producers for the two settings there are.
+# Names that -X takes: how Kafka's and librdkafka's producers call the two settings that `produce` has.
 PROPERTIES = {
     "acks": "acks",
     "request.required.acks": "acks",

@@ -1,7 +1,7 @@
 """The commands of `mpbroker spark`.
 
-The commands also run under spark-submit, with this package's `__main__.py` and the same arguments. Spark's
-settings are then those of spark-submit.
+The commands also run under spark-submit, with this package's `__main__.py` and the same arguments. Then
+spark-submit decides Spark's settings.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def spark_archive(
 ) -> None:
     """Write new records as Parquet, each record once.
 
-    Readers of DIR see a run when all of it is there: spark.read.parquet("DIR/data"). They never see the rest
-    of a killed job, and the next job continues from the last run.
+    Readers of DIR see a run when all of it is there: spark.read.parquet("DIR/data"). They never see what a
+    killed job left, and the next job continues from the last run.
     """
     source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
     from mpbroker.spark import jobs
@@ -150,8 +150,8 @@ def spark_replay(
     """Write an archive back into topics.
 
     DIR is an archive. Keys, values, headers, timestamps and the order in each partition stay. Records that a
-    job of the same name wrote are not written again, but for the step in which it was killed; with
-    --exactly-once these are not either.
+    job of the same name has written are skipped, except those of the step in which it was killed;
+    --exactly-once skips these, too.
     """
     _needs_spark()
     from mpbroker.spark import jobs
@@ -277,8 +277,8 @@ def spark_audit(
 ) -> None:
     """Find gaps, duplicates and damage in whole logs.
 
-    This runs on a host that has their files. The exit code is 1 if records are missing, twice, or damaged.
-    Offsets that compaction removed are counted apart.
+    Run it on a host that has the logs' files. The exit code is 1 if records are missing, duplicated or
+    damaged. Offsets that compaction removed are counted apart.
     """
     source = _source(topics, pattern, log_dir, None, option, fail_on_data_loss=True)
     from mpbroker.spark import jobs

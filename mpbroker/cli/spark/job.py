@@ -170,7 +170,7 @@ def _interrupt_start() -> NoReturn:
 def _end_accumulators_in_silence(spark: SparkSession) -> None:
     """Drop the traceback that PySpark's accumulator server prints when the JVM has ended.
 
-    Its thread may notice the end after the job has restored standard error. (PySpark: UpdateRequestHandler.)
+    The server's thread may notice the end after standard error is restored. (PySpark: UpdateRequestHandler.)
     """
     server = spark.sparkContext._accumulatorServer
     report = server.handle_error

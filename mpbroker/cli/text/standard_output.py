@@ -54,7 +54,7 @@ def name_failures() -> None:
     before = sys.stdout
     if before is None or before is not sys.__stdout__ or not isinstance(before, io.TextIOWrapper):
         return
-    # Without buffering, Python has no buffered writer there.
+    # Under `python -u`, `before.buffer` is no buffered writer.
     is_buffered = isinstance(before.buffer, io.BufferedWriter)
     kind = io.FileIO if is_buffered else _Unbuffered
     raw = kind(before.fileno(), "wb", closefd=False)

@@ -135,7 +135,7 @@ GROUPS: Final = View(
     "lag",
 )
 VIEWS: Final = (PROCESSES, REQUESTS, MEMORY, PARTITIONS, GROUPS)
-# Drawn only: the same values are in other columns, or are of the past.
+# Only drawn, not in reports: the same values are in other columns, or are of the past.
 DRAWN: Final = (Kind.TREND,)
 
 

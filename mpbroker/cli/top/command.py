@@ -31,8 +31,8 @@ def top(
 ) -> None:
     """Watch a broker on this host, or show a stopped one.
 
-    It is live; of a stopped broker it shows the directories. -b with --log-dirs is the address to ask for
-    groups.
+    The view is live; for a stopped broker it shows the directories. With --log-dirs, -b is the address to
+    ask for groups.
     """
     wanted, chosen = BrokerFlags(log_dirs, bootstrap, command_config, port), _view(view)
     if once or json:

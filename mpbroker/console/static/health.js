@@ -20,7 +20,7 @@ export class Health {
     try {
       const found = await get("health");
       replace(this.said);
-      replace(this.place, this.ready(found), this.recovery(found), this.directories(found), this.scrub(found));
+      replace(this.place, this.ready(found), this.recovery(found), this.directories(found), this.scrub(found), this.remote(found));
     } catch (error) {
       this.shell.failed(error, this.said);
     }
@@ -54,6 +54,15 @@ export class Health {
       return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.state !== "online" && h("b", { class: "bad" }, one.state)),
         one.total_bytes > 0 ? fileSystem(one) : h("p", { class: "dim" }, bytes(one.size_bytes)));
     }));
+  }
+
+  remote({ remote: one }) {
+    if (!one || !one.enabled) return null;
+    const isWell = one.state === "ok" || one.state === "behind";
+    return this.card("Object store", one.state, isWell ? "good" : "bad",
+      h("p", { class: "dim" }, h("code", null, one.url), ` has ${counted(one.segments, "segment")}, ${bytes(one.bytes)}.`),
+      h("p", { class: "dim" }, `${counted(one.pending_segments, "segment")}, ${bytes(one.pending_bytes)}, ${one.pending_segments === 1 ? "waits" : "wait"} for the upload${one.pending_since_ms ? `, the oldest since ${stamp(one.pending_since_ms)}` : ""}.`),
+      h("p", { class: isWell ? "dim" : "bad" }, isWell ? `The tier: ${one.status}` : one.last_error));
   }
 
   scrub({ scrub, scrub_problem: problem }) {

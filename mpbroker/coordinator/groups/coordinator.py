@@ -106,7 +106,7 @@ class GroupCoordinator:
         self.txn_offset_commit = TxnOffsetCommit(
             clock, queue, self.offsets, offset_manager, manager, transactions, answers
         )
-        describe = DescribeGroups(manager)
+        describe = DescribeGroups(manager, self._writer, answers)
         delete = DeleteGroups(
             config, clock, self.timers, queue, manager, offset_manager, rebalances, consumer_members, answers
         )
@@ -120,7 +120,7 @@ class GroupCoordinator:
             ApiKey.DELETE_GROUPS: delete.delete,
             **self._serve_members(config, settings, topics, new_id),
         }
-        # The rest of what a Shard has.
+        # The other members of the protocol `Shard`.
         self.unload = manager.unload
         self.abandon = rebalances.abandon
         self.withdraw = rebalances.withdraw

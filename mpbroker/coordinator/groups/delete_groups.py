@@ -76,7 +76,7 @@ class DeleteGroups:
             self._bury_classic_group(group, then, waiter)
 
     def _bury_consumer_group(self, group: ConsumerGroup, then: Then, waiter: Waiter | None) -> None:
-        """Delete the group at once. It is there again if its deletion is refused."""
+        """Delete the group at once. Restore it if the deletion is refused."""
         keys = self._offsets.keys_of(group.group_id)
 
         def written(error: ErrorCode) -> None:

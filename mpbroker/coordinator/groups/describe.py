@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from mpbroker.coordinator.groups.classic.group import GroupState
+from mpbroker.coordinator.groups.consumer.changes import Writer
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
-from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, response_error
 from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
@@ -25,8 +26,10 @@ NAME_SHOWN_MAX: Final = 255
 
 
 class DescribeGroups:
-    def __init__(self, manager: GroupMetadataManager) -> None:
+    def __init__(self, manager: GroupMetadataManager, writer: Writer, answers: Answers) -> None:
         self._manager = manager
+        self._writer = writer
+        self._answers = answers
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Describe the first groups, as many as fit into a response. The handler asks again for the rest."""
@@ -72,12 +75,17 @@ class DescribeGroups:
         ]
         return described
 
-    def list(self, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    def list(self, context: RequestContext, request: ListGroupsRequest) -> None:
+        """List the groups as they are now. The answer is sent when that is durable.
+
+        The request fails if a change of the groups is refused.
+        """
         self._manager.partitions.check_none_is_loading()
         states = {state.strip().lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        listed = map(_listed, self._manager.groups.values())
-        return ListGroupsResponse(
+        groups = self._manager.groups.values()
+        listed = map(_listed, groups)
+        response = ListGroupsResponse(
             groups=[
                 one
                 for one in listed
@@ -86,6 +94,15 @@ class DescribeGroups:
                 and (not states or one.group_state.lower() in states)
             ]
         )
+
+        def written(error: ErrorCode) -> None:
+            if error:
+                self._answers.fail(context.waiter, response_error(error))
+            else:
+                self._answers.answer(context.waiter, response)
+
+        told_of = (group for group in groups if isinstance(group, ConsumerGroup))
+        self._writer.wait(told_of, written, context.waiter)
 
 
 def _listed(group: AnyGroup) -> ListGroupsResponse.ListedGroup:

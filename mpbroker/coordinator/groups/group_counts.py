@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, ConsumerGroupState
-from mpbroker.coordinator.groups.group_manager import AnyGroup, GroupMetadataManager
+from mpbroker.coordinator.groups.classic.group import GroupState
+from mpbroker.coordinator.groups.consumer.group import ConsumerGroupState
+from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.runtime.background import Background, Job
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.ipc.counters import Counter
 from shm.counters import CounterPage
 
+State: TypeAlias = GroupState | ConsumerGroupState
+
 COUNT_EVERY_MS: Final = 5_000
 JOB: Final = "counts"
 # Groups and members that are looked at in one slice.
 LOOKED_AT_ONCE: Final = 1_000
-WORDS: Final = {
+WORDS: Final[Mapping[State, Counter]] = {
     ConsumerGroupState.EMPTY: Counter.COUNT_GROUPS_EMPTY,
     ConsumerGroupState.ASSIGNING: Counter.COUNT_GROUPS_ASSIGNING,
     ConsumerGroupState.RECONCILING: Counter.COUNT_GROUPS_RECONCILING,
@@ -62,20 +65,23 @@ class GroupCounts:
         self._background.start(JOB, "", self._count(), self._end)
 
     def _count(self) -> Job[Mapping[Counter, int]]:
-        found: Tally[Counter] = Tally()
+        found: Tally[State] = Tally()
+        states: list[State] = []
         looked_at = 0
         for group in list(self._manager.groups.values()):
-            found[_word_of(group)] += 1
+            states.append(group.state)
             looked_at += 1 + len(group.members)
             if looked_at >= LOOKED_AT_ONCE:
+                found.update(states)
+                states.clear()
                 looked_at = 0
                 yield
-        return found
+        found.update(states)
+        words: Tally[Counter] = Tally()
+        for state, count in found.items():
+            words[WORDS.get(state, Counter.COUNT_CLASSIC_GROUPS)] += count
+        return words
 
     def _end(self, counted: Mapping[Counter, int]) -> None:
         self._counted = counted
         self._set_timer()
-
-
-def _word_of(group: AnyGroup) -> Counter:
-    return WORDS[group.state] if isinstance(group, ConsumerGroup) else Counter.COUNT_CLASSIC_GROUPS

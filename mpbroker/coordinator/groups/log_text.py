@@ -1,4 +1,4 @@
-"""Names that clients choose, as texts for the log."""
+"""Texts for the log, made from names that clients choose."""
 
 from __future__ import annotations
 

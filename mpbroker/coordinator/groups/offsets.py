@@ -45,7 +45,7 @@ class _OpenTransaction:
 class _KeyState:
     """The open transactions with offsets of one (group, topic, partition).
 
-    A later commit has replaced those of its pending offsets whose `order` is below `overtaken_before`.
+    Pending offsets of the key with an `order` below `overtaken_before` were replaced by a later commit.
     """
 
     transactions: set[TransactionKey] = field(default_factory=set)

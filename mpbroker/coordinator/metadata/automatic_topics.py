@@ -14,7 +14,7 @@ from typing import Protocol
 from mpbroker.coordinator.metadata.topic_rules import Refused
 from mpbroker.protocol.errors import ErrorCode
 
-# A quarter of the broker's partitions is kept for those who create topics by name and number.
+# A quarter of the broker's partitions is reserved for topics that are created explicitly.
 RESERVE_SHARE = 4
 # Principals with a log line of their own; tokens may name very many.
 LOGGED_MAX = 1_000

@@ -67,7 +67,7 @@ _TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
 FEATURE_LEVELS: Final[Mapping[str, int]] = FINALIZED
-"""The feature levels that a metadata log has. Kafka's controller asks for that of the metadata first."""
+"""The feature levels that a metadata log has. Kafka's controller looks for metadata.version first."""
 
 
 def feature_records(there: Mapping[str, int]) -> list[messages.FeatureLevelRecord]:

@@ -1,7 +1,7 @@
 """Decides in the coordinator what clients may do.
 
-Handlers check the permissions for a request. The coordinator checks those for what it does later, such as to
-find the topics that a client's regular expression matches.
+Handlers check the permissions for a request. The coordinator checks permissions for its own later work, such
+as finding the topics that a client's regular expression matches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Permissions:
                 self._authorizer.put(acl)
 
     def update(self, changed: Iterable[Acl], there: Container[Acl]) -> None:
-        """Add those of the changed entries that are in `there`, and remove the others."""
+        """Add the changed entries that are in `there`, and remove the other changed ones."""
         if self._authorizer is not None:
             for acl in changed:
                 change = self._authorizer.put if acl in there else self._authorizer.remove

@@ -74,7 +74,7 @@ class Shard(Protocol):
         """Run the timers that have expired."""
 
     def topic_loaded(self) -> None:
-        """Do what has to be done after the topic was read completely."""
+        """Finish loading, after the topic was read completely."""
 
     def unload(self) -> None:
         """Drop the state that was read from the topic, and fail all waiting requests."""
@@ -93,7 +93,7 @@ class TopicListener(Protocol):
     def creation_failed(self) -> None: ...
 
     def topic_loaded(self) -> None:
-        """Do what is due when the topic, or partitions of it that were opened later, have been read."""
+        """Finish loading, after the topic, or partitions of it that were opened later, have been read."""
 
 
 class InternalTopic:

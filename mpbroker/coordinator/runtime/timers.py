@@ -60,6 +60,13 @@ class Timers:
             self._heap = [(at, number, name) for name, (at, number, _) in self._live.items()]
             heapq.heapify(self._heap)
 
+    def pass_on(self, name: Hashable, action: Action) -> bool:
+        """Give a timer another action, and keep its deadline. Return False if no such timer is set."""
+        if name not in self._live:
+            return False
+        self._live[name] = *self._live[name][:2], action
+        return True
+
     def cancel(self, name: Hashable) -> None:
         self._pop(name)
 

@@ -2,7 +2,7 @@
 
 One round is under way at a time; later appends go into the next round. Within a partition, appends end in the
 order in which they were queued. Records of a producer's transaction, and its marker, have batches of their
-own. A refused batch does not affect other batches, except if it has an append with an `undo`. Such appends
+own. A refused batch affects other batches only if it has an append with an `undo`. Such appends
 describe changes that were made in memory already, and each builds on the earlier appends with the same name
 (a group id). If one is refused, all waiting appends with its name are refused with it, and their changes are
 undone, the newest first. These refused appends end at once, even before appends with other names that were
@@ -175,7 +175,7 @@ class WriteQueue(Generic[EntryT]):
         while queue and size < BATCH_BYTES:
             if self._is_too_large(queue[0]):
                 if size:
-                    break  # It is refused when those before it have ended.
+                    break  # It is refused when the appends before it have ended.
                 self._refuse(partition, queue.popleft())
                 continue
             taken = self._take(queue, min(BATCH_BYTES - size, self._most_bytes()))
@@ -186,7 +186,7 @@ class WriteQueue(Generic[EntryT]):
             self._round.append(taken)
             batches.append(self._batch(partition, taken))
             if any(append.undo for append in taken):
-                break  # What builds on it waits for its outcome.
+                break  # Appends that build on it wait for its outcome.
         return size
 
     def _take(self, queue: deque[_Append], most_bytes: int) -> list[_Append]:

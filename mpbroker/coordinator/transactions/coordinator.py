@@ -113,7 +113,7 @@ class TransactionCoordinator:
             ApiKey.DESCRIBE_TRANSACTIONS: describe.describe,
             ApiKey.LIST_TRANSACTIONS: self.listing.list,
         }
-        # The rest of what a Shard has. Holds outlive `unload`.
+        # The other members of the protocol `Shard`. Holds outlive `unload`.
         self.unload = self.state.unload
         self._set_sweep()
         self._set_expiry()

@@ -27,7 +27,7 @@ ALTERED_AT_ONCE = 250
 _OPERATIONS = frozenset(map(int, ConfigOperation))
 _TYPES = frozenset(map(int, ConfigResourceType))
 
-# What a client needs for the settings of a topic or a group; those of all else are the cluster's.
+# The permission that a client needs to read the settings of a resource, by the resource's type.
 DESCRIBING: dict[int, Need] = {
     ConfigResourceType.TOPIC: permissions.DESCRIBE_TOPIC_CONFIGS,
     ConfigResourceType.GROUP: permissions.DESCRIBE_GROUP_CONFIGS,

@@ -12,7 +12,7 @@ log = logging.getLogger("mpbroker.handlers")
 def is_too_large(context: RequestContext) -> bool:
     """Return True, and log a warning, if the request is larger than a record of the group may be.
 
-    The record of a generation has the data of all members; that of a member of the consumer protocol has its
+    A classic group's record has the data of all members. In the consumer protocol a member's record has its
     topics. (Kafka takes any request into its memory, and answers UNKNOWN_SERVER_ERROR when the record cannot
     be written.)
     """

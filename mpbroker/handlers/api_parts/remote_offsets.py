@@ -47,7 +47,7 @@ def latest_tiered(context: RequestContext, topic: Topic, now: Partition) -> Foun
 def earliest_pending_upload(context: RequestContext, topic: Topic, now: Partition) -> FoundOffset:
     """Return the first offset that the object store does not have."""
     segments = _segments(context, topic, now)
-    if segments or (context.broker.tier is not None and now.flags & PartitionFlag.PARTITION_TIERED):
+    if segments or (context.broker.remote.tier is not None and now.flags & PartitionFlag.PARTITION_TIERED):
         return FoundOffset(-1, max(segments.end, now.log_start_offset))
     return NOTHING_FOUND
 
@@ -60,10 +60,8 @@ def _local_start(context: RequestContext, topic: Topic, now: Partition) -> int:
 
 
 def _segments(context: RequestContext, topic: Topic, now: Partition) -> RemoteSegments:
-    if context.broker.tier is None:
-        return RemoteSegments()
     directory = context.broker.readers.directory(topic.name, now)
-    return context.broker.remote_files.get(topic.partitions[now.partition], directory)
+    return context.broker.remote.segments(topic.partitions[now.partition], directory)
 
 
 def first_of_time(

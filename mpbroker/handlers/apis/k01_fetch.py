@@ -60,7 +60,6 @@ from mpbroker.storage.reader import (
     Bound,
     NotResident,
     OffsetOutOfRange,
-    PartitionReader,
     RangeDamaged,
     SegmentGone,
     Slice,
@@ -89,8 +88,8 @@ READ_ERRORS = (
 # Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
 # that were left out.
 FILES_MAX = 256
-# Up to this many partitions are read as often as the request names them, in each poll: that costs little. Of
-# more, each is read once.
+# If a request names at most this many partitions, each is read as often as it is named: that costs little.
+# Otherwise each is read once.
 AS_NAMED_MAX = 256
 # After this long the handler waits for the disk itself: its pages are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
@@ -110,7 +109,6 @@ class _Ask(NamedTuple):
     offset: int
     most: int
     first: bool
-    aborted_end: int
 
 
 def refused(index: int, code: ErrorCode) -> Answer:
@@ -146,7 +144,7 @@ class Fetch:
     def __init__(self, context: RequestContext, fetch_context: FetchContext) -> None:
         self.context = context
         self.fetch_context = fetch_context
-        # Interests whose topics do not exist at the start: no reason to respond before the others can be.
+        # Interests whose topics do not exist at the start. They are no reason to respond early.
         self.unknown: frozenset[int] | None = None
         # Names of what the client may not use, whose refusals are logged.
         self.refused: set[str] = set()
@@ -313,7 +311,7 @@ class Fetch:
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
-        if total == 0 and (self.cold_files or self._waits_for_remote()):
+        if total == 0 and (self.cold_files or (not settled and self._waits_for_remote())):
             return None
         settled = settled or self.overdue or len(unknown) == len(answers)
         return answers if settled or total >= self.min_bytes else None
@@ -454,17 +452,24 @@ class Fetch:
         answer = self._answer_of(index, now)
         if wanted.fetch_offset >= bound.offset or (budget <= 0 and not first):
             return Read(answer)
-        most = max(min(wanted.partition_max_bytes, budget), 0)
-        ask = _Ask(wanted.fetch_offset, most, first, now.aborted_end)
+        ask = _Ask(wanted.fetch_offset, max(min(wanted.partition_max_bytes, budget), 0), first)
+        reader, piece = broker.reader(topic, now), None
+        aborted: list[AbortedTransaction] = []
         try:
-            piece, aborted = self._slice(broker.reader(topic, now), ask, bound)
+            piece = reader.fetch_slice(
+                ask.offset, ask.most, bound, min_one_batch=first, wait=self._has_lost_patience()
+            )
+        except NotResident as cold:
+            self._prefetch(cold)
         except OffsetOutOfRange:
             # The offset is below the first local segment.
-            if not self._is_remote(topic, image, now, wanted.fetch_offset):
+            if not self._is_remote(topic, image, now, ask.offset):
                 raise
-            place = Place(topic.name, image, now.topic_id, index, wanted.fetch_offset)
+            place = Place(topic.name, image, now.topic_id, index, ask.offset)
             return self._read_remote(answer, place, ask, now)
         if piece is not None:
+            if self.request.isolation_level == READ_COMMITTED:
+                aborted = reader.aborted(ask.offset, piece, bound, now.aborted_end)
             # The turn can answer the next fetch.
             broker.fetch_positions.learn(
                 image.slot,
@@ -480,9 +485,9 @@ class Fetch:
         """Return whether the object store has the record of an offset that is in no local segment."""
         broker = self.context.broker
         again = broker.in_table(image)
-        if broker.tier is None or again is None or offset < again.log_start_offset:
+        if again is None or offset < again.log_start_offset:
             return False
-        return offset < broker.remote_files.get(image, broker.readers.directory(topic.name, now)).end
+        return offset < broker.remote.segments(image, broker.readers.directory(topic.name, now)).end
 
     def _read_remote(self, answer: Answer, place: Place, ask: _Ask, now: Partition) -> Read:
         """Put a slice of a window into an answer; none if the window has to be brought first."""
@@ -491,31 +496,23 @@ class Fetch:
         if window is None:
             self.is_remote = True
             return Read(answer)
+        reader, offset, piece = window.reader, max(ask.offset, window.base), None
+        aborted: list[AbortedTransaction] = []
         try:
-            # After a restart `aborted_end` does not cover markers in segments that are remote alone.
-            ask = ask._replace(offset=max(ask.offset, window.base), aborted_end=window.end)
-            piece, aborted = self._slice(window.reader, ask, window.bound)
+            piece = reader.fetch_slice(
+                offset, ask.most, window.bound, min_one_batch=ask.first, wait=self._has_lost_patience()
+            )
+            if piece is not None and self.request.isolation_level == READ_COMMITTED:
+                # `aborted_end` of the partition does not cover markers in segments that are remote alone.
+                aborted = reader.aborted(offset, piece, window.bound, window.end)
+        except NotResident as cold:
+            self._prefetch(cold)
         except (SegmentGone, FileNotFoundError):
             # It was removed from the cache.
             remote.forget(now)
             raise
         read = self._found(answer, place.image, window.bound, piece, aborted)
         return read._replace(more=piece is not None)
-
-    def _slice(
-        self, reader: PartitionReader, ask: _Ask, bound: Bound
-    ) -> tuple[Slice | None, list[AbortedTransaction]]:
-        """Return a slice with its aborted transactions; no slice if the disk has to be waited for first."""
-        try:
-            piece = reader.fetch_slice(
-                ask.offset, ask.most, bound, min_one_batch=ask.first, wait=self._has_lost_patience()
-            )
-        except NotResident as cold:
-            self._prefetch(cold)
-            return None, []
-        if piece is None or self.request.isolation_level != READ_COMMITTED:
-            return piece, []
-        return piece, reader.aborted(ask.offset, piece, bound, ask.aborted_end)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
         if self.is_follower:

@@ -151,7 +151,7 @@ class Forwarding:
                 key = ApiKey(context.slot.api_key)
                 if not context.broker.logs_requests():
                     context.shed(LONG_FIELDS[key])
-                # What a member brings counts at its group from now on; an assignment only when it is written.
+                # From now on a JoinGroup counts at its group, and an assignment once it is written.
                 if key is ApiKey.JOIN_GROUP:
                     self._parked_memory.charge(context, REQUEST_BYTES + min(context.body_bytes, KEPT_BYTES))
 

@@ -224,7 +224,7 @@ class FetchContext:
         return FetchResponse()
 
     def preview(self, answers: list[Answer]) -> FetchResponse:
-        """Build a response as large as the response to these answers, to measure it. Change no session."""
+        """Build a response of the same size as the one to these answers, to measure it; change no session."""
         return at_once(FetchContext.respond_in_pieces(self, answers))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.handlers.calls.patient_client import PatientClient
+from mpbroker.handlers.fetch.remote_files import RemoteFiles
 from mpbroker.handlers.requests.purgatory import NEVER_MS
 from mpbroker.ipc import calls
 from mpbroker.ipc.metadata import PartitionImage
@@ -21,12 +22,15 @@ from mpbroker.ipc.table import Partition
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
+from mpbroker.storage.remote_segments import RemoteSegments
 from shm.clock import monotonic_ms
+from shm.procfs import descriptors_left
 
 log = logging.getLogger("mpbroker.handlers")
 
-# Windows whose files may be open: three each.
+# Windows whose files may be open: three each. One for so many descriptors that this process may have.
 WINDOWS_MAX: Final = 64
+DESCRIPTORS_EACH: Final = 128
 KNOWN_MS: Final = 10_000
 # After a failure a partition's window is not asked for again for so long.
 PAUSE_MS: Final = 1_000
@@ -85,11 +89,15 @@ class RemoteWindow:
 
 
 class RemoteWindows:
-    """The windows that a handler reads. `tier` is None if tiered storage is off."""
+    """The windows that a handler reads, of segments in `files`. `tier` is None if tiered storage is off."""
 
-    def __init__(self, tier: PatientClient | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
-        self._tier = tier
+    def __init__(
+        self, tier: PatientClient | None, files: RemoteFiles, now_ms: Callable[[], int] = monotonic_ms
+    ) -> None:
+        self.tier = tier
+        self._files = files
         self._now_ms = now_ms
+        self._windows_max = max(1, min(WINDOWS_MAX, descriptors_left() // DESCRIPTORS_EACH))
         # By directory; used longest ago first.
         self._windows: OrderedDict[Path, RemoteWindow] = OrderedDict()
         self._asking: dict[_Question, dict[Then, None]] = {}
@@ -101,6 +109,10 @@ class RemoteWindows:
     def __len__(self) -> int:
         """Return the number of windows whose files may be open."""
         return len(self._windows)
+
+    def segments(self, image: PartitionImage, directory: Path) -> RemoteSegments:
+        """Return what the object store has of a partition. Raises CheckpointCorrupt, OSError."""
+        return self._files.get(image, directory) if self.tier is not None else RemoteSegments()
 
     def find(self, place: Place, then: Then) -> RemoteWindow | None:
         """Return the window of an offset, or ask for it, return None and call `then` when that is answered.
@@ -143,13 +155,11 @@ class RemoteWindows:
 
     def call(self, place: Place, then: Callable[[calls.Message], None], deadline_ms: int = NEVER_MS) -> None:
         """Ask the tier for a window; `then` gets its answer, of which `open` makes a window."""
-        if self._tier is None:
-            then(calls.Failed(ErrorCode.KAFKA_STORAGE_ERROR, "remote.log.storage.system.enable is false"))
-            return
+        assert self.tier is not None, "without a tier there are no remote segments"
         message = calls.RemoteWindow(
             place.image.slot, place.image.slot_generation, place.offset, place.timestamp_ms
         )
-        self._tier.call(message, then, deadline_ms=deadline_ms)
+        self.tier.call(message, then, deadline_ms=deadline_ms)
 
     def _answered(self, place: Place, question: _Question, answer: calls.Message) -> None:
         try:
@@ -205,7 +215,7 @@ class RemoteWindows:
                 known.reader.close()
             window.first = min(window.first, known.first)
         self._windows[window.path] = window
-        if len(self._windows) > WINDOWS_MAX:
+        if len(self._windows) > self._windows_max:
             self._drop(next(iter(self._windows)))
         return window
 

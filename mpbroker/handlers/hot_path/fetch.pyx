@@ -65,7 +65,7 @@ cdef struct Answer:
     FetchCounts *counts
     Session *session            # NULL: a full fetch
 
-# What an answered fetch changes in a partition of the session.
+# A change of a partition in the session, made when a fetch is answered.
 cdef struct Change:
     uint32_t place
     bint asked                  # the request named this partition

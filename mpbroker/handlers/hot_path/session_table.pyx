@@ -161,7 +161,7 @@ cdef class FetchSession:
     ) -> bool:
         """Return what `is_news` returns, and remember the answer as known to the client.
 
-        An error is sent each time, and so is the next answer after an error.
+        An error is always news, and so is the next answer after an error.
         """
         cdef CachedPartition *cached
         news = self.is_news(key, high_watermark, log_start_offset, records, error, diverging)

@@ -2,8 +2,8 @@
 
 There is one job for all, in the processor's block. Each worker fills its own batches and returns the job with
 PRODUCED. The handler that sent the job has an entry for it (`SharedJob`) until all workers have returned it,
-since a worker may read and write the block before. A worker that dies need not return the job, but it may
-have appended its part or not, so the connection is closed. (Kafka: DelayedProduce.)
+since a worker may read and write the block before. A worker that dies need not return the job. Whether it has
+appended its part is unknown, so the connection is closed. (Kafka: DelayedProduce.)
 """
 from libc.stdint cimport uint8_t, uint32_t
 

@@ -24,7 +24,7 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
     """Return a new entry for a job that all workers in its header must return; NULL if memory runs out.
 
-    Each batch's error is UNKNOWN_SERVER_ERROR at first, so that a batch without a result is not a success.
+    Each batch's error is UNKNOWN_SERVER_ERROR at first, so that a batch without a result counts as failed.
     """
     cdef JobHeader *header = header_of(job, arena)
     cdef SharedJob *grown

@@ -433,7 +433,7 @@ cdef class HandlerTurn:
         return dropped
 
     def lose_shared(self, int worker) -> None:
-        """Give up shared jobs that a fenced log worker has not returned: it may have done its part or not.
+        """Give up shared jobs that a fenced log worker has not returned: whether it did its part is unknown.
 
         The connection of each such job is closed as soon as the other workers have returned the job.
         """
@@ -480,7 +480,7 @@ cdef class HandlerTurn:
                 memset(self.peers[i].slow_produces, 0, CHANNEL_PLACES)
 
     def rebind_log(self, int worker=0) -> None:
-        """Go on with the rings from and to a log worker, which were reset for the worker's successor."""
+        """Bind the rings from and to a log worker again: they were reset for the worker's successor."""
         self.log_rings[worker].rebind()
         self.rebind(log_worker(worker))
 

@@ -110,7 +110,7 @@ class Jobs:
         self._jobs.produced(slot)
 
     def worker_died(self, worker: int) -> None:
-        """Note the death of a log worker: its jobs may have been appended or not."""
+        """Note the death of a log worker. Whether its jobs were appended is unknown."""
         self._up[worker] = False
         self._deaths += 1
         self._jobs.worker_died(worker)

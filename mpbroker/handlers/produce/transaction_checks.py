@@ -89,7 +89,7 @@ class PendingVerification:
     is_again: bool = False
 
     def errors(self, found: Sequence[int]) -> list[ErrorCode]:
-        """Return the error of each part of `asked`. `found` has those of `missing`; the others are NONE."""
+        """Return the error of each part of `asked`: its error in `found` if it is `missing`, else NONE."""
         by_part = dict(zip(self.missing, map(error_code, found), strict=True))
         return [by_part.get(part, ErrorCode.NONE) for part in self.asked.parts]
 

@@ -1,4 +1,4 @@
-"""The names of what an administrative request acts on, such as topics, for the audit log.
+"""The names of the resources that an administrative request acts on, such as topics, for the audit log.
 
 Only names are logged: values of settings may be secrets, and salts, passwords and tokens are secrets.
 """

@@ -6,8 +6,8 @@ error UNKNOWN_SUBSCRIPTION_ID tells the client that they have changed; it then a
 
 Each handler has its own instances. The subscription id of an instance is computed from the subscriptions that
 match it and from the instance's id. So all handlers compute the same subscription id, and a client may send
-each request to another handler. Only the interval between a client's requests is measured by each handler for
-itself. (Kafka: ClientMetricsManager, ClientMetricsInstance, ClientMetricsConfigs.)
+each request to another handler. Only the interval between a client's requests is measured for each handler
+alone. (Kafka: ClientMetricsManager, ClientMetricsInstance, ClientMetricsConfigs.)
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Services:
-    """What pending requests use of their handler. `logs_requests()` returns True if the request log is on."""
+    """The parts of a handler that pending requests use. `logs_requests()`: whether the request log is on."""
 
     process: ProcessContext
     responses: Responses

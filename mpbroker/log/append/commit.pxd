@@ -1,5 +1,5 @@
-"""Commit rounds: the partitions with unsynced bytes, the flusher's requests, and the publication of what is
-visible.
+"""Commit rounds: the partitions with unsynced bytes, the flusher's requests, and the publication of visible
+offsets.
 
 One round is written and synced at a time, and bytes appended meanwhile join the next round. If the next round
 is large, it is offered to the flusher, a native thread, which takes it as soon as the current round is done

@@ -40,7 +40,7 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
 
 
 cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil:
-    """Start the flusher's thread and that of background syncs, after the fork. Return an errno, or 0."""
+    """Start the threads of the flusher and of background syncs, after the fork. Return an errno, or 0."""
     cdef int error = flusher_start(&commit.flusher, bell_armed, bell_fd)
     return error if error else flusher_start(&commit.background, bell_armed, bell_fd)
 

@@ -28,8 +28,8 @@
 
 enum { LOG_DIRS_MOST = 64, PAGE_BYTES = 4096, NOT_OFFERED = 0, WRITEBACK_BYTES = 1 << 18 };
 
-/* What a round writes to one journal. Its extents name bytes that lie in segments already, in the page
- * cache. The record is read from there, since the requests with the bytes may be answered. */
+/* A round's write to one journal. Its extents name bytes that are in segments already, in the page cache.
+* They are read from there, since the requests that brought them may have been answered and freed. */
 typedef struct JournalWrite {
     int fd;
     int error;

@@ -590,7 +590,7 @@ cdef class AppendTurn:
         return self.consumed(tails) and self.answers.count == self.answers.overdue
 
     def owes(self, int process) -> bool:
-        """Return False only if no job of `process`, and no answer to `process` or its jobs, is open."""
+        """Return whether a job of `process`, or an answer to `process` or its jobs, may be open."""
         return self.job_count > 0 or self.paused.count > 0 or (
             self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0
         ) or owes(&self.answers, process)

@@ -1,8 +1,8 @@
 """The dirty part of a log, whether compaction is due, and which segments are merged. No I/O, no clock.
 
 (Kafka: LogCleanerManager.grabFilthiestCompactedLog, cleanableOffsets; Cleaner.groupSegmentsBySize.) A log is
-clean below the offset in `cleaner-offset-checkpoint`, and dirty from there on. The active segment is never
-cleaned, nor are records that are not durable in segments or that a transaction may still abort.
+clean below the offset in `cleaner-offset-checkpoint`, and dirty from there on. Records are cleaned only if
+they are durable in segments, no open transaction may abort them, and their segment is not the active one.
 """
 
 from __future__ import annotations

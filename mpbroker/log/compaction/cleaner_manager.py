@@ -216,7 +216,7 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Write the recovery point to disk if necessary. Return whether the one on disk is at least `end`."""
+        """Write the recovery point if it is below `end` on disk. Return whether it now is at least `end`."""
         log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True

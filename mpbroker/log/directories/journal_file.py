@@ -1,4 +1,4 @@
-"""The commit journal of a log worker in one log directory: that of a dead predecessor, or a new one.
+"""The commit journal of a log worker in one log directory: a dead predecessor's journal, or a new one.
 
 A journal is not used before the whole file is on disk (`mpbroker.log.directories.journal_set`). Segments that
 a predecessor's journal names may not be synced yet. The I/O thread syncs these segments. Until then the

@@ -1,7 +1,7 @@
 """A log.dirs entry in the log process: whether it works, its state after the last run, its checkpoints.
 
 (Kafka: OffsetCheckpointFile, LogManager.) A checkpoint keeps the offsets of every partition that it has ever
-named. A partition that is not open (not yet, or because it is damaged) keeps its known offsets. Only `forget`
+named. A partition that is damaged, or not open yet, keeps its known offsets. Only `forget`
 removes them, when the partition's files are deleted. Without its offsets, a damaged partition would be cut at
 the next start as if it had no durable records. With the offsets of a deleted partition, a new topic of the
 same name would seem to lack records.

@@ -67,7 +67,7 @@ class DirectorySelection:
         self._preferred[key] = number
 
     def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> LogDirectory:
-        """Return the directory for a new partition: the preferred one, else that with fewest partitions."""
+        """Return a new partition's directory: the preferred one, else the one with fewest partitions."""
         preferred = self._preferred.pop(key, None)
         if preferred is not None and not self._dirs[preferred].failed:
             return self._dirs[preferred]

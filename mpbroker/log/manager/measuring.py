@@ -21,7 +21,7 @@ from mpbroker.storage import scan
 from mpbroker.storage.checkpoints import CheckpointCorrupt
 from mpbroker.storage.disk_errors import PASSING
 from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
-from mpbroker.storage.remote_segments import read_remote_segments
+from mpbroker.storage.remote_segments import NO_SEGMENTS, RemoteSegments, read_remote_segments
 from mpbroker.storage.trusted_entries import LATEST_TIME, time_before
 from shm.word import Words
 
@@ -64,13 +64,13 @@ class Measuring:
     def _remote_version(self, log: PartitionLog) -> int:
         return version_of(self._remote_words.load(log.state.table_slot), log.state.generation)
 
-    def stored_end(self, log: PartitionLog) -> int:
-        """Return the offset up to which the object store has the log; 0 if the tier has not said so.
+    def stored(self, log: PartitionLog) -> RemoteSegments:
+        """Return the segments that the object store certainly has; none if the tier has not said so.
 
         The tier's file outlasts the broker. It counts only once the tier of this start has seen the store and
         set the partition's word, and while it leaves the word there.
         """
-        return log.remote.end if self._remote_version(log) and log.remote_version else 0
+        return log.remote if self._remote_version(log) and log.remote_version else NO_SEGMENTS
 
     def segments_of(self, log: PartitionLog) -> list[Segment]:
         """Return the log's segments, the active one last; [] if they cannot be read."""
@@ -103,12 +103,21 @@ class Measuring:
 def read_remote(log: PartitionLog, version: int) -> None:
     """Read which segments the object store has. `version`: that of the word before the call."""
     try:
-        log.remote = read_remote_segments(log.directory)
+        found = read_remote_segments(log.directory)
     except CheckpointCorrupt as error:
         _log.error("%s: local retention waits until the tier has written it again: %s", log.name, error)
         log.remote_version = 0
         return
-    log.remote_version = version
+    if found.end > (end := log.state.high_watermark):
+        _log.error(
+            "%s: the object store has offsets up to %d, and the log ends at %d: its directory is an older "
+            "copy. No local segment is deleted. Restore the newest one, or delete the topic",
+            log.name,
+            found.end - 1,
+            end,
+        )
+        found = NO_SEGMENTS
+    log.remote, log.remote_version = found, version
 
 
 def measure(directory: Path, segments: list[Sealed]) -> None:

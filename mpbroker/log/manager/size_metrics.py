@@ -1,8 +1,8 @@
 """Sizes of log directories and partitions, for the metrics (Kafka: gauges of UnifiedLog and LogManager).
 
 From time to time all partitions are measured, a few of them between two rounds of the log worker. A
-partition's size is that of its segments, as in DescribeLogDirs. Indexes do not count, nor do files that are
-to be deleted.
+partition's size is the size of its segments, as in DescribeLogDirs. Indexes and files that are to be deleted
+do not count.
 """
 
 from __future__ import annotations

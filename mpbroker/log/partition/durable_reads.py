@@ -13,8 +13,8 @@ from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.partition_log import sync
 from shm.word import Words
 
-# The kernel drops no folio of which only a part is named. This is the size of the largest; each begins at a
-# multiple of its size.
+# The kernel drops only folios that lie wholly in the range. This is the size of the largest folio; each
+# begins at a multiple of its size.
 _LARGEST_PIECE = os.sysconf("SC_PAGE_SIZE") << 11
 # Files that are synced one by one before their whole file system is.
 FEW = 8

@@ -151,9 +151,7 @@ def _read_remote(log: PartitionLog, local_start: int) -> int:
         # The tier makes it again. Until then the checkpoint alone says where the log starts.
         _log.error("%s. It is written again from the object store's ledger", error)
         return 0
-    if not log.remote:
-        return local_start
-    if log.remote.end < local_start:
+    if log.remote and log.remote.end < local_start:
         _log.error(
             "%s: offsets %d to %d are neither in the object store nor in a local segment; readers get "
             "OFFSET_OUT_OF_RANGE for them. Restore the segments if you have them",
@@ -161,7 +159,7 @@ def _read_remote(log: PartitionLog, local_start: int) -> int:
             log.remote.end,
             local_start - 1,
         )
-    return min(log.remote.start, local_start)
+    return log.remote.first_offset(local_start)
 
 
 def _refuse_reuse(log: PartitionLog, log_end: int) -> None:

@@ -320,7 +320,7 @@ class ReplicaMover:
                 move.target.forget((move.log.topic, move.log.partition))
 
     def _has_failed(self, log_dir: LogDirectory) -> bool:
-        """Return whether the directory failed. The native turn's flag may be set before that of `log_dir`."""
+        """Return whether the directory failed. The native turn may know that before `log_dir` does."""
         return log_dir.failed or bool(self._manager.turn.failed_dirs >> log_dir.number & 1)
 
     def _check(self, move: Move) -> None:

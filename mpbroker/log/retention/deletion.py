@@ -70,7 +70,7 @@ class Deletion:
         marks = self._marks(log, now_ms)
         found = expired(segments, log.config, marks)
         if log.state.tiering & PartitionFlag.PARTITION_TIERED:
-            return expired_locally(segments, log.config, marks, found, self._measuring.stored_end(log))
+            return expired_locally(segments, log.config, marks, found, self._measuring.stored(log))
         if log.state.tiering & PartitionFlag.PARTITION_REMOTE_DELETED:
             return found._replace(log_start=max(found.log_start, log.local_start))
         return found

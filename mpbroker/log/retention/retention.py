@@ -17,6 +17,8 @@ its segment, and all later segments, until that time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, compress
+from operator import and_
 from typing import NamedTuple
 
 from mpbroker.config.remote import AS_RETENTION
@@ -78,12 +80,13 @@ def expired(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> E
 
 
 def expired_locally(
-    segments: Sequence[Segment], config: TopicConfig, marks: Marks, whole: Expired, remote_end: int
+    segments: Sequence[Segment], config: TopicConfig, marks: Marks, whole: Expired, stored: RemoteSegments
 ) -> Expired:
     """Apply `local.retention.*`, too, to a tiered partition. `whole`: the result of `expired`.
 
-    Segments that end at `remote_end` or below may go.
+    A segment may go if `stored` has one of the same offsets and size.
     """
+    there = {(one.base, one.end, one.size) for one in stored}
     left = segments[len(whole.going) :]
     limit, name = config.local_retention_bytes, "local.retention.bytes"
     if limit == AS_RETENTION:
@@ -93,8 +96,11 @@ def expired_locally(
     if limit_ms == AS_RETENTION:
         limit_ms, name = config.retention_ms, "retention.ms"
     due += _prefix(left[len(due) :], marks, _by_age(limit_ms, marks.now_ms, name))
-    stored = [one for one in due if one.segment.end <= remote_end and not one.segment.is_active]
-    return whole._replace(going=[*whole.going, *stored], rolls=bool(due) and due[-1].segment.is_active)
+    is_there = (not one.segment.is_active and one.segment[:3] in there for one in due)
+    return whole._replace(
+        going=[*whole.going, *compress(due, accumulate(is_there, and_))],
+        rolls=bool(due) and due[-1].segment.is_active,
+    )
 
 
 def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> list[Doomed]:

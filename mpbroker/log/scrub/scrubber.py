@@ -9,7 +9,7 @@ that gap, the later batch is wrong. If the previous batch, moved to the start of
 later batch begins, the previous batch is wrong. In all other cases neither batch is served.
 
 The CRC does not cover the leader epoch either. (Consumers need it to find out whether the log was truncated.)
-The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it is trusted only
+The epoch has to agree with `leader-epoch-checkpoint`. That file has no checksum, so it is trusted only
 if a batch agrees with it.
 """
 

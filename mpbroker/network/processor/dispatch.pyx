@@ -17,7 +17,7 @@ from mpbroker.network.processor.metering cimport network_units, note_finished
 from mpbroker.network.processor.peers cimport (
     FIRST_HANDLER, Peer, answered, cancel, give_back, has_heavy, least_loaded, pay, stage, takes_requests,
 )
-from mpbroker.network.processor.queue cimport ENTRY_TAG, FIFO_PLACES
+from mpbroker.network.processor.queue cimport ENTRY_TAG, FIFO_PLACES, end_patience, is_waiting
 from mpbroker.network.processor.reports cimport note_late
 from mpbroker.network.processor.sending cimport finish_request, start_sending
 from mpbroker.network.processor.throttling cimport start_throttle
@@ -222,7 +222,8 @@ cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept no
 cdef void dispatch(ChannelTurn *t, PreparedAnswers *prepared) noexcept nogil:
     """Give the queued requests to handlers in batches, since waking a handler costs more than many requests.
 
-    A heavy request is a batch of its own, so that no other request waits for it.
+    A heavy request is a batch of its own, so that no other request waits for it. While there are patient
+    requests alone, they wait for company.
     """
     cdef Peer *peer
     cdef Channel *c
@@ -230,6 +231,9 @@ cdef void dispatch(ChannelTurn *t, PreparedAnswers *prepared) noexcept nogil:
     cdef uint32_t given, tag
     cdef uint64_t end = t.queue.fifo_tail
     cdef bint heavy, done
+    if is_waiting(&t.queue) and t.now_ns < t.queue.patient_until_ns:
+        return
+    end_patience(&t.queue)
     # Requests that follow an answer sent here are for the next turn, so that every turn ends.
     while t.queue.fifo_head != end:
         peer = least_loaded(&t.peers)

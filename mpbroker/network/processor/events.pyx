@@ -9,7 +9,7 @@ from mpbroker.network.processor.files cimport close_deleted
 from mpbroker.network.processor.lists cimport free_place, mark, may_open
 from mpbroker.network.processor.memory cimport count_dry, may_have_room
 from mpbroker.network.processor.peers cimport replies_are_out
-from mpbroker.network.processor.queue cimport await_room, queue_is_full, queued_here
+from mpbroker.network.processor.queue cimport await_room, end_patience, queue_is_full, queued_here
 from mpbroker.network.processor.receiving cimport read_channel
 from mpbroker.network.processor.sending cimport continue_sending
 from mpbroker.network.processor.starvation cimport close_stalled, feed_starved
@@ -90,6 +90,8 @@ cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nog
         c.ended = 1
     if events & (EPOLLIN | EPOLLRDHUP):
         c.readable = 1
+        if c.state == ChannelState.CHANNEL_WAITING:
+            end_patience(&t.queue)      # the next request waits for the answer to the present one
     if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.request.parked:
         close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return

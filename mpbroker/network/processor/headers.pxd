@@ -11,6 +11,7 @@ cdef struct Software:
     uint64_t end                    # position of the tagged fields after them
 
 cdef bint parse_header(const int16_t *first_flexible, const uint8_t *frame, Request *r) noexcept nogil
+cdef bint read_uvarint(const uint8_t *bytes, uint64_t *at, uint64_t end, uint64_t *value) noexcept nogil
 cdef bint read_software(const uint8_t *base, const Request *r, Software *found) noexcept nogil
 
 cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:

@@ -1,7 +1,7 @@
 """The lists in which channels wait, and the changes between states of channels.
 
-A channel is in a list while it waits for something. It is in each list at most once, but twice in `marked`
-or `opening` if another connection got its place before Python has served the list.
+A channel is in a list while it waits for something, and at most once. Only in `marked` and `opening` its
+place may be twice: another connection may get the place before Python has served the list.
 
     held        waits until the request queue has room; the longest waiting first
     starved     waits until the arena has memory; the longest waiting first
@@ -107,7 +107,10 @@ cdef inline void await_files(Lists *l, Channel *c) noexcept nogil:
     l.opening_count += 1
 
 cdef inline bint may_open(Lists *l, bint released) noexcept nogil:
-    """Return whether an answer waits for files that Python has not tried to open yet, or may open now."""
+    """Return whether Python should try to open files that answers wait for.
+
+    It has not tried yet, or there was no room and files were `released` since.
+    """
     return l.opening_count > l.unopened_count or (l.unopened_count and released)
 
 

@@ -93,8 +93,8 @@ cdef inline void answered(Peers *p, Request *r) noexcept nogil:
     r.parked = 0
 
 cdef inline bint has_heavy(Peer *peer) noexcept nogil:
-    """Return whether the handler has a heavy request: it has not yet taken one from this processor, or it has
-    announced one from any processor.
+    """Return whether the handler has a heavy request: one of this processor's in the ring, or one that the
+    handler has announced, of any processor.
 
     A handler announces a heavy request before it takes it from the ring, so none is overlooked.
     """

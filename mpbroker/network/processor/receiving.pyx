@@ -18,7 +18,8 @@ from mpbroker.network.processor.memory cimport (
 )
 from mpbroker.network.processor.metering cimport begin_timing, count_client, end_timing
 from mpbroker.network.processor.muting cimport MUTE, REQUEST_RECEIVED, mute_event
-from mpbroker.network.processor.queue cimport enqueue, queue_is_full
+from mpbroker.network.processor.patience cimport is_patient
+from mpbroker.network.processor.queue cimport end_patience, enqueue, patience_of, queue_is_full
 from mpbroker.network.processor.system_calls cimport MSG_DONTWAIT, recv
 from mpbroker.network.processor.window_entries cimport enter_window, may_enter_window, window_is_full
 from shm.arena cimport arena_allocate, arena_free, block_capacity
@@ -90,6 +91,17 @@ cdef inline bint is_served(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef int16_t api_key = c.request.api_key
     return 0 <= api_key < API_KEYS and t.first_flexible[api_key] >= 0
 
+cdef inline uint64_t may_wait_until(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Return until when the channel's request may wait for company, 0 if not at all.
+
+    It may not if another request of the connection is here already, which would wait with it.
+    """
+    if c.window_count or c.stash or (c.readable and not c.secure):
+        return 0
+    if not is_patient(t.memory.arena.base + c.request.block, &c.request):
+        return 0
+    return patience_of(&t.queue, t.now_ns)
+
 cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether the window may take this request, too. False if the client's session has expired."""
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
@@ -117,11 +129,13 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     Return 2 if the next request may be read, 1 if not, -1 if the channel is closed, -2 if memory is full.
     """
     cdef bint parsed
+    cdef uint64_t patient_until_ns
     if c.received > c.request.needed and not set_aside(t, c):
         return -2
     parsed = parse_header(t.first_flexible, t.memory.arena.base + c.request.block, &c.request)
     if c.window_count and not (parsed and is_served(t, c) and may_go_beside(t, c)):
         c.barred = 1
+        end_patience(&t.queue)
         return 1
     if not parsed:
         close_channel(t, c, CloseReason.CLOSED_HEADER, c.request.needed)
@@ -142,14 +156,17 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     t.next_request += 1
     c.request.number = t.next_request
     counter_add(t.counters, Counter.COUNT_REQUESTS, 1)
+    patient_until_ns = may_wait_until(t, c)
     if may_enter_window(&t.window, c):
         enter_window(&t.window, &t.queue, c)
+        t.queue.patient_until_ns = patient_until_ns
         return 2
     if not mute_event(&t.mutes, c, MUTE) or not mute_event(&t.mutes, c, REQUEST_RECEIVED):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return -1
     move(&t.lists, c, ChannelState.CHANNEL_WAITING)
     enqueue(&t.queue, c)
+    t.queue.patient_until_ns = patient_until_ns
     return 1
 
 cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:

@@ -56,7 +56,7 @@ from mpbroker.network.processor.metering cimport begin_counting, take_told
 from mpbroker.network.processor.muting cimport load_mute_table, until_timer_ms
 from mpbroker.network.processor.peer_failure cimport handler_died, log_worker_died
 from mpbroker.network.processor.peers cimport FIRST_HANDLER, Peer, forget_untaken
-from mpbroker.network.processor.queue cimport exchange_queue_lengths
+from mpbroker.network.processor.queue cimport exchange_queue_lengths, is_waiting, until_dispatch_ms
 from mpbroker.network.processor.reports cimport Reports
 from mpbroker.network.processor.starvation cimport may_be_stalled, shuffle
 from mpbroker.network.processor.system_calls cimport (
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 cdef enum:
     EVENTS_MAX = 512
     STALLED_SLEEP_MS = 300
+    PATIENCE_NS = 5000000           # of requests whose clients wait for nothing (patience.pxd)
     QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
@@ -109,6 +110,7 @@ cdef int run_turn(
     bell_arm(&t.bell)
     before = monotonic_ns()
     timeout_ms = until_timer_ms(&t.mutes, until_idle_ms(&t.activity, timeout_ms, before), before)
+    timeout_ms = until_dispatch_ms(&t.queue, timeout_ms, before)
     if timeout_ms > STALLED_SLEEP_MS and may_be_stalled(t):
         timeout_ms = STALLED_SLEEP_MS
     if t.lists.held_count and timeout_ms > QUEUE_RETRY_MS:
@@ -122,7 +124,7 @@ cdef int run_turn(
     bell_disarm(&t.bell)
     t.now_ns = t.metering.clock_ns = monotonic_ns()
     t.lists.soon = False
-    t.found = <uint32_t>(count if count > 0 else timeout_ms == 0)
+    t.found = <uint32_t>(count if count > 0 else timeout_ms == 0 or is_waiting(&t.queue))
     if timeout_ms:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
@@ -181,6 +183,7 @@ cdef class ProcessorTurn:
         uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
         uint32_t window=1,
+        uint64_t patience_ns=PATIENCE_NS,
     ):
         cdef ChannelTurn *t = self.t
         cdef Arena arena = memory.arena(process)
@@ -223,7 +226,7 @@ cdef class ProcessorTurn:
         t.memory.dice = monotonic_ns() | 1
         t.next_connection = connection_prefix
         t.frame_bytes_max = frame_bytes_max
-        t.queue.queued_requests_max = queued_requests_max
+        t.queue.queued_requests_max, t.queue.patience_ns = queued_requests_max, patience_ns
         for i in range(<uint32_t>API_KEYS):
             t.first_flexible[i] = first_flexible[i]
         for api in IN_WINDOW:

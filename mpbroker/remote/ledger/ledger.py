@@ -9,6 +9,9 @@ that. Therefore:
 * An object that is there is compared as a whole. Its owner and number say nothing of which try it is.
 * Each entry has the digest of the one before, so that no entry follows another history than its writer's.
 
+* The owner's disk has the number of an entry before the store does. A ledger that has more was written by a
+  newer copy of this disk.
+
 A process that dies may leave such a try behind. Its successor reads to the end and writes an entry of its own
 start first: that comes after the late one, or makes it impossible.
 """
@@ -97,25 +100,27 @@ class Ledger:
         Raises Fenced if the ledger is another broker's, LedgerDamaged, StoreError, OSError.
         """
         reader, owner = self._reader, self._file.owner
+        self.fenced = ""
         self._check_cluster(started.cluster_id)
         while not self._is_owner:
             reader.read_to_end()
             if self._start and reader.last is not None and reader.last.start == self._start:
-                self._is_owner = True
+                # A try whose answer was lost.
                 break
             self._check_place(started.cluster_id)
             if not self._start:
-                self._start = new_nonce()
-                owner.starts.append(self._start)
+                start = new_nonce()
+                owner.starts.append(start)
                 self._file.save()
-            if self._pending is None or self._pending.seq != reader.seq + 1:
-                self._pending = self._entry([started])
-            # What is there instead may be the late entry of an earlier start: it is read in the next turn.
-            if self._create(self._pending) is None:
-                self._follow(self._pending)
-                self._is_owner = True
-        self._pending = None
-        owner.starts, owner.last_seq = [self._start], reader.seq
+                self._start = start
+            # Made anew for each try: whichever is in, it is this start.
+            entry = self._entry([started])
+            # What is there instead may be a late entry of this owner: it is read in the next turn.
+            if self._create(entry) is None:
+                self._follow(entry)
+                break
+        self._is_owner = True
+        owner.starts = [self._start]
         self._file.save()
 
     def append(self, events: Sequence[Event] = ()) -> None:
@@ -150,13 +155,12 @@ class Ledger:
         self._fence(self.seq + 1, found)
 
     def snapshot_if_due(self) -> bool:
-        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises StoreError, OSError."""
+        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises StoreError."""
         reader = self._reader
         if reader.seq - reader.snapshot_seq < SNAPSHOT_EVERY:
             return False
         write_snapshot(self._store, Snapshot(reader.seq, reader.digest, reader.state))
-        reader.snapshot_seq = self._file.owner.last_seq = reader.seq
-        self._file.save()
+        reader.snapshot_seq = reader.seq
         return True
 
     def _entry(self, events: Sequence[Event]) -> _Pending:
@@ -172,6 +176,7 @@ class Ledger:
         An object that is there may be the entry itself: an answer was lost, or a try was applied late.
         """
         name = entry_name(pending.seq)
+        self._file.announce(pending.seq)
         if self._store.create(name, pending.body):
             return None
         found = self._store.get(name)
@@ -194,9 +199,9 @@ class Ledger:
     def _check_place(self, cluster_id: str) -> None:
         """Check that the ledger is this broker's, as far as it was read. Make it if there is none."""
         reader, owner = self._reader, self._file.owner
-        if reader.seq < owner.last_seq:
+        if reader.seq < owner.last_seq - 1:
             raise LedgerDamaged(
-                f"the ledger ends with entry {reader.seq}, this broker has written {owner.last_seq} "
+                f"the ledger ends with entry {reader.seq}, this broker has written {owner.last_seq - 1} "
                 f"({self._file.path}): the store has lost entries, or mpbroker.remote.url names another one"
             )
         if reader.last is not None:
@@ -220,6 +225,11 @@ class Ledger:
             self._refuse(
                 f"another broker has a copy of this one's {OWNER_FILE} and writes the same ledger: "
                 f"{_described(last)}. Stop one of them"
+            )
+        if last.seq > owner.last_seq:
+            self._refuse(
+                f"this broker's directories are an older copy of the ledger's owner: {self._file.path} has "
+                f"entry {owner.last_seq}, {_described(last)}. Start it with the newest copy"
             )
 
     def _fence(self, seq: int, found: bytes) -> NoReturn:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.checkpoints import write_whole
 
 OWNER_FILE: Final = "mpbroker.remote.owner"
@@ -24,8 +25,8 @@ class OwnerDamaged(Exception):
 class Owner(msgspec.Struct):
     """`nonce` is the owner in the headers of entries. `generation` counts the owners of the ledger.
 
-    `last_seq` is the last entry that the ledger is known to have. `starts` are the tier processes that may
-    have written entries since the last one that is known to have begun, and that one.
+    `last_seq` is the last entry that may be in the ledger; all before it are. `starts` are the tier processes
+    that may have written entries since the last one that is known to have begun, and that one.
     """
 
     nonce: str
@@ -47,6 +48,18 @@ class OwnerFile:
             self.save()
         except msgspec.DecodeError as error:
             raise OwnerDamaged(f"{self.path} is damaged: {error}: restore it from a backup") from error
+
+    def announce(self, seq: int) -> None:
+        """Say that entry `seq` may be in the ledger from now on. Raises StoreError; then it must not be."""
+        before = self.owner.last_seq
+        if seq == before:
+            return
+        self.owner.last_seq = seq
+        try:
+            self.save()
+        except OSError as error:
+            self.owner.last_seq = before
+            raise StoreError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def save(self) -> None:
         """Replace the file, durably. Raises OSError."""

@@ -74,12 +74,12 @@ class LedgerReader:
             )
         return found
 
-    def read_to_end(self, last: int | None = None) -> None:
+    def read_to_end(self, last: int | None = None, *, by_snapshot: bool = True) -> None:
         """Apply all entries that are new, or those up to `last`; after a StoreError call it again.
 
-        Raises LedgerDamaged.
+        `by_snapshot`: begin at the newest snapshot, where there is one. Raises LedgerDamaged.
         """
-        if not self.seq and (snapshot := newest_snapshot(self.store, last)) is not None:
+        if by_snapshot and not self.seq and (snapshot := newest_snapshot(self.store, last)) is not None:
             self._begin_with(snapshot)
         for seq, body in self._listed():
             if self.seq == last:

@@ -38,6 +38,8 @@ _XML = re.compile(r"<\?xml.*", re.DOTALL)
 # It may hold a signature.
 _QUERY = re.compile(r"\?\S*")
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+# A range begins at the end of an object or after it: the store says so, or obstore.
+_BEYOND: Final = ("416 Range Not Satisfiable", "Wanted range starting at")
 # Codes of answers 404 that are about the object. A HEAD has no code.
 _NO_OBJECT: Final = frozenset(("NoSuchKey", "BlobNotFound"))
 _HINTS: Final = {
@@ -173,7 +175,7 @@ class BucketStore:
             raise kind(self._said(name, text)) from error
         except (exceptions.BaseError, ValueError, OSError) as error:
             text = str(error)
-            kind = _BeyondTheEnd if "416 " in text.partition("\n")[0] else StoreError
+            kind = _BeyondTheEnd if any(sign in text for sign in _BEYOND) else StoreError
             raise kind(self._said(name, text)) from error
 
     def _said(self, name: str, text: str) -> str:

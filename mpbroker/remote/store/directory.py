@@ -39,8 +39,9 @@ class DirectoryStore:
         """Remove what processes left half written more than a day ago. Raises StoreError."""
         with self._errors(UNFINISHED), contextlib.suppress(FileNotFoundError):
             for path in (self._root / UNFINISHED).iterdir():
-                if path.stat().st_mtime < time.time() - LEFTOVER_S:
-                    path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_mtime < time.time() - LEFTOVER_S:
+                        path.unlink()
 
     def create(self, name: str, body: bytes) -> bool:
         """See ObjectStore."""

@@ -22,22 +22,24 @@ class _Listed(NamedTuple):
 
 
 class Backlog:
-    """Finds what waits for its upload. `remote_end(key)` returns the end of what need not be uploaded."""
+    """Finds what waits for its upload."""
 
-    def __init__(self, remote_end: Callable[[Key], int]) -> None:
-        self._remote_end = remote_end
+    def __init__(self) -> None:
         self._listed: dict[Key, _Listed] = {}
         self._problems: dict[Key, str] = {}
 
-    def find(self, places: Iterable[Place]) -> list[list[Candidate]]:
-        """Return the candidates of each partition that has some, by offset."""
+    def find(self, places: Iterable[Place], remote_end: Callable[[Key], int]) -> list[list[Candidate]]:
+        """Return the candidates of each partition that has some, by offset.
+
+        `remote_end` returns the end of the segments that need not be uploaded.
+        """
         found, listed = [], {}
         for place in places:
             if not place.is_copied:
                 continue
             try:
                 segments = listed[place.key] = self._sealed(place)
-                candidates = ready(segments.segments, place, self._remote_end(place.key))
+                candidates = ready(segments.segments, place, remote_end(place.key))
                 self._problems.pop(place.key, None)
             except (FileNotFoundError, NotADirectoryError):
                 # Deleted or moved meanwhile.

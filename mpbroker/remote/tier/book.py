@@ -50,10 +50,13 @@ class Book:
         return self.ledger.state
 
     def end_of(self, key: Key) -> int:
+        """Return the end of the segments of a partition that are in the ledger."""
+        segments = self.state.segments_of(*key)
+        return segments[-1].end if segments else 0
+
+    def end_with_ready(self, key: Key) -> int:
         """Return the end of the segments of a partition that are in the ledger, or on their way there."""
-        with self._lock:
-            segments = self.state.segments_of(*key)
-            return self._ends.get(key) or (segments[-1].end if segments else 0)
+        return self._ends.get(key) or self.end_of(key)
 
     def follow(self, places: Iterable[Place]) -> None:
         """Make the files right of all partitions that are open now. Call it when all events are in."""

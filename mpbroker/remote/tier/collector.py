@@ -6,12 +6,13 @@ Objects with other names than a segment's are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from mpbroker.remote.cuts.manifest import parse_cut_object
 from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.object_store import ObjectStore, StoreError
+from mpbroker.remote.store.object_store import ObjectInfo, ObjectStore, StoreError
 
 ORPHAN_MS: Final = 24 * 3600 * 1000
 # Deleted by one request, which is checked against the ledger before.
@@ -31,14 +32,11 @@ def collect(
     `state` is all of the ledger: no upload is under way. `may_delete` is called before each request that
     deletes, and raises if the ledger is no longer ours. Raises StoreError, and what the two raise.
     """
-    before_ms = _store_ms(store) - ORPHAN_MS
-    named = {one.segment_id for segments in list(state.segments.values()) for one in segments}
-    named |= state.removed.keys()
+    before_ms = store_ms(store) - ORPHAN_MS
     doomed: list[str] = []
-    for found in store.list(""):
+    for found in orphans(store, state):
         give_way()
-        objects = parse_object(found.name)
-        if objects is not None and objects.segment_id not in named and found.modified_ms < before_ms:
+        if found.modified_ms < before_ms:
             doomed.append(found.name)
     for start in range(0, len(doomed), BATCH):
         may_delete()
@@ -46,7 +44,19 @@ def collect(
     return len(doomed)
 
 
-def _store_ms(store: ObjectStore) -> int:
+def orphans(store: ObjectStore, state: RemoteState) -> Iterator[ObjectInfo]:
+    """Yield the objects of segments and cuts that the ledger does not name, of any age. Raises StoreError."""
+    named = {one.segment_id for segments in list(state.segments.values()) for one in segments}
+    named |= state.removed.keys()
+    named |= state.bundles.keys() | {one.event.cut_id for one in state.cuts}
+    for found in store.list(""):
+        objects = parse_object(found.name)
+        one = parse_cut_object(found.name) if objects is None else objects.segment_id
+        if one is not None and one not in named:
+            yield found
+
+
+def store_ms(store: ObjectStore) -> int:
     """Return the time by the store's clock. Raises StoreError."""
     store.put(CLOCK, [b"\n"], 1)
     directory, _, _ = CLOCK.rpartition("/")

@@ -10,8 +10,8 @@ from typing import Final
 from mpbroker.ipc.counters import Counter
 from mpbroker.remote.tier.backlog import Backlog
 from mpbroker.remote.tier.book import Book
-from mpbroker.remote.tier.candidates import Candidate, Sealed, in_turn
-from mpbroker.remote.tier.places import Key, Place, PlaceGone
+from mpbroker.remote.tier.candidates import Candidate, in_turn
+from mpbroker.remote.tier.places import Key, Place, PlaceGone, told
 from mpbroker.remote.tier.segment_indexes import SegmentDamaged
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.uploader import Uploader
@@ -41,7 +41,7 @@ class Copying:
         self._topics = topics
         self._counters = counters
         self._give_way = give_way
-        self._backlog = Backlog(book.end_of)
+        self._backlog = Backlog()
         # Partitions that wait because of damage: until when, and what was logged.
         self._damaged: dict[Key, tuple[float, str]] = {}
 
@@ -55,21 +55,15 @@ class Copying:
 
         Raises StoreError, Fenced, and what `give_way` raises.
         """
-        backlog = self._backlog.find(places)
-        left = [candidate.segment for candidates in backlog for candidate in candidates]
-        self._count(left)
+        backlog = self._backlog.find(places, self._book.end_with_ready)
         waiting: set[Key] = set()
         for candidate in in_turn(backlog):
             self._give_way()
             if time.monotonic() >= until:
                 return False
             # Segments of a partition come into the store in their order, without a gap.
-            if candidate.place.key not in waiting:
-                if self._upload(candidate):
-                    left.remove(candidate.segment)
-                    self._count(left)
-                else:
-                    waiting.add(candidate.place.key)
+            if candidate.place.key not in waiting and not self._upload(candidate):
+                waiting.add(candidate.place.key)
             self._book.commit_if_due()
         return True
 
@@ -96,7 +90,9 @@ class Copying:
     def _found_damage(self, candidate: Candidate, error: Exception) -> None:
         place, segment = candidate
         self._counters.add(Counter.COUNT_REMOTE_ERRORS)
-        text = f"{place.directory}: the segment of offset {segment.base} is not uploaded: {error}"
+        text = (
+            f"{place.directory}: the segment of offset {segment.base} is not uploaded: {told(place, error)}"
+        )
         if self._damaged.get(place.key, (0.0, ""))[1] != text:
             self._counters.set_last_error(text)
             log.error(
@@ -107,8 +103,10 @@ class Copying:
             )
         self._damaged[place.key] = time.monotonic() + DAMAGED_RETRY_S, text
 
-    def _count(self, left: Sequence[Sealed]) -> None:
-        counters = self._counters
+    def count(self, places: Sequence[Place]) -> None:
+        """Count what the ledger does not have yet."""
+        counters, backlog = self._counters, self._backlog.find(places, self._book.end_of)
+        left = [candidate.segment for candidates in backlog for candidate in candidates]
         counters.set(Counter.COUNT_REMOTE_PENDING_SEGMENTS, len(left))
         counters.set(Counter.COUNT_REMOTE_PENDING_BYTES, sum(one.size for one in left))
         since_ms = min((one.written_ms for one in left), default=0)

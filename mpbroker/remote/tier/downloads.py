@@ -14,7 +14,8 @@ import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -76,10 +77,22 @@ class _EdgeKey(NamedTuple):
 _JobKey = WindowKey | IndexesKey | _EdgeKey
 
 
+@dataclass
+class Totals:
+    """What was downloaded, and how often a window that was asked for was in the cache."""
+
+    fetches: int = 0
+    fetched_bytes: int = 0
+    errors: int = 0
+    hits: int = 0
+
+
 @dataclass(frozen=True)
 class _Asked:
     message: calls.RemoteWindow
     answer: Answer
+    # Whether the answer has had to wait for a download.
+    waited: bool = False
 
 
 @dataclass
@@ -134,6 +147,7 @@ class Downloads:
         self._allowed = settings.remote_log_manager_fetch_max_bytes_per_second * QUOTA_S
         self._allowed_at_ms = now_ms()
         self._is_failing = False
+        self.totals = Totals()
 
     # ---- the loop's view
 
@@ -153,6 +167,11 @@ class Downloads:
     def next_ms(self) -> int | None:
         """Return in how many ms `step` must be called, if no thread wakes the loop before; None: never."""
         return RETRY_MS if self._urgent or self._ahead else None
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the size of what is kept, and of what will be."""
+        return self._cache.bytes
 
     @property
     def is_busy(self) -> bool:
@@ -184,10 +203,7 @@ class Downloads:
             text = f"the object store has no segment of {partition.name} with offset {message.offset}"
             asked.answer(calls.Failed(ErrorCode.KAFKA_STORAGE_ERROR, text))
             return
-
-        def go_on(error: Exception | None) -> None:
-            self._proceed(asked, error)
-
+        go_on = partial(self._proceed, replace(asked, waited=True))
         windows = self._windows(partition, segment, self._urgent, go_on)
         if windows is None:
             return
@@ -206,6 +222,7 @@ class Downloads:
             windows.learn(number + 1, cached.end)
             self._proceed(asked)
         else:
+            self.totals.hits += not asked.waited
             asked.answer(calls.RemoteWindowReady(cached.base, cached.end, str(cached.path)))
             self._look_ahead(partition, segment, windows, number, cached)
 
@@ -330,27 +347,29 @@ class Downloads:
         number: int,
         left: int,
     ) -> None:
-        while left:
-            number += 1
-            if number >= len(windows):
-                following = partition.find(segment.end)
-                if following is None:
-                    return
-                left_then, segment = left, following
+        """Download the `left` windows after window `number` of a segment, which may be -1."""
+        number += 1
+        if number == len(windows):
+            following = partition.find(segment.end)
+            if following is None:
+                return
+            go_on = partial(self._download_first, partition, following, left)
+            found = self._windows(partition, following, self._ahead, go_on)
+            if found is None:
+                return
+            segment, windows, number = following, found, 0
+        if _key(partition, segment, windows, number) not in self._cache:
+            self._download(partition, segment, windows, number, self._ahead, lambda _error: None)
+        if left > 1:
+            self._download_after(partition, segment, windows, number, left - 1)
 
-                def go_on(
-                    error: Exception | None, at: StoredSegment = segment, left: int = left_then
-                ) -> None:
-                    if error is None and (known := self._known.get(IndexesKey(partition.key, at.base))):
-                        self._download_after(partition, at, known, -1, left)
-
-                found = self._windows(partition, segment, self._ahead, go_on)
-                if found is None:
-                    return
-                windows, number = found, 0
-            if _key(partition, segment, windows, number) not in self._cache:
-                self._download(partition, segment, windows, number, self._ahead, lambda _error: None)
-            left -= 1
+    def _download_first(
+        self, partition: StoredPartition, segment: StoredSegment, left: int, error: Exception | None
+    ) -> None:
+        """Download the first windows of a segment whose indexes have come."""
+        windows = self._known.get(IndexesKey(partition.key, segment.base))
+        if error is None and windows is not None:
+            self._download_after(partition, segment, windows, -1, left)
 
     # ---- jobs
 
@@ -404,6 +423,11 @@ class Downloads:
         else:
             error = result
             self._cache.give_up(job.size, job.path)
+        self.totals.fetches += 1
+        if error is None:
+            self.totals.fetched_bytes += job.size
+        else:
+            self.totals.errors += 1
         if error is not None and not self._is_failing:
             log.error("a download from the object store failed %d times: %s", TRIES, error)
         elif error is None and self._is_failing:

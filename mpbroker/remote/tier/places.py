@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from mpbroker.storage.checkpoints import opened, read_topic_id
 from shm.table import SlotTable
 
 Key = tuple[bytes, int]
+_HELD = re.compile(r"/proc/self/fd/[0-9]+")
 _OURS = PartitionFlag.PARTITION_TIERED | PartitionFlag.PARTITION_REMOTE_DELETED
 
 
@@ -59,16 +61,27 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Reads partitions from the table. Other threads may use it at the same time."""
+    """Reads partitions from the table. Several threads may use it at the same time.
 
-    def __init__(self, table: SlotTable, log_workers: int, log_dirs: Sequence[str], topics: Topics) -> None:
+    `is_known` returns whether the ledger has a topic: one that is tiered no more keeps what the store has.
+    """
+
+    def __init__(
+        self,
+        table: SlotTable,
+        log_workers: int,
+        log_dirs: Sequence[str],
+        topics: Topics,
+        is_known: Callable[[bytes], bool],
+    ) -> None:
         self._table = table
         self._log_workers = log_workers
         self._log_dirs = [Path(name) for name in log_dirs]
         self._topics = topics
+        self._is_known = is_known
 
     def read(self) -> list[Place]:
-        """Return all open partitions whose topics are tiered, or were and are to be removed."""
+        """Return all open partitions that are tiered, or that the ledger may know."""
         slots = slots_given(self._table, self._log_workers)
         return [place for slot in slots if (place := self._of(slot)) is not None]
 
@@ -84,7 +97,9 @@ class Places:
 
     def _of(self, slot: int) -> Place | None:
         now = read_partition_surely(self._table, slot)
-        if not (now.generation and now.flags & PartitionFlag.PARTITION_LIVE and now.flags & _OURS):
+        if not (now.generation and now.flags & PartitionFlag.PARTITION_LIVE):
+            return None
+        if not (now.flags & _OURS or self._is_known(now.topic_id)):
             return None
         topic = (self._topics.now or {}).get(now.topic_id)
         return None if topic is None else self._made(slot, now, topic.name)
@@ -103,6 +118,11 @@ class Places:
             now.high_watermark,
             now.last_stable_offset,
         )
+
+
+def told(place: Place, error: Exception) -> str:
+    """Return the text of an error in a directory that is `held`, with the directory's own name."""
+    return _HELD.sub(lambda _: str(place.directory), str(error))
 
 
 @contextmanager

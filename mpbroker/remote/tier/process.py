@@ -19,6 +19,7 @@ from pathlib import Path
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.control_client import ControlClient
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
@@ -33,7 +34,7 @@ from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.cache import RemoteCache
 from mpbroker.remote.tier.cutting import Cutting
-from mpbroker.remote.tier.downloads import Downloads
+from mpbroker.remote.tier.downloads import Downloads, Totals
 from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
@@ -72,9 +73,14 @@ class TierProcess:
         self._news = BulletinReader(
             memory.private.block("bulletin"), memory.words("bulletin_acks"), context.index
         )
-        places = Places(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics)
+        places = Places(
+            *(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics),
+            lambda topic_id: (state := self.work.state) is not None and topic_id in state.topics,
+        )
+        asked = memory.words("remote_asked")
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
+            collections_asked=lambda: asked.load(0),
             step_back=self._step_back,
         )
         self._cluster_id = cluster_id
@@ -125,6 +131,7 @@ class TierProcess:
             self._receive(rings)
         if self._downloads is not None:
             self._downloads.step()
+            self._count(self._downloads)
         for rings in self._handlers.values():
             rings.flush()
 
@@ -181,6 +188,16 @@ class TierProcess:
         cache.open()
         assert self.work.store is not None
         return Downloads(self.work.store, cache, self._stored.find, config, self._wake)
+
+    def _count(self, downloads: Downloads) -> None:
+        totals, counters = downloads.totals, self.context.counters
+        # A predecessor's counts go on.
+        counters.add(Counter.COUNT_REMOTE_FETCHES, totals.fetches)
+        counters.add(Counter.COUNT_REMOTE_FETCHED_BYTES, totals.fetched_bytes)
+        counters.add(Counter.COUNT_REMOTE_FETCH_ERRORS, totals.errors)
+        counters.add(Counter.COUNT_REMOTE_CACHE_HITS, totals.hits)
+        counters.set(Counter.COUNT_REMOTE_CACHE_BYTES, downloads.cache_bytes)
+        downloads.totals = Totals()
 
     # ---- handlers
 

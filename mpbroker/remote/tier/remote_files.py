@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mpbroker.ipc.table import version_of, word_of
-from mpbroker.remote.tier.places import Key, Place, PlaceGone, held
+from mpbroker.remote.tier.places import Key, Place, PlaceGone, held, told
 from mpbroker.storage.checkpoints import CheckpointCorrupt
 from mpbroker.storage.remote_segments import RemoteSegments, read_remote_segments, write_remote_segments
 from shm.word import Words
@@ -48,12 +48,13 @@ class RemoteFiles:
         except PlaceGone:
             return
         except (CheckpointCorrupt, OSError) as error:
-            if self._problems.get(place.key) != str(error):
-                self._problems[place.key] = str(error)
+            problem = told(place, error)
+            if self._problems.get(place.key) != problem:
+                self._problems[place.key] = problem
                 log.error(
                     "%s: cannot write which segments the object store has: %s. Local segments stay",
                     place.directory,
-                    error,
+                    problem,
                 )
             return
         self._problems.pop(place.key, None)

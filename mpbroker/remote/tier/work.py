@@ -26,7 +26,6 @@ from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -72,6 +71,7 @@ class TierWork:
         counters: CounterPage,
         step_back: Callable[[], object] = lambda: None,
         opened: Callable[[str, int], ObjectStore] = open_store,
+        collections_asked: Callable[[], int] = int,
     ) -> None:
         self._config = config
         self._started = Started(cluster_id, config.node_id, socket.gethostname())
@@ -92,6 +92,8 @@ class TierWork:
         self.book: Book | None = None
         self._copying: Copying | None = None
         self._next_collection = 0.0
+        self._collections_asked = collections_asked
+        self._asked = collections_asked()
         counters.set(Counter.COUNT_REMOTE_FENCED, 0)
 
     @property
@@ -165,25 +167,38 @@ class TierWork:
         assert self._copying is not None
         book, until = self.book, time.monotonic() + self._config.remote_log_manager_task_interval_ms / 1000
         self._give_way()
-        # What a failure has left comes first: no event may be found twice.
-        book.commit()
         topics = self._topics.now
         if topics is None:
             return LOOK_S
         places = self._places.read()
+        # Before the first request: in an outage no other step is reached.
+        self._copying.count(places)
+        # What a failure has left comes first: no event may be found twice.
+        book.commit()
         book.follow(places)
         book.add(list(removal.of_topics(book.state, topics, wall_ms())))
         for place in places:
             book.add(list(removal.of_partition(book.state, place)))
         is_done = self._copying.copy(places, until)
         book.commit()
+        self._copying.count(places)
         self._delete_due(book)
         if is_done:
             self._collect_if_due(book)
             book.snapshot_if_due()
         self._outage.succeeded()
+        self._count(book.state)
         self._counters.set_status(self._copying.problem or "waiting")
         return until - time.monotonic() if is_done else 0.0
+
+    def _count(self, state: RemoteState) -> None:
+        counters = self._counters
+        there = [one.size for segments in state.segments.values() for one in segments]
+        removed = [one.segment.size for one in state.removed.values()]
+        counters.set(Counter.COUNT_REMOTE_SEGMENTS, len(there))
+        counters.set(Counter.COUNT_REMOTE_BYTES, sum(there))
+        counters.set(Counter.COUNT_REMOTE_REMOVED_SEGMENTS, len(removed))
+        counters.set(Counter.COUNT_REMOTE_REMOVED_BYTES, sum(removed))
 
     def _delete_due(self, book: Book) -> None:
         assert self.store is not None
@@ -204,14 +219,13 @@ class TierWork:
 
     def _collect_if_due(self, book: Book) -> None:
         assert self.store is not None
-        if time.monotonic() < self._next_collection:
+        asked = self._collections_asked()
+        if time.monotonic() < self._next_collection and asked == self._asked:
             return
         found = collect(self.store, book.state, book.check_fence, self._give_way)
-        if isinstance(self.store, DirectoryStore):
-            self.store.remove_leftovers()
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
-        self._next_collection = time.monotonic() + COLLECT_EVERY_S
+        self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked
 
     def _refused(self, why: str) -> None:
         counters = self._counters

@@ -2,33 +2,32 @@
  *
  *   load --port 9092 --connections 8 --seconds 4 --request produce.bin --error-at 25 --json
  *
- * Every response is checked: its correlation id is the request's own, the 16-bit error code at --error-at (counted
- * from the first byte of the frame's size) is zero, and it is at least --min-response bytes long. Only the first
- * HEAD_BYTES of a response are looked at; the rest is received into one scratch buffer that all connections share,
- * or, with --discard, dropped inside the kernel, so that a megabyte costs the generator as little as it can.
+ * Every response is checked: it has the request's correlation id, a zero as its 16-bit error code at --error-at
+ * (counted from the first byte of the frame's size), and at least --min-response bytes. Only the first HEAD_BYTES of
+ * a response are read; the rest goes into one scratch buffer that all connections share or, with --discard, is
+ * dropped inside the kernel, so that a megabyte costs the generator little.
  *
- * With --reconnect every response is the last of its connection: it is reset, so that no port waits for its time to
- * pass, and a new one made for the next request. The rate is then that of connections.
+ * With --reconnect a connection is used for one request. It is then reset, so that no port stays in TIME_WAIT, and a
+ * new connection is made for the next request. The rate is then connections a second.
  *
- * With --rate so many requests a second become due, one after the other; each is sent on a connection that waits for
- * nothing, the one that has waited longest, and its latency counts from when it was due: what cannot be sent in time has
- * waited all the same. Below what the broker can do this is what clients feel that do not send the more the faster they
- * are answered.
+ * With --rate so many requests a second become due, one after the other. Each is sent on the connection that has been
+ * idle longest. Its latency counts from when it was due, even if it was sent later because no connection was idle. At
+ * rates that the broker can serve, this is the latency of clients whose rate does not depend on the answers.
  *
- * With --tls-ca every connection is encrypted, to a server that one of these authorities vouches for. As many records are
- * read at once as lie in the socket, and a response goes into the same scratch buffer as without.
+ * With --tls-ca every connection is encrypted, and the server's certificate must be signed by one of these authorities.
+ * All records that have arrived are read at once. A response goes into the same scratch buffer as without TLS.
  *
- * With --user and --password every connection logs in by SASL and SCRAM-SHA-256 before its first request. The password is
- * salted once, so that the logins of --reconnect cost the generator little.
+ * With --user and --password every connection logs in by SASL and SCRAM-SHA-256 before its first request. The
+ * password is salted only once, so that the logins of --reconnect cost the generator little.
  *
- * With --partitions each request goes to the next of so many partitions: their number stands at --partition-at in it,
- * as 32 bits, or at --digits-at, as eight decimal digits of a name.
+ * With --partitions each request goes to the next of so many partitions. The request has the partition's number at
+ * --partition-at, as 32 bits, or at --digits-at, as eight decimal digits of a name.
  *
- * Output: "measuring" on a line of its own when the warm-up is over (who samples the broker's CPU time starts
- * there), then one line with the figures. Latencies go into a log-linear histogram (128 steps per power of two: less
- * than 1 % off), so that a run of any length takes the same memory.
+ * Output: the line "measuring" when the warm-up is over, which tells the caller to sample the broker's CPU time; then
+ * one line with the figures. Latencies go into a log-linear histogram (128 steps per power of two: less than 1 % off),
+ * so that a run of any length takes the same memory.
  *
- * Exit: 0 all well, 1 could not run or a connection broke, 2 some response was an error.
+ * Exit code: 0 all well, 1 could not run or a connection broke, 2 a response was an error.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -20,7 +20,7 @@ struct scram {
     char first_bare[SCRAM_TEXT_BYTES];
 };
 
-/* What the password makes with a salt: thousands of hashes, which must not be those of each connection. */
+/* The salted password: it costs thousands of hashes, so it is computed once and not for each connection. */
 static struct {
     char parameters[SCRAM_TEXT_BYTES];
     unsigned char salted[SHA256_DIGEST_LENGTH];

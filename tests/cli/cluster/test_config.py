@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.config.resource_config import GROUP_KEYS
+from mpbroker.config.resource_config import GROUP_KEYS, TELEMETRY_IS_OFF
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
 
@@ -54,29 +54,58 @@ def test_settings_are_got_set_and_unset(cli: OwnCli) -> None:
 @pytest.mark.mpbroker(
     {"group.consumer.max.session.timeout.ms": "90000", "group.consumer.heartbeat.interval.ms": "6000"}
 )
-def test_settings_of_a_group(cli: OwnCli) -> None:
+def test_settings_of_a_group(cli: OwnCli, mpbroker_own_broker: Broker) -> None:
     session, of = "consumer.session.timeout.ms", ("--group", "g")
     has_none = "group g has no settings of its own; --all shows those that it has got\n"
     assert cli("config", "get", *of).out == has_none
     assert cli("config", "set", *of, f"{session}=90000").out == f"group g: {session} set to 90000\n"
-    assert cli("config", "get", *of).table[1:] == [[session, "90000", "DYNAMIC_GROUP_CONFIG"]]
-    assert len(cli("config", "get", *of, "--all", "--json").json) == len(GROUP_KEYS)
+    assert cli("config", "get", *of).table == [
+        ["KEY", "VALUE", "IN-EFFECT", "SOURCE"],
+        [session, "90000", "90000", "DYNAMIC_GROUP_CONFIG"],
+    ]
+    everything = {entry["name"]: entry for entry in cli("config", "get", *of, "--all", "--json").json}
+    assert everything.keys() == GROUP_KEYS.keys()
+    assert everything["consumer.heartbeat.interval.ms"]["in_effect"] == "6000"
+    assert everything["share.isolation.level"]["in_effect"] is None
+    # The group keeps a value that the broker does not allow any more.
+    mpbroker_own_broker.settings["group.consumer.max.session.timeout.ms"] = "60000"
+    mpbroker_own_broker.restart()
+    assert cli("config", "get", *of).table[1:] == [[session, "90000", "60000", "DYNAMIC_GROUP_CONFIG"]]
+    said = cli("config", "get", *of, session)
+    assert said.out == "90000\n"
+    assert said.err == f"mpbroker: group g: {session}=90000 is not in effect: the broker uses 60000\n"
     assert cli("config", "unset", *of, session).out == f"group g: {session} unset\n"
     assert cli("config", "get", *of, session).out == "45000\n"
 
 
-def test_settings_of_client_metrics(cli: OwnCli) -> None:
+def test_settings_of_client_metrics(cli: OwnCli, mpbroker_own_broker: Broker) -> None:
     of = ("--client-metrics", "s")
     has_none = "client metrics s has no settings of its own; --all shows those that it has got\n"
     assert cli("config", "get", *of).out == has_none
-    cli("config", "set", *of, "metrics=*", "match=client_id=a.*,client_software_name=java")
+    warned = f"client metrics s: {TELEMETRY_IS_OFF}\n"
+    said = cli("config", "set", *of, "metrics=*", "match=client_id=a.*,client_software_name=java")
+    assert said.err == f"mpbroker: {warned}"
+    assert warned in mpbroker_own_broker.logs()
     assert cli("config", "get", *of).table[1:] == [
         ["match", "client_id=a.*,client_software_name=java", "DYNAMIC_CLIENT_METRICS_CONFIG"],
         ["metrics", "*", "DYNAMIC_CLIENT_METRICS_CONFIG"],
     ]
     assert cli("config", "get", *of, "interval.ms").out == "300000\n"
-    assert cli("config", "unset", *of, "match", "metrics").out.endswith("client metrics s: metrics unset\n")
+    said = cli("config", "unset", *of, "match", "metrics")
+    assert said.out.endswith("client metrics s: metrics unset\n")
+    assert said.err == ""
     assert cli("config", "get", *of).out == has_none
+    assert mpbroker_own_broker.logs().count(warned) == 1
+
+
+def test_resources_with_settings_of_their_own_are_listed(cli: OwnCli) -> None:
+    nothing = "no group or subscription has settings of its own\n"
+    assert cli("config", "list").out == nothing
+    cli("config", "set", "--group", "g", "consumer.session.timeout.ms=50000")
+    cli("config", "set", "--client-metrics", "s", "metrics=*")
+    assert cli("config", "list").table == [["TYPE", "NAME"], ["client-metrics", "s"], ["group", "g"]]
+    cli("config", "unset", "--group", "g", "consumer.session.timeout.ms")
+    assert cli("config", "list", "--json").json == [{"type": "client-metrics", "name": "s"}]
 
 
 def test_settings_of_one_broker_and_of_all(cli: OwnCli) -> None:

@@ -38,7 +38,7 @@ def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str, group: str
         assert (rows[busy]["state"], rows[busy]["protocol_type"]) == ("Stable", "consumer")
         assert [busy, "classic", "Stable", "consumer"] in cli("group", "list", "--state", "stable").table
         assert idle not in cli("group", "list", "--state", "stable").out
-        assert busy not in cli("group", "list", "--type", "consumer").out
+        assert busy not in cli("group", "list", "--type", "Consumer").out
         described = {one["group"]: one for one in cli("group", "describe", "--json").json}
         assert described[idle]["members"] == []
         assert described[idle]["partitions"][0]["lag"] == 7
@@ -47,6 +47,20 @@ def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str, group: str
         table = cli("group", "describe").out
         assert idle in table
         assert busy in table
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        (
+            "--state",
+            "--state bogus: a state is one of Stable, Empty, PreparingRebalance, ",
+        ),
+        ("--type", "--type bogus: a type is one of classic, consumer, share, streams"),
+    ],
+)
+def test_only_what_groups_can_be_is_listed(cli: OwnCli, flag: str, message: str) -> None:
+    cli.refused("group", "list", flag, "bogus", says=message)
 
 
 def test_a_group_of_the_consumer_protocol_shows_epochs_and_targets(

@@ -33,6 +33,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(made / "meta.properties", b"version=1\nnode.id=1\ncluster.id=c\ndirectory.id=d\n")
     write(made / SEALED, b"sealed" * 1000)
     write(made / LOG, b"a" * 100_000)
+    write(made / "t-0/mpbroker.remote", b"which segments")
+    write(made / "remote-cache/t-0/00000000000000000000.log", b"fetched")
     write(made / ".lock", b"")
     write(made / "mpbroker.json", b"{}")
     write(made / "t-1.0123-delete/00000000000000000000.log", b"gone")
@@ -65,7 +67,10 @@ def kept(data: Path) -> dict[str, bytes]:
     return {
         name: value
         for name, value in content(data).items()
-        if name not in left_out and not name.endswith(".deleted") and "-delete/" not in name
+        if name not in left_out
+        and not name.endswith(".deleted")
+        and "-delete/" not in name
+        and not name.startswith("remote-cache/")
     }
 
 
@@ -80,6 +85,16 @@ def test_a_copy_has_what_a_broker_needs_and_its_name_only_when_it_is_whole(data:
     assert found.manifest == copy.manifest
     assert list(found.problems()) == []
     assert not (data.parent / "copies" / "incoming").exists()
+
+
+def test_who_restores_tiered_partitions_is_told(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(begin(data))
+    backup.restore(tmp_path / "copies", [tmp_path / "new"], as_json=True)
+    assert "1 partition may have records in an object store" in capsys.readouterr().err
+    assert (tmp_path / "new/t-0/mpbroker.remote").read_bytes() == b"which segments"
+    assert not (tmp_path / "new/remote-cache").exists()
 
 
 def test_later_passes_copy_what_has_changed(data: Path) -> None:

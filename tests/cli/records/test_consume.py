@@ -15,7 +15,7 @@ from mpbroker.client.config import ClientConfig, parse_servers
 from mpbroker.protocol import messages as m
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
-from tests.support.group_members import member
+from tests.support.group_members import QUICK, member
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 
@@ -172,20 +172,27 @@ def test_from_a_time_until_another(cli: OwnCli, mpbroker_topics: Callable[..., s
 # ---- groups
 
 
-def test_a_group_goes_on_where_it_was(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@PROTOCOLS
+def test_a_group_goes_on_where_it_was(
+    cli: OwnCli, mpbroker_topics: Callable[..., str], protocol: str
+) -> None:
     topic = group = mpbroker_topics(partitions=2)
+    by = ("--group-protocol", protocol)
     for partition in ("0", "1"):
         cli.produce(topic, [f"{partition}-{number}" for number in range(5)], "-p", partition)
-    assert cli("consume", topic, "--group", group, "-e").out == "", "a new group begins at the end"
+    assert cli("consume", topic, "--group", group, *by, "-e").out == "", "a new group begins at the end"
     cli("group", "reset-offsets", group, "--topic", topic, "--to-earliest", "--execute")
-    first = cli("consume", topic, "--group", group, "-n", "3").out.split()
+    first = cli("consume", topic, "--group", group, *by, "-n", "3").out.split()
     assert sum(cli.committed(group).values()) == 3, "what was printed is committed, and no more"
-    rest = cli("consume", topic, "--group", group, "-e").out.split()
+    rest = cli("consume", topic, "--group", group, *by, "-e").out.split()
     assert sorted(first + rest) == sorted(f"{one}-{number}" for one in "01" for number in range(5))
     assert cli.committed(group) == {0: 5, 1: 5}
-    assert cli("consume", topic, "-g", f"{group}-new", *EVERYTHING).out.count("\n") == 10
+    assert cli("consume", topic, "-g", f"{group}-new", *by, *EVERYTHING).out.count("\n") == 10
     (left,) = cli("group", "describe", group, "--json").json
-    assert (left["state"], left["members"]) == ("Empty", [])
+    assert (left["type"], left["state"], left["members"]) == (protocol, "Empty", [])
 
 
 @pytest.mark.parametrize(("place", "left"), [("beginning", "3\n4\n"), ("end", "")])
@@ -223,13 +230,23 @@ def test_ctrl_c_and_sigterm_commit_what_was_printed_and_leave(
     assert cli.committed(group) == {0: 2}
 
 
-def test_partitions_are_shared_with_another_client(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
-    """Our member leads the group, and gives librdkafka's its part; when that one leaves, it takes it over."""
-    topic = group = mpbroker_topics(partitions=2)
-    with cli.running("consume", topic, "--group", group, "--from-beginning", "-f", "%p %v\n") as process:
+@PROTOCOLS
+@pytest.mark.mpbroker(QUICK)
+def test_partitions_are_shared_with_another_client(mpbroker_own_broker: Broker, protocol: str) -> None:
+    """Our member leads the group, and gives librdkafka's its part; when that one leaves, it takes it over.
+
+    In the consumer protocol, the coordinator assigns.
+    """
+    cli = OwnCli(mpbroker_own_broker.bootstrap_servers)
+    topic = group = mpbroker_own_broker.create_topic(partitions=2)
+    words = ("--group", group, "--group-protocol", protocol, "--from-beginning", "-f", "%p %v\n")
+    how = {"group_protocol": protocol} | (
+        {"partition_assignment_strategy": "range"} if protocol == "classic" else {}
+    )
+    with cli.running("consume", topic, *words) as process:
         cli.produce(topic, ["first"], "-p", "1")
         assert process.stdout.readline() == b"1 first\n"
-        with member(cli.bootstrap, group, topic, partition_assignment_strategy="range") as other:
+        with member(cli.bootstrap, group, topic, **how) as other:
             (theirs,) = [part.partition for part in other.assignment()]
             cli.produce(topic, ["ours"], "-p", str(1 - theirs))
             assert process.stdout.readline() == b"%d ours\n" % (1 - theirs)
@@ -241,20 +258,21 @@ def test_partitions_are_shared_with_another_client(cli: OwnCli, mpbroker_topics:
         assert process.wait(PATIENCE_S) == 130
 
 
-def test_a_member_that_was_forgotten_joins_again(cli: OwnCli, mpbroker_topic: str) -> None:
+@PROTOCOLS
+@pytest.mark.mpbroker(QUICK)
+def test_a_member_that_was_forgotten_joins_again(mpbroker_own_broker: Broker, protocol: str) -> None:
     """It goes on from what was committed: records may come twice, and none is missing."""
-    topic = group = mpbroker_topic
-    with cli.running("consume", topic, "--group", group, "--from-beginning") as process:
+    cli = OwnCli(mpbroker_own_broker.bootstrap_servers)
+    topic = group = mpbroker_own_broker.create_topic()
+    words = ("--group", group, "--group-protocol", protocol, "--from-beginning")
+    with cli.running("consume", topic, *words) as process:
         cli.produce(topic, ["a"])
         assert process.stdout.readline() == b"a\n"
         (member,) = cli("group", "describe", group, "--json").json[0]["members"]
         dismiss(cli, group, member["member"])
         cli.produce(topic, ["b"])
         eventually(
-            lambda: (
-                [one["member"] for one in cli("group", "describe", group, "--json").json[0]["members"]]
-                not in ([], [member["member"]])
-            ),
+            lambda: cli("group", "describe", group, "--json").json[0]["members"] != [],
             "it is a member again",
         )
         cli.produce(topic, ["c"])
@@ -279,6 +297,8 @@ def dismiss(cli: OwnCli, group: str, member: str) -> None:
         (["--group", "g", "-p", "0"], "--group: its members share the partitions; -p cannot choose one"),
         (["--group", "g", "-o", "5"], "--group begins where it is"),
         (["--group", ""], "--group has no name"),
+        (["--group-protocol", "consumer"], "--group-protocol goes with --group"),
+        (["--group", "g", "--group-protocol", "x"], "--group-protocol x: a protocol is one of classic, con"),
         (["--from-beginning", "-o", "end"], "these exclude each other: --from-beginning, -o"),
         (["--from-time", "noon"], "--from-time noon: not a time"),
         (["-o", "@noon"], "-o @noon: not a time"),

@@ -10,7 +10,7 @@ from mpbroker.coordinator.groups import group_counts
 from mpbroker.coordinator.groups.group_counts import COUNT_EVERY_MS
 from mpbroker.ipc.counters import Counter, Histogram
 from shm.counters import CounterPage, page_bytes
-from tests.support.consumer_group_rig import Consumer, settle
+from tests.support.consumer_group_rig import Consumer, settle, settled
 from tests.support.group_rig import GroupRig
 
 
@@ -58,8 +58,7 @@ def test_rebalances_are_epochs_that_begin_for_another_reason_than_a_leave(
     assert begun() == 1
     a.leave()
     assert begun() == 1
-    b = Consumer(rig, "b", group="matched", topics=None, pattern="t.*")
-    settle(rig, b)
+    b = settled(rig, "b", group="matched", topics=None, pattern="t.*")
     before = begun()
     assert before > 1
     rig.create("tt", 2)

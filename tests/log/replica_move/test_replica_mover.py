@@ -14,6 +14,7 @@ from mpbroker.log.directories import future_replica
 from mpbroker.log.replica_move import replica_copier, replica_mover
 from mpbroker.records.validation import at_once
 from mpbroker.storage import names
+from mpbroker.storage.remote_segments import RemoteSegment, read_remote_segments, write_remote_segments
 from mpbroker.storage.transaction_index import AbortedTransaction
 from tests.support.log_moves import (
     NOT_AVAILABLE,
@@ -36,7 +37,7 @@ from tests.support.log_moves import (
 )
 from tests.support.log_node import MakeNode, wait_for_io
 from tests.support.log_rig import TOPIC_ID, Reply, ensure
-from tests.support.log_writer import make_batch
+from tests.support.log_writer import T0, make_batch
 from tests.support.polling import PATIENCE_S
 from tests.support.stepped_log import settle
 
@@ -291,3 +292,19 @@ def test_a_topic_that_is_deleted_as_its_move_ends_leaves_no_files(
     assert made.rig.partition(new.slot).topic_id == new_id
     assert process.turn.failed_dirs == 0
     turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])
+
+
+def test_the_file_of_remote_segments_moves_too(node: MakeNode) -> None:
+    made, process, target, number = ready_to_move(node)
+    log = process.manager.logs[target.slot]
+    stored = [RemoteSegment(0, log.sealed[1].base, 1_000_000, T0, bytes(16))]
+    write_remote_segments(log.directory, stored)
+    log.remote_version = 3
+    move(process, number)
+    assert log.directory.parent == made.dirs[number]
+    assert read_remote_segments(log.directory) == tuple(stored)
+    # The tier may have written another one meanwhile: what is here is read again.
+    assert log.remote_version == 0
+    (log.directory / names.REMOTE_SEGMENTS).unlink()
+    move(process, 1 - number)
+    assert not (log.directory / names.REMOTE_SEGMENTS).exists()

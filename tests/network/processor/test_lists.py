@@ -17,7 +17,7 @@ from mpbroker.network.processor.turn_tls import TlsSaslTurn
 from tests.support.forms import rounds
 from tests.support.processor_rig import MakeRig, Rig, answer_frame, frame, parts_answer
 
-PRODUCE, FETCH, METADATA = 0, 1, 3
+PRODUCE, FETCH, METADATA, HEARTBEAT = 0, 1, 3, 12
 FREE, READING, WAITING, SENDING, OPENING = (
     ChannelState.CHANNEL_FREE,
     ChannelState.CHANNEL_READING,
@@ -95,6 +95,7 @@ class History:
             memory_bytes=64 << 10,
             stall_ns=self.random.choice((1, 10_000_000_000)),
             window=self.random.choice((1, 4)),
+            patience_ns=self.random.choice((0, 3_600_000_000_000)),
         )
         self.clients: list[socket.socket] = []
         self.taken: list[tuple[int, Request]] = []
@@ -123,7 +124,7 @@ class History:
 
     def send(self) -> None:
         for _ in range(self.random.randint(1, 3)):
-            key, version = self.random.choice(((PRODUCE, 3), (FETCH, 4), (METADATA, 1)))
+            key, version = self.random.choice(((PRODUCE, 3), (FETCH, 4), (METADATA, 1), (HEARTBEAT, 3)))
             self._send(frame(key, version, 1, bytes(self.random.choice((0, 100, 3000, 30_000)))))
 
     def send_a_part(self) -> None:

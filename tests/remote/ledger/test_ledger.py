@@ -225,6 +225,48 @@ def test_a_copied_disk_is_noticed(ledger: Ledger, store: FaultStore, tmp_path: P
     assert bases(store) == [0]
 
 
+def test_an_older_copy_of_the_disk_is_noticed(ledger: Ledger, store: FaultStore, tmp_path: Path) -> None:
+    """A backup: its start is known to the ledger, what was written since is not known to it."""
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    for base in (0, 10):
+        shutil.copy(tmp_path / OWNER_FILE, backup)
+        ledger.append([segment(base)])
+        with pytest.raises(Fenced, match=r"an older copy .* has entry \d, .*00\d is by owner"):
+            ledger_of(store, backup).start(STARTED)
+    # The newest copy goes on, also one that was taken while an entry was under way.
+    for fault, base in ((Fault.LOST, 20), (Fault.ERROR, 30)):
+        store.plan("create", fault)
+        with pytest.raises(StoreError):
+            ledger.append([segment(base)])
+        ledger = ledger_of(store, tmp_path)
+        ledger.start(STARTED)
+    assert bases(store) == [0, 10, 20]
+
+
+def test_an_entry_is_announced_on_disk_first(
+    ledger: Ledger, store: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the disk is full nothing is written, and nothing is lost."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mpbroker.remote.ledger.owner.write_whole", full)
+        for _ in range(2):
+            store.calls.clear()
+            with pytest.raises(StoreError, match=r"remote\.owner cannot be written: No space left"):
+                ledger.append([segment(0)] if not ledger._queued else [])
+            assert store.calls == []
+        successor = ledger_of(store, tmp_path)
+        with pytest.raises(OSError, match="No space left"):
+            successor.start(STARTED)
+        assert read(store.inner).seq == ledger.seq
+    ledger.append()
+    assert bases(store) == [0]
+
+
 def test_a_foreign_entry_in_the_place_of_the_next_one(ledger: Ledger, store: FaultStore) -> None:
     assert store.inner.create(entry_name(ledger.seq + 1), b"of a later version")
     with pytest.raises(Fenced, match="000003 has no header"):
@@ -245,7 +287,7 @@ def test_looking_settles_what_is_under_way(ledger: Ledger, store: FaultStore) ->
 
 def test_a_store_that_has_lost_entries_is_not_begun_anew(ledger: Ledger, tmp_path: Path) -> None:
     ledger.append([segment(0)])
-    with pytest.raises(LedgerDamaged, match="ends with entry 0, this broker has written 1"):
+    with pytest.raises(LedgerDamaged, match="ends with entry 0, this broker has written 2"):
         ledger_of(MemoryStore(), tmp_path).start(STARTED)
 
 

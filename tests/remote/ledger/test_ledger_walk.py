@@ -243,7 +243,7 @@ class StartsSilently(Ledger):
             return
         self._start = self._file.owner.starts[-1]
         self._check_owner(self._reader.last)  # type: ignore[arg-type]
-        self._pending, self._is_owner = None, True
+        self._is_owner = True
 
 
 class TrustsErrors(Ledger):

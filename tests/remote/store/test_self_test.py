@@ -45,6 +45,16 @@ class LooksFirst(MemoryStore):
         return not was_there
 
 
+class OverwritesInRaces(MemoryStore):
+    """One wins, and another one's bytes are there."""
+
+    def create(self, name: str, body: bytes) -> bool:
+        was_there = not super().create(name, body)
+        if was_there and "race" in name:
+            self.put(name, [body], len(body))
+        return not was_there
+
+
 class ListsLate(MemoryStore):
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         yield from list(super().list(prefix, after))[:-1]
@@ -78,6 +88,7 @@ class KeepsAll(MemoryStore):
         (Overwrites, "creates an object that is there"),
         (OverwritesAndDenies, "replaces an object"),
         (LooksFirst, "several create one object at the same time"),
+        (OverwritesInRaces, "has another object than the one that was created"),
         (ListsLate, "lists too much, too little"),
         (ListsAtRandom, "in disorder"),
         (IgnoresAfter, "after a name"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import unpack_call
 from mpbroker.ipc.topology import TIER, SharedMemory, handler
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.remote.tier import process
 from mpbroker.remote.tier.process import TierProcess
+from tests.support.fault_store import Fault, FaultStore
 from tests.support.polling import until
 from tests.support.tier_world import CLUSTER, MakeWorld, TierWorld
 
@@ -88,7 +91,9 @@ class Party:
 
 
 @pytest.fixture
-def party(worlds: MakeWorld, tmp_path: Path) -> Iterator[Party]:
+def party(worlds: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Party]:
+    # The thread of the tests would not get its priority back.
+    monkeypatch.setattr(process, "only_when_idle", lambda: None)
     world = worlds()
     world.fill(4)
     made = Party(world, tmp_path / "store")
@@ -159,6 +164,24 @@ def test_it_serves_until_it_is_told_to_stop(party: Party) -> None:
     assert party.process.serve() == ExitCode.STOPPED
     assert memory.words("states").load(TIER) == State.STOPPED
     assert context.must_stop()
+
+
+def test_a_request_that_hangs_does_not_hold_up_the_stop(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = FaultStore(party.world.memory_store)
+    hanging.plan("create", Fault.HANG)
+    monkeypatch.setattr(process, "STOP_S", 0.2)
+    monkeypatch.setattr(party.process.work, "_open_store", lambda _url, _timeout_ms: hanging)
+    memory = party.world.rig.memory
+    stopping = threading.Thread(
+        target=lambda: (hanging.waiting.acquire(), memory.words("orders").store(TIER, Order.STOP))
+    )
+    stopping.start()
+    assert party.process.serve() == ExitCode.STOPPED
+    stopping.join()
+    assert memory.words("states").load(TIER) == State.STOPPED
+    hanging.release()
 
 
 def test_a_bug_in_the_thread_ends_the_process(party: Party) -> None:

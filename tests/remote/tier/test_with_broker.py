@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import random
+import threading
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.records.batch import checksum
 from mpbroker.remote.layout.object_names import parse_object
@@ -18,7 +21,10 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
+from tests.support.forms import each, rounds
 from tests.support.http_broker import pids, replace
+from tests.support.object_store_servers import ObjectStoreServer, object_store_server
+from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
 from tests.support.tier_world import objects_of
 
@@ -34,15 +40,34 @@ class TieredBroker:
     def __init__(self, broker: Broker, store: Path) -> None:
         self.broker = broker
         self.store = DirectoryStore(store)
-        self.written = 0
+        self.values: list[bytes] = []
 
     @property
     def directory(self) -> Path:
         return self.broker.log_dir / f"{TOPIC}-0"
 
+    def create(self, config: Mapping[str, str] | None = None) -> None:
+        tiered = {"remote.storage.enable": "true", "segment.bytes": "1048576", **(config or {})}
+        self.broker.create_topic(TOPIC, 1, tiered)
+
     def produce(self) -> None:
-        produce(self.broker.bootstrap_servers, TOPIC, [os.urandom(VALUE_BYTES) for _ in range(RECORDS)])
-        self.written += RECORDS
+        values = [os.urandom(VALUE_BYTES) for _ in range(RECORDS)]
+        produce(self.broker.bootstrap_servers, TOPIC, values, enable_idempotence=True)
+        self.values += values
+
+    def read(self) -> list[bytes]:
+        """Consume all records from offset 0 on."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap_servers, "group.id": "g"})
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        values: list[bytes] = []
+        while len(values) < len(self.values):
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, f"{len(values)} of {len(self.values)} records"
+            assert message.error() is None, message.error()
+            assert message.offset() == len(values)
+            values.append(message.value())
+        consumer.close()
+        return values
 
     def state(self) -> RemoteState:
         reader = LedgerReader(self.store)
@@ -51,6 +76,10 @@ class TieredBroker:
 
     def added(self) -> list[SegmentAdded]:
         return [one for segments in self.state().segments.values() for one in segments]
+
+    def bases(self) -> list[int]:
+        """Return the base offsets of the local segments."""
+        return sorted(int(path.stem) for path in self.directory.glob("*.log"))
 
     def sealed(self) -> list[Path]:
         return sorted(self.directory.glob("*.log"))[:-1]
@@ -80,22 +109,42 @@ class TieredBroker:
         assert len(named) == 3 * len(ids)
 
 
+SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "20",
+    "mpbroker.remote.commit.interval.ms": "10",
+    "log.retention.check.interval.ms": "50",
+    "log.initial.task.delay.ms": "0",
+}
+
+
 @pytest.fixture
 def tiered(tmp_path: Path) -> Iterator[TieredBroker]:
     store = tmp_path / "store"
     store.mkdir()
-    settings = {
-        "remote.log.storage.system.enable": "true",
-        "mpbroker.remote.url": f"file://{store}",
-        "remote.log.manager.task.interval.ms": "20",
-        "mpbroker.remote.commit.interval.ms": "10",
-    }
-    with Broker(settings=settings) as broker:
-        broker.create_topic(TOPIC, 1, {"remote.storage.enable": "true", "segment.bytes": "1048576"})
+    with Broker(settings={**SETTINGS, "mpbroker.remote.url": f"file://{store}"}) as broker:
         yield TieredBroker(broker, store)
 
 
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStoreServer]:
+    with object_store_server(tmp_path) as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+@pytest.fixture
+def in_bucket(server: ObjectStoreServer) -> Iterator[TieredBroker]:
+    """A broker with a bucket. Its server keeps objects as files, and the test reads these."""
+    (server.bucket / "prefix").mkdir()
+    url = f"s3://{server.bucket.name}/prefix"
+    with Broker(settings={**SETTINGS, "mpbroker.remote.url": url}) as broker:
+        yield TieredBroker(broker, server.bucket / "prefix")
+
+
 def test_sealed_segments_are_uploaded_and_a_restart_goes_on(tiered: TieredBroker) -> None:
+    tiered.create()
     tiered.produce()
     tiered.check()
     assert len(tiered.added()) == 2
@@ -108,20 +157,94 @@ def test_sealed_segments_are_uploaded_and_a_restart_goes_on(tiered: TieredBroker
 
 @pytest.mark.parametrize("name", ["tier", "log 0", "coordinator", "handler 0"])
 def test_whoever_is_killed_no_segment_is_lost_or_there_twice(tiered: TieredBroker, name: str) -> None:
+    tiered.create()
     tiered.produce()
     for _ in range(2):
         replace(tiered.broker, name)
         tiered.produce()
     tiered.check()
-    assert len(tiered.added()) >= tiered.written * VALUE_BYTES // (1 << 20) - 1
+    assert len(tiered.added()) >= len(tiered.values) * VALUE_BYTES // (1 << 20) - 1
 
 
 def test_a_kill_of_the_whole_broker_leaves_what_a_start_continues(tiered: TieredBroker) -> None:
+    tiered.create()
     tiered.produce()
     tiered.broker.kill()
     tiered.broker.start()
     tiered.produce()
     tiered.check()
+
+
+def test_local_segments_go_when_the_store_has_them_and_no_record_is_lost(tiered: TieredBroker) -> None:
+    tiered.create({"local.retention.bytes": "1"})
+    for _ in range(2):
+        tiered.produce()
+        eventually(
+            lambda: [one.end for one in tiered.added()][-1:] == tiered.bases(),
+            "only the newest segment is local",
+        )
+        assert tiered.read() == tiered.values
+        tiered.broker.kill()
+        tiered.broker.start()
+        assert tiered.read() == tiered.values
+    assert tiered.added()[0].base == 0
+
+
+@each("seed", short=[1], long=range(1, 11))
+def test_whoever_is_killed_at_any_moment_all_records_are_there_once(tiered: TieredBroker, seed: int) -> None:
+    """Reads go through what only the store has, what both have and what only the disk has."""
+    tiered.create({"local.retention.bytes": str(2 << 20)})
+    chance = random.Random(seed)
+    for _ in range(rounds(20)):
+        producing = threading.Thread(target=tiered.produce)
+        producing.start()
+        random_moment(chance, 0.5)
+        name = chance.choice(["tier", "tier", "log 0", "handler 0", "broker"])
+        if name == "broker":
+            tiered.broker.kill()
+            tiered.broker.start()
+        else:
+            replace(tiered.broker, name)
+        producing.join()
+    assert tiered.read() == tiered.values
+    eventually(lambda: tiered.bases()[-1:] == [one.end for one in tiered.added()][-1:], "all is uploaded")
+    added = tiered.added()
+    assert added[0].base == 0
+    assert all(before.end == after.base for before, after in pairwise(added))
+
+
+def test_an_outage_of_the_store_keeps_local_segments_and_is_over_by_itself(
+    tiered: TieredBroker, tmp_path: Path
+) -> None:
+    tiered.create()
+    store, away = tmp_path / "store", tmp_path / "away"
+    tiered.produce()
+    tiered.check()
+    store.rename(away)
+    tiered.produce()
+    eventually(lambda: "the object store fails: " in tiered.broker.logs(), "the log tells of the outage")
+    assert tiered.read() == tiered.values
+    away.rename(store)
+    tiered.check()
+    eventually(lambda: "the object store answers again" in tiered.broker.logs(), "and of its end")
+    assert tiered.broker.logs().count("the object store fails: ") == 1
+
+
+def test_a_bucket_takes_large_segments_in_parts_and_may_be_away(
+    in_bucket: TieredBroker, server: ObjectStoreServer
+) -> None:
+    in_bucket.create({"segment.bytes": str(20 << 20)})
+    for _ in range(10):
+        in_bucket.produce()
+    in_bucket.check()
+    server.kill()
+    for _ in range(10):
+        in_bucket.produce()
+    eventually(lambda: "the object store fails: " in in_bucket.broker.logs(), "the log tells of the outage")
+    replace(in_bucket.broker, "tier")
+    server.start()
+    in_bucket.check()
+    assert [one.size > 16 << 20 for one in in_bucket.added()] == [True, True]
 
 
 def test_without_the_setting_there_is_no_tier(tmp_path: Path) -> None:

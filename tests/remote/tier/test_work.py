@@ -18,8 +18,14 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier import removal, work
 from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.remote.tier.remote_files import RemoteFiles
-from mpbroker.storage.names import INDEX_SUFFIX, REMOTE_SEGMENTS, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
-from mpbroker.storage.remote_segments import write_remote_segments
+from mpbroker.storage.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    REMOTE_SEGMENTS,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+)
+from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.flipped_bits import flip
 from tests.support.killing_store import Killed, KillingStore
@@ -134,6 +140,14 @@ def test_a_damaged_segment_is_reported_and_nothing_behind_it_goes(
     assert [one.base for one in world.added(0)] == [0, 3, 6]
 
 
+def test_a_damaged_checkpoint_is_named(world: TierWorld, caplog: pytest.LogCaptureFixture) -> None:
+    path = world.directory() / LEADER_EPOCHS
+    path.write_bytes(b"nonsense")
+    world.turn()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"is not uploaded: {path} begins with version" in said
+
+
 def test_an_outage_is_told_when_it_begins_and_when_it_ends(
     world: TierWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,6 +189,20 @@ def test_what_fails_once_is_there_once(world: TierWorld, operation: str, fault: 
     assert world.count(Counter.COUNT_REMOTE_COPIED_SEGMENTS) == 3
 
 
+def test_what_waits_is_counted_also_in_an_outage(world: TierWorld) -> None:
+    world.work.begin()
+    faults(world).is_down = True
+    for waiting in (3, 5):
+        with pytest.raises(StoreError):
+            world.work.turn()
+        assert world.count(Counter.COUNT_REMOTE_PENDING_SEGMENTS) == waiting
+        sealed = [path.stat() for path in world.segments()[:-1]]
+        assert world.count(Counter.COUNT_REMOTE_PENDING_BYTES) == sum(one.st_size for one in sealed)
+        oldest_ms = min(one.st_mtime_ns for one in sealed) // 1_000_000
+        assert world.count(Counter.COUNT_REMOTE_PENDING_SINCE_MS) == oldest_ms
+        world.fill(2)
+
+
 def test_whoever_finds_another_owner_stops_and_says_so(
     world: TierWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,6 +233,62 @@ def test_a_ledger_of_another_broker_or_cluster_is_left_alone(world: TierWorld) -
         world.work.begin()
     data = {name for name in objects if not name.startswith("mpbroker/self-test/")}
     assert set(world.memory_store.objects) == data
+
+
+class FakePace:
+    """Allows what was taken after the waits that it is given."""
+
+    def __init__(self, *left_s: float) -> None:
+        self.left = list(left_s)
+        self.taken = 0
+
+    def take(self, count: int) -> float:
+        self.taken += count
+        return self.taken
+
+    def left_s(self, _mark: float) -> float:
+        return self.left.pop(0) if self.left else -1.0
+
+
+def test_uploads_keep_to_their_rate(world: TierWorld) -> None:
+    waited: list[float] = []
+    fake = FakePace(2.5, 0.5)
+    with patch.object(world.work, "_pace", fake), patch.object(world.work, "_wait", waited.append):
+        world.turn()
+    # Not longer than until the next look at the settings.
+    assert waited == [work.LOOK_S, 0.5]
+    assert fake.taken == sum(one.size for one in world.added())
+
+
+def test_an_upload_is_given_up_when_the_process_is_to_stop(world: TierWorld) -> None:
+    world.work.begin()
+    world.work.stop()
+    with pytest.raises(work.Stopped):
+        world.work._paced(1)
+    world.work.run()
+    assert world.data_objects() == set()
+
+
+def test_a_partition_whose_copies_are_disabled_keeps_what_the_store_has(worlds: MakeWorld) -> None:
+    world = worlds()
+    world.fill(3)
+    world.turn()
+    world.configure(remote_log_copy_disable="true")
+    world.fill(3)
+    world.turn()
+    assert [one.base for one in world.added()] == [0, 3]
+    world.check()
+
+
+def test_a_partition_that_is_tiered_no_more_loses_what_the_store_has(world: TierWorld) -> None:
+    world.turn()
+    world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    world.turn()
+    assert world.added() == []
+    assert world.file() == ()
+    world.again(delay_ms=0)
+    world.turn()
+    assert world.data_objects() == set()
 
 
 # ---- removal
@@ -292,6 +376,24 @@ def prepare(world: TierWorld) -> None:
     world.fill(3, partition=1)
 
 
+def check_files(world: TierWorld) -> None:
+    """Check that no file says that the store has what the ledger does not have, or no longer."""
+    state = world.state()
+    for partition in range(world.partitions):
+        known = set(state.remote_segments(TOPIC_ID, partition))
+        known |= {
+            RemoteSegment(
+                one.segment.base,
+                one.segment.end,
+                one.segment.size,
+                one.segment.largest_ms,
+                one.segment.segment_id,
+            )
+            for one in state.removed.values()
+        }
+        assert set(world.file(partition)) <= known
+
+
 def finish(world: TierWorld) -> None:
     """Let a successor do the rest; all that should be must be, and nothing else."""
     world.again(KillingStore(world.memory_store), delay_ms=0)
@@ -319,6 +421,7 @@ def test_a_kill_at_any_request_loses_nothing_and_leaves_orphans_only(
             world.again(KillingStore(world.memory_store, at, is_applied=is_applied), delay_ms=0)
             with pytest.raises(Killed):
                 world.turn()
+            check_files(world)
             finish(world)
     assert counting.requests > 20
 
@@ -329,7 +432,6 @@ def test_a_kill_between_ledger_file_and_word_leaves_them_behind_only(worlds: Mak
     version = world.version
     with patch.object(RemoteFiles, step, side_effect=Killed), pytest.raises(Killed):
         world.turn()
-    # No more than the ledger has.
-    assert set(world.file()) <= set(world.state().remote_segments(TOPIC_ID, 0))
+    check_files(world)
     finish(world)
     assert world.version > version

@@ -215,7 +215,7 @@ class Group:
             self._charge(member)
 
     def forget_members(self) -> None:
-        """End the charge of the members' memory: the group is dropped."""
+        """Stop charging the members' memory, since the group is dropped."""
         for member in self.members.values():
             self.memory.charge(-member.charged_bytes)
             member.charged_bytes = 0
@@ -312,7 +312,7 @@ class Group:
     # --- protocols
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a client can join: all members must support a common protocol in `names`."""
+        """Return whether a client can join: all members must support one of its protocols `names`."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         count = len(self.members)

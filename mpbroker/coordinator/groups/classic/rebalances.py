@@ -8,7 +8,7 @@ removed, or when a later request of the member replaces it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -131,24 +131,29 @@ class Rebalances:
             if self.end_sync(member, SyncGroupResponse(error_code=error)) or join_ended:
                 self.keep_alive(group, member, patience_ms + member.session_timeout_ms)
 
-    def end_group(self, group: Group, error: ErrorCode) -> None:
-        """Answer all waiting requests of a dropped group with an error, and cancel its timers."""
+    def end_group(self, group: Group, error: ErrorCode, kept: Container[str] = ()) -> None:
+        """Answer all waiting requests of a dropped group with an error, and cancel its timers.
+
+        The sessions of the members `kept` go on, unless a request of theirs has waited.
+        """
         for member in group.members.values():
-            self.end_join(member, refused_join(member.member_id, error))
-            self.end_sync(member, SyncGroupResponse(error_code=error))
-            self._timers.cancel(("member", group.group_id, member.member_id))
+            has_waited = self.end_join(member, refused_join(member.member_id, error))
+            has_waited |= self.end_sync(member, SyncGroupResponse(error_code=error))
+            if has_waited or member.member_id not in kept:
+                self.expect_no_more(group, member.member_id)
         for member_id in group.pending_joins:
-            self._timers.cancel(("member", group.group_id, member_id))
+            self.expect_no_more(group, member_id)
         for kind in ("join", "sync", "hold"):
             self._timers.cancel((kind, group.group_id))
 
-    def replace(self, group: Group, error: ErrorCode) -> Callable[[], None]:
+    def replace(self, group: Group, error: ErrorCode, kept: Container[str]) -> Callable[[], None]:
         """Make a group Dead, since another one replaces it. Return a function that restores the group.
 
-        That function begins a new rebalance if one was under way.
+        `kept`: the members that the other group has, too; it takes over their sessions. The function begins a
+        new rebalance if one was under way.
         """
         state = group.state
-        self.end_group(group, error)
+        self.end_group(group, error, kept)
         group.expect_no_joins()
         group.forget_members()
         group.enter(GroupState.DEAD, self._clock.wall_ms())
@@ -156,8 +161,7 @@ class Rebalances:
 
     def _resume(self, group: Group, state: GroupState) -> None:
         group.charge_members()
-        for member in group.members.values():
-            self.keep_alive(group, member)
+        self.take_over(group)
         is_empty = state is GroupState.EMPTY
         group.enter(GroupState.EMPTY if is_empty else GroupState.STABLE, self._clock.wall_ms())
         if state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
@@ -169,6 +173,13 @@ class Rebalances:
         """Restart the member's session. `timeout_ms` replaces its session timeout if given."""
         patience_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.expect(group, member.member_id, patience_ms)
+
+    def take_over(self, group: Group) -> None:
+        """Continue the sessions that the members have in a consumer group; start those that are missing."""
+        for member in group.members.values():
+            expire = partial(self._expire_member, group, member.member_id)
+            if not self._timers.pass_on(("member", group.group_id, member.member_id), expire):
+                self.keep_alive(group, member)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
         """Set a timer that removes the member or the pending id if its client sends no request in time."""

@@ -1,13 +1,13 @@
-"""The changes that one request, timer or computation makes in a consumer group, and their way to the log.
+"""The changes that one request, timer or computation makes in a consumer group, and how they are written.
 
-A change is applied to the group when it is made, so that later requests of the same round see it. It is
-answered when it is durable. If its records are refused, it is undone. (Kafka: CoordinatorResult, and the
-snapshots of the coordinator's timeline.)
+A change is applied to the group when it is made, so that later requests of the same round see it. The request
+is answered when the change is durable. If its records are refused, the change is undone. (Kafka:
+CoordinatorResult, and the snapshots of the coordinator's timeline.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -20,7 +20,7 @@ from mpbroker.coordinator.runtime.write_queue import Undo, WriteQueue
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 
-# What is written in one slice and one batch.
+# At most about this much is written in one slice and one batch.
 PIECE_BYTES: Final = 1 << 16
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Changes:
-    """Records of a group, applied to it as they are made, and how to undo them.
+    """Records that change a group. Each is applied when it is added, and can be undone.
 
     If a `with` block of this object raises an exception, the records are undone.
     """
@@ -51,7 +51,7 @@ class Changes:
         self.put(EpochKey(group.group_id), GroupEpoch(group.epoch + 1, metadata_hash))
 
     def write(self, key: Key, value: Value | None) -> None:
-        """Add a record that is not a consumer group's. The caller applies the record."""
+        """Add a record that is not part of a consumer group. The caller applies the record."""
         self.entries.append((key, value))
 
     def or_else(self, undo: Callable[[], Any]) -> None:
@@ -109,9 +109,28 @@ class Writer:
         group.unwritten += 1
         self._queue.append(group.group_id, changes.entries, written, waiter, undo=changes.undo)
 
+    def wait(self, groups: Iterable[ConsumerGroup], then: Then, waiter: Waiter) -> None:
+        """Call `then` when the changes of these groups so far are durable, with the error if one is refused.
+
+        If they are durable already, call it at once. `waiter`: the request that `then` answers.
+        """
+        unwritten = [group for group in groups if group.unwritten]
+        missing, refused = len(unwritten), ErrorCode.NONE
+
+        def written(error: ErrorCode) -> None:
+            nonlocal missing, refused
+            missing, refused = missing - 1, refused or error
+            if not missing:
+                then(refused)
+
+        for group in unwritten:
+            self.write(Changes(group), written, waiter)
+        if not unwritten:
+            then(ErrorCode.NONE)
+
 
 def pieces(items: Mapping[str, T], size_of: Callable[[str, T], int]) -> Iterator[dict[str, T]]:
-    """Yield items in pieces of about PIECE_BYTES, each of which has a batch of its own."""
+    """Yield items in pieces of about PIECE_BYTES. Each piece is written as a batch of its own."""
     piece: dict[str, T] = {}
     size = 0
     for name, item in items.items():

@@ -71,7 +71,7 @@ class ClassicRequests:
     def join(
         self, group: ConsumerGroup, context: RequestContext, request: JoinGroupRequest
     ) -> Message | None:
-        """Serve a JoinGroup. The answer is sent when all that it says is durable."""
+        """Serve a JoinGroup. The answer is sent when the state that it reports is durable."""
         try:
             with Changes(group) as changes:
                 return self._join(changes, Join(context, request))
@@ -128,7 +128,7 @@ class ClassicRequests:
         if held is not None:
             return self._members.replace(changes, held, member_id)
         log.info("group %.255s: %s joins by the classic protocol", group.group_id, shown([member_id]))
-        return group.members.get(member_id) or Member(member_id)
+        return self._members.find_or_add(changes, member_id)
 
     def _join_classic_group(self, asked: MemberRequest, join: Join) -> Message | None:
         """Make the group a classic one: the client replaces the last member of the consumer protocol.
@@ -140,6 +140,7 @@ class ClassicRequests:
             self._steps.reconcile(asked)
         is_stable = group.state is ConsumerGroupState.STABLE
         epoch, member_id = asked.member.epoch, asked.member.member_id
+        self._members.keep_alive(group.group_id, asked.member)
         converted = self._downgrade.convert(asked.changes)
         if is_stable:
             response = self._response(member_id, epoch, converted.protocol or "")
@@ -272,7 +273,7 @@ def _refused_join(error: ErrorCode) -> JoinGroupResponse:
 
 
 def _metadata_of(known: MemberMetadata, join: Join, subscription: Subscription) -> MemberMetadata:
-    """Return what is known of a member after a JoinGroup, which removes the member's pattern."""
+    """Return a member's metadata after a JoinGroup. The member has no pattern any more."""
     return MemberMetadata(
         known.instance_id if join.request.group_instance_id is None else join.request.group_instance_id,
         known.rack_id if subscription.rack_id is None else subscription.rack_id,

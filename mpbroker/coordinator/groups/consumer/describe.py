@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
+from mpbroker.coordinator.groups.consumer.changes import Writer
 from mpbroker.coordinator.groups.consumer.described_group import DescribedGroup, description_in_pieces
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
@@ -47,28 +47,20 @@ class ConsumerGroupDescribe:
     def describe(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> None:
         """Describe the first groups, as many as fit into a response.
 
-        The groups are described as they are now. The answer is sent when that is durable. The request fails
-        if a change of the groups is refused.
+        The groups are described as they are now. The answer is sent when their latest changes are durable.
+        The request fails if one of these changes is refused.
         """
         described = [(name, self._describe(name)) for name in request.group_ids]
         found = {name: self._manager.find(name) for name in request.group_ids}.values()
-        unwritten = [group for group in found if isinstance(group, ConsumerGroup) and group.unwritten]
-        missing, refused = len(unwritten), ErrorCode.NONE
 
         def written(error: ErrorCode) -> None:
-            nonlocal missing, refused
-            missing, refused = missing - 1, refused or error
-            if missing:
-                return
-            if refused:
-                self._answers.fail(context.waiter, response_error(refused))
+            if error:
+                self._answers.fail(context.waiter, response_error(error))
             else:
                 self._start(context.waiter, described)
 
-        for group in unwritten:
-            self._writer.write(Changes(group), written, context.waiter)
-        if not unwritten:
-            self._start(context.waiter, described)
+        told_of = (group for group in found if isinstance(group, ConsumerGroup))
+        self._writer.wait(told_of, written, context.waiter)
 
     def _start(self, waiter: Waiter, described: Sequence[Described]) -> None:
         self._background.start(DESCRIBE_JOB, repr(waiter), self._serve(waiter, described), lambda _: None)
@@ -82,7 +74,7 @@ class ConsumerGroupDescribe:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _describe(self, name: str) -> Job[DescribedGroup] | ApiError:
-        """Return the description of a group as it is now, in pieces; or why there is none."""
+        """Return a job that describes a group as it is now, or the error that the client gets instead."""
         if not name:
             return ApiError(ErrorCode.INVALID_GROUP_ID)
         try:

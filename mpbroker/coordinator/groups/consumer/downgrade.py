@@ -1,6 +1,6 @@
-"""A consumer group becomes a classic one, because its clients use only the classic protocol now.
+"""Turns a consumer group into a classic one when its clients use only the classic protocol.
 
-Either its last member of the consumer protocol has left or was replaced, or it was empty.
+This happens when the last member of the consumer protocol leaves or is replaced, or the group is empty.
 
 (Kafka: GroupMetadataManager.validateOnlineDowngradeWithFencedMembers, convertToClassicGroup,
 validateOnlineDowngradeWithReplacedMember, maybeDeleteEmptyConsumerGroup, ClassicGroup.fromConsumerGroup.)
@@ -44,8 +44,8 @@ class Downgrade:
     def is_due(self, group: ConsumerGroup, leaving: Collection[Member], remaining: int) -> bool:
         """Return whether only classic members remain, so that the group must become a classic one.
 
-        `leaving`: members that do not remain. `remaining`: how many members the group will have. If the
-        settings forbid the change, log that, and return False.
+        `leaving`: the members that leave. `remaining`: how many members stay. If the settings forbid the
+        change, log that, and return False.
         """
         classic = group.classic_members - sum(member.is_classic for member in leaving)
         if classic < len(group.members) - len(leaving) or remaining <= 0:
@@ -81,6 +81,8 @@ class Downgrade:
         members = [member for member in group.members.values() if member.member_id not in left]
         converted = self._group_of(group, members)
         self._members.delete(changes)
+        for member_id in left:
+            self._members.cancel_timers(group.group_id, member_id)
         self._replace(changes, converted)
         assignments = {member_id: member.assignment for member_id, member in converted.members.items()}
         changes.write(*self._rebalances.entry(converted, assignments))
@@ -92,7 +94,7 @@ class Downgrade:
         return converted
 
     def replace_empty(self, group: ConsumerGroup) -> None:
-        """Let an empty classic group take the place of an empty consumer group."""
+        """Replace an empty consumer group by an empty classic group."""
         classic = self._manager.new_group(group.group_id)
         with Changes(group) as changes:
             self._members.delete(changes)
@@ -101,19 +103,19 @@ class Downgrade:
         self._writer.write(changes, lambda _error: None)
 
     def _replace(self, changes: Changes, converted: Group) -> None:
-        """Replace the consumer group by `converted`, a classic group. Begin its members' sessions."""
+        """Replace the consumer group by `converted`, a classic group, which takes over the sessions."""
         group_id = converted.group_id
         self._manager.groups[group_id] = converted
         changes.or_else(partial(self._manager.groups.__setitem__, group_id, changes.group))
-        changes.or_else(partial(self._rebalances.replace, converted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        for member in converted.members.values():
-            self._rebalances.keep_alive(converted, member)
+        kept, error = frozenset(converted.members), ErrorCode.COORDINATOR_NOT_AVAILABLE
+        changes.or_else(partial(self._rebalances.replace, converted, error, kept))
+        self._rebalances.take_over(converted)
 
     def _group_of(self, group: ConsumerGroup, members: Collection[Member]) -> Group:
         """Return a classic group with these members. Its generation is the epoch of the consumer group.
 
-        The members have the partitions that they have now. (Kafka gives them those of the target. A member
-        may not have these yet, and another one may still have them.)
+        The members keep their current partitions. (Kafka gives them the partitions of the target, which
+        other members may still have.)
         """
         converted = self._manager.new_group(group.group_id)
         for member in members:

@@ -94,6 +94,7 @@ class ConsumerGroup:
     Not from records: `must_check_metadata`: the hash of the subscribed topics may have changed, since members
     subscribe to other topics, or topics were created, deleted or enlarged.
     `is_assigning`: a target is being computed. `unwritten`: how many appends are not durable yet.
+    `unconfirmed`: ids of members whose assignment has changed and who have not said yet that they have it.
     """
 
     def __init__(self, group_id: str, memory: MemberMemory) -> None:
@@ -101,6 +102,8 @@ class ConsumerGroup:
         self._memory = memory
         self._epoch: GroupEpoch | None = None
         self._target: TargetEpoch | None = None
+        # None: it is not known since the last record.
+        self._state: ConsumerGroupState | None = None
         self.has_partition_metadata = False
         self.members: dict[str, Member] = {}
         self.targets: dict[str, Assignment] = {}
@@ -116,6 +119,7 @@ class ConsumerGroup:
         self.must_check_metadata = True
         self.is_assigning = False
         self.unwritten = 0
+        self.unconfirmed: set[str] = set()
 
     # --- what follows from the records
 
@@ -137,7 +141,12 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """The group's state. It takes time in proportion to the number of members."""
+        """The group's state. After a change, it takes time in proportion to the number of members."""
+        if self._state is None:
+            self._state = self._find_state()
+        return self._state
+
+    def _find_state(self) -> ConsumerGroupState:
         target = self.target.epoch
         if not self.members:
             return ConsumerGroupState.EMPTY
@@ -146,6 +155,12 @@ class ConsumerGroup:
         if all(member.is_reconciled_to(target) for member in self.members.values()):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_settled(self) -> bool:
+        """True if a heartbeat that brings no news changes nothing of the group, and waits for no record."""
+        has_work = self.unwritten or self.must_check_metadata or self.pattern_subscribers
+        return not has_work and self.target.epoch >= self.epoch
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers or topic in self.pattern_topics
@@ -224,8 +239,9 @@ class ConsumerGroup:
     def replay(self, key: ConsumerKey, value: Any) -> Any:
         """Apply a record; `value` is None for a tombstone. Return the former value of the key.
 
-        To replay the former values of records in reverse order undoes these records.
+        To undo records, replay their former values in reverse order.
         """
+        self._state = None
         match key:
             case EpochKey():
                 before, self._epoch = self._epoch, value
@@ -307,19 +323,20 @@ class ConsumerGroup:
                 self.owners.pop(topic_id, None)
 
     def charge_to(self, memory: MemberMemory) -> None:
-        """Charge the memory of members to `memory` from now on, also what they take already."""
+        """Charge the members' memory to `memory`: what they take now, and later changes."""
         memory.charge(self._memory.used_bytes)
         self._memory = memory
 
     def _set(self, member: Member) -> None:
         if member.metadata is NO_METADATA and member.current is NOTHING_ASSIGNED:
             self.members.pop(member.member_id, None)
+            self.unconfirmed.discard(member.member_id)
         else:
             self.members[member.member_id] = member
 
 
 def size_of(metadata: MemberMetadata) -> int:
-    """Estimate the bytes that a member takes, without its ids. (Its assignment is bounded by the topics.)"""
+    """Estimate the bytes that a member takes, without its ids and its assignment, which the topics bound."""
     names = NAME_BYTES * len(metadata.topics) + sum(map(len, metadata.topics))
     texts = (
         metadata.client_id,
@@ -346,7 +363,7 @@ def _put(values: dict[str, Any], key: str, value: Any) -> Any:
 
 
 def _count(counter: Counter[str], names: Iterable[str], sign: int) -> None:
-    """Count names up or down. Names that are counted zero times are removed."""
+    """Count each name up or down by one. Remove names whose count becomes zero."""
     if sign > 0:
         counter.update(names)
         return

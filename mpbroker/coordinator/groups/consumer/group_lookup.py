@@ -1,4 +1,4 @@
-"""The consumer group of a request: found, created, or made from a classic group."""
+"""Finds the consumer group of a request, creates it, or converts a classic group into it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GroupLookup:
     _members: ConsumerGroupMembers
 
     def group_for(self, group_id: str, *, creates: bool) -> Changes:
-        """Return the group, with the changes that made it if it is new. Raises ApiError.
+        """Return an object for changes of the group, with the group's creation if it is new. Raises ApiError.
 
         With `creates`, a missing group is created, and a classic group becomes a consumer group.
         """
@@ -42,6 +42,13 @@ class GroupLookup:
         changes.or_else(partial(self._members.stop_jobs, changes.group))
         self._manager.add(changes.group)
         return changes
+
+    def find_loaded(self, group_id: str) -> ConsumerGroup | None:
+        """Return a consumer group, None if there is none. Raises ApiError if its partition is not loaded."""
+        group = self._manager.find_consumer(group_id)
+        if group is not None:
+            self._manager.partitions.check_loaded(group_id)
+        return group
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
         """Raise ApiError if the group has no room for a new member."""

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat: a member joins, says what it wants and has, learns what it gets, or leaves.
 
-(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) If a step raises ApiError, all is undone.
+(Kafka: GroupMetadataManager.consumerGroupHeartbeat; KIP-848.) If a step raises ApiError, all are undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
 from mpbroker.coordinator.groups.consumer.members import ConsumerGroupMembers, who
 from mpbroker.coordinator.groups.consumer.reconciliation import Owned
-from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata
+from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata, MemberState
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled
 from mpbroker.coordinator.groups.log_text import shown
 from mpbroker.coordinator.runtime.requests import RequestContext
@@ -36,7 +36,7 @@ UNCHANGED: Final = -1
 # The characters that Java's String.trim removes.
 BLANK: Final = "".join(map(chr, range(ord(" ") + 1)))
 
-# What clients do not repeat, and often do not show.
+# Errors that clients do not retry, and often do not show.
 LOGGED_REFUSALS: Final = (
     *(ErrorCode.INVALID_REGULAR_EXPRESSION, ErrorCode.UNRELEASED_INSTANCE_ID),
     *(ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNSUPPORTED_ASSIGNOR),
@@ -58,8 +58,10 @@ class ConsumerGroupHeartbeat:
     _new_id: Callable[[], str]
 
     def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Message | None:
-        """Serve a heartbeat. The answer is sent when all that it says is durable."""
+        """Serve a heartbeat. The answer is sent when the state that it reports is durable."""
         try:
+            if (unchanged := self._unchanged(context, request)) is not None:
+                return unchanged
             check_request(request, context.version, self._config.consumer_assignors)
             joins = request.member_epoch == JOIN_EPOCH
             if joins and request.subscribed_topic_regex:
@@ -77,6 +79,39 @@ class ConsumerGroupHeartbeat:
                 )
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         return self._writer.answer(changes, context.waiter, response, _refused)
+
+    def _unchanged(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """Answer a heartbeat for which no step has anything to do; return None for any other.
+
+        Those of idle members are such, and the steps would take twice the time. Raises ApiError.
+        """
+        if request.member_epoch <= JOIN_EPOCH or brings_news(request):
+            return None
+        group = self._lookup.find_loaded(request.group_id)
+        member = None if group is None else group.members.get(request.member_id)
+        if group is None or member is None or member.is_classic or not group.is_settled:
+            return None
+        known = member.metadata
+        if known.client_id != context.client_id or known.client_host != context.client_host:
+            return None
+        if request.member_epoch != member.epoch or not member.is_reconciled_to(group.target.epoch):
+            return None
+        if member.member_id in group.unconfirmed:
+            return None
+        self._members.keep_alive(request.group_id, member)
+        return self._short_response(request, member)
+
+    def _short_response(
+        self, request: ConsumerGroupHeartbeatRequest, member: Member
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Return the response without an assignment."""
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=self._settings(request.group_id).heartbeat_interval_ms,
+        )
 
     def _serve(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest, changes: Changes
@@ -99,7 +134,7 @@ class ConsumerGroupHeartbeat:
         group, joins = changes.group, request.member_epoch == JOIN_EPOCH
         member_id, instance_id = request.member_id or self._new_id(), request.instance_id
         if joins and (instance_id is None or instance_id not in group.static_members):
-            return group.members.get(member_id) or Member(member_id)
+            return self._members.find_or_add(changes, member_id)
         if instance_id is None:
             member = group.member(member_id)
         elif not joins:
@@ -119,23 +154,47 @@ class ConsumerGroupHeartbeat:
     def _response(
         self, request: ConsumerGroupHeartbeatRequest, asked: MemberRequest
     ) -> ConsumerGroupHeartbeatResponse:
-        """Return the response, with the assignment if it changed or the client joins or sent all fields."""
-        current = asked.member.current
+        """Return the response, with the assignment if the client joins, sent all fields, or has to learn it.
+
+        Kafka tells a changed assignment once. librdkafka drops responses that take longer than a heartbeat
+        interval, and its next request does not ask again, so neither client nor group would ever get further.
+        Here each response has the assignment until the client has said that it has these partitions.
+        """
+        current, group = asked.member.current, asked.group
         has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         is_full = request.rebalance_timeout_ms != UNCHANGED and has_topics and asked.owned is not None
-        response = ConsumerGroupHeartbeatResponse(
-            member_id=asked.member.member_id,
-            member_epoch=current.epoch,
-            heartbeat_interval_ms=self._settings(request.group_id).heartbeat_interval_ms,
+        response = self._short_response(request, asked.member)
+        if current.assigned != asked.before.current.assigned:
+            group.unconfirmed.add(asked.member.member_id)
+        elif asked.owned is not None and asked.owned == _partitions(current.assigned):
+            group.unconfirmed.discard(asked.member.member_id)
+        is_unconfirmed = (
+            asked.member.member_id in group.unconfirmed or current.state is MemberState.UNREVOKED_PARTITIONS
         )
-        is_changed = current.assigned != asked.before.current.assigned
-        if request.member_epoch == JOIN_EPOCH or is_full or is_changed:
+        if request.member_epoch == JOIN_EPOCH or is_full or is_unconfirmed:
             response.assignment = assignment_of(current.assigned)
         return response
 
 
 def _refused(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
+
+
+def _partitions(assigned: EpochAssignment) -> Owned:
+    return {topic_id: epochs.keys() for topic_id, epochs in assigned.items()}
+
+
+def brings_news(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Return whether a heartbeat says more than that its member, which has no instance, is alive."""
+    return (
+        request.topic_partitions is not None
+        or request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+        or request.server_assignor is not None
+        or request.instance_id is not None
+        or request.rack_id is not None
+        or request.rebalance_timeout_ms != UNCHANGED
+    )
 
 
 def owned_in(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
@@ -189,8 +248,8 @@ def _invalid(text: str) -> ApiError:
 def check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
     """Raise ApiError unless the client's epoch is the member's.
 
-    The former epoch is accepted if the client has no partition that is not assigned to it: the response with
-    the new epoch may have been lost.
+    The former epoch is accepted if all partitions of the client are assigned to it: the response with the new
+    epoch may have been lost.
     """
     asked, epoch = request.member_epoch, member.epoch
     if asked in (JOIN_EPOCH, epoch):
@@ -220,7 +279,7 @@ def _has_only(request: ConsumerGroupHeartbeatRequest, assigned: EpochAssignment)
 def metadata_of(
     known: MemberMetadata, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> MemberMetadata:
-    """Return what is known of a member after a heartbeat, whose null fields change nothing."""
+    """Return a member's metadata after a heartbeat. Null fields of the request change nothing."""
     names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     return MemberMetadata(
         known.instance_id if request.instance_id is None else request.instance_id,

@@ -45,7 +45,7 @@ class MemberSteps:
     _counts: GroupCounts
 
     def subscribe(self, request: MemberRequest, metadata: MemberMetadata) -> None:
-        """Keep what the member says about itself. Begin an epoch if its subscription has changed.
+        """Store what the member says about itself. Begin an epoch if its subscription has changed.
 
         Raises ApiError if its pattern is invalid, or members would take too much memory.
         """

@@ -40,6 +40,7 @@ SESSION: Final = "member"  # as in classic groups: process.py counts both
 REBALANCE: Final = "rebalance"
 JOIN: Final = "join of member"
 SYNC: Final = "sync of member"
+SESSION_EXPIRED: Final = "its session has expired"
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -78,7 +79,13 @@ class ConsumerGroupMembers:
         timeout_ms = (
             self._settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
         )
-        self._set(SESSION, group_id, member.member_id, timeout_ms, "its session has expired")
+        self._set(SESSION, group_id, member.member_id, timeout_ms, SESSION_EXPIRED)
+
+    def take_over(self, group_id: str, member: Member) -> None:
+        """Continue the session that the member has in a classic group, or start one."""
+        expire = partial(self._expire, group_id, member.member_id, SESSION_EXPIRED)
+        if not self._timers.pass_on((SESSION, group_id, member.member_id), expire):
+            self.keep_alive(group_id, member)
 
     def await_join(self, group_id: str, member: Member) -> None:
         """Fence a member that uses the classic protocol if it does not join again in time."""
@@ -138,7 +145,15 @@ class ConsumerGroupMembers:
             self.remove(changes, [member])
         self._writer.write(changes, lambda _error: None)
 
-    # --- leaving
+    # --- joining and leaving
+
+    def find_or_add(self, changes: Changes, member_id: str) -> Member:
+        """Return a member that joins. If it is new, its timers end if the changes are undone."""
+        group_id = changes.group.group_id
+        if (found := changes.group.members.get(member_id)) is not None:
+            return found
+        changes.or_else(partial(self.cancel_timers, group_id, member_id))
+        return Member(member_id)
 
     def leave(
         self, changes: Changes, request: ConsumerGroupHeartbeatRequest
@@ -162,7 +177,7 @@ class ConsumerGroupMembers:
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
     def _leave_for_a_while(self, changes: Changes, member: Member) -> None:
-        """Keep an absent static member's partitions for its successor, as if assigned in epoch 0."""
+        """Keep an absent static member's partitions for its successor, with 0 as the epoch of each."""
         current = member.current
         assigned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in current.assigned.items()}
         left = current._replace(epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking=NO_PARTITIONS)
@@ -173,7 +188,7 @@ class ConsumerGroupMembers:
     def remove(self, changes: Changes, members: Collection[Member]) -> None:
         """Remove members. The group becomes a classic one if only members that use that protocol remain.
 
-        Else its epoch grows, so that the next heartbeat assigns the partitions that are free.
+        Otherwise the group's epoch grows, so that the next heartbeat assigns the free partitions.
         """
         group = changes.group
         if self._downgrades(changes, members):
@@ -191,14 +206,11 @@ class ConsumerGroupMembers:
         changes.put(CurrentKey(group_id, member_id), None)
         changes.put(TargetMemberKey(group_id, member_id), None)
         changes.put(MemberKey(group_id, member_id), None)
-        self._end_timers(changes, member)
-
-    def _end_timers(self, changes: Changes, member: Member) -> None:
-        self.cancel_timers(changes.group.group_id, member.member_id)
+        self.cancel_timers(group_id, member_id)
         changes.or_else(partial(self._begin, changes.group, member))
 
     def _begin(self, group: ConsumerGroup, member: Member) -> None:
-        self.keep_alive(group.group_id, member)
+        self.take_over(group.group_id, member)
         self.follow_revocation(group, member)
 
     def replace(self, changes: Changes, old: Member, new_id: str) -> Member:
@@ -213,6 +225,7 @@ class ConsumerGroupMembers:
             changes.begin_epoch(group.metadata_hash)
         current: CurrentAssignment = old.current._replace(epoch=0, previous_epoch=0)
         changes.put(CurrentKey(group_id, new_id), current)
+        changes.or_else(partial(self.cancel_timers, group_id, new_id))
         log.info(
             "group %.255s: instance %s: member %s is replaced by %s",
             group_id,
@@ -223,7 +236,10 @@ class ConsumerGroupMembers:
         return group.members[new_id]
 
     def delete(self, changes: Changes) -> None:
-        """Delete all records of a group, the group's epoch last (Kafka: createGroupTombstoneRecords)."""
+        """Delete all records of a group, the group's epoch last (Kafka: createGroupTombstoneRecords).
+
+        The members' sessions go on: the caller ends them, or gives them to the group that takes the place.
+        """
         group, group_id = changes.group, changes.group.group_id
         self.stop_jobs(group)
         members = list(group.members.values())
@@ -234,7 +250,8 @@ class ConsumerGroupMembers:
         changes.put(TargetKey(group_id), None)
         for member in members:
             changes.put(MemberKey(group_id, member.member_id), None)
-            self._end_timers(changes, member)
+            self.end_waits(group_id, member.member_id)
+            changes.or_else(partial(self._begin, group, member))
         for pattern in list(group.patterns):
             changes.put(PatternKey(group_id, pattern), None)
         changes.put(PartitionMetadataKey(group_id), None)

@@ -1,7 +1,7 @@
 """Subscriptions to regular expressions: which topics they match, and when this is looked up again.
 
 A group's patterns are resolved together, in the background, with the permissions of the client whose
-heartbeat caused it. (Kafka: GroupMetadataManager.maybeUpdateRegularExpressions,
+heartbeat started the work. (Kafka: GroupMetadataManager.maybeUpdateRegularExpressions,
 handleRegularExpressionsResult.)
 """
 
@@ -115,7 +115,7 @@ class PatternSubscriptions:
             yield
 
     def _put(self, changes: Changes, version: int, found: Matches) -> None:
-        """Write which topics the patterns match. Begin an epoch if that, or the topics' hash, has changed."""
+        """Write which topics the patterns match. Begin an epoch if these or the topics' hash have changed."""
         group, now_ms, bumps = changes.group, self._clock.wall_ms(), False
         for pattern, topics in found.items():
             if not group.pattern_subscribers[pattern]:

@@ -6,8 +6,8 @@
        ▼                            ▼
     UNRELEASED_PARTITIONS ◄─────────┘              other members still have partitions of its target
 
-A member gets the epoch of the target when it has given up all partitions that it has to. It never has a
-partition that another member has not given up: `ConsumerGroup.owners` decides.
+A member gets the epoch of the target when it has given up all partitions that it has to. It gets a partition
+of another member only after that member has given it up: `ConsumerGroup.owners` decides.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class MemberMetadata(NamedTuple):
 
 
 class TargetEpoch(NamedTuple):
-    """The group epoch for which the target was computed. `computed_ms`: since 1970, 0 if unknown."""
+    """The group epoch of a target. `computed_ms`: when it was computed, since 1970; 0 if unknown."""
 
     epoch: int
     computed_ms: int
@@ -143,7 +143,7 @@ class CurrentAssignment(NamedTuple):
 
 
 class ResolvedPattern(NamedTuple):
-    """The topics that a pattern matched. `version`: of the metadata. `resolved_ms`: since 1970."""
+    """The topics that a pattern matched at `resolved_ms` (since 1970), in `version` of the metadata."""
 
     topics: frozenset[str]
     version: int

@@ -47,7 +47,7 @@ def resolve(
 
     A pattern that cannot be resolved has None: its group keeps what the pattern has matched before. The
     generator yields after each name, or after a few milliseconds at worst. Topics and patterns may change
-    between the steps; the result is about those of the first step.
+    between the steps; the result is about the state at the first step.
     """
     chunks = list(_chunks(patterns))
     names: list[str] = []
@@ -89,9 +89,9 @@ def _chunks(patterns: Collection[str]) -> Iterator[list[str]]:
 def _match_together(
     patterns: list[str], names: list[str], room: int
 ) -> Generator[None, None, list[list[str]] | None]:
-    """Return the names that each pattern matches. One automaton finds the names for all patterns: it is fast.
+    """Return the names that each pattern matches. One automaton for all patterns makes this fast.
 
-    Return None if it takes too much memory, cannot take a pattern, or finds more than `room` matches.
+    Return None if it needs too much memory, refuses a pattern, or finds more than `room` matches.
     """
     automaton = re2().Set.FullMatchSet(options(is_latin=True))
     try:
@@ -137,7 +137,7 @@ def is_refresh_due(
     is_new: bool,
     has_new_topics: bool,
 ) -> bool:
-    """Return whether to resolve the patterns of a group, unless that is under way.
+    """Return whether to resolve the patterns of a group. (No resolution is under way.)
 
     `last_ms` is the time of the last result, None without one. `subscribed` and `resolved` count patterns.
     `is_new`: a member has just brought a pattern. `has_new_topics`: topics were created since the last

@@ -4,7 +4,7 @@
 
 An assignor runs in slices between heartbeats. Little work is done within the heartbeat that causes it. The
 result is written in pieces, each durable by itself. The epoch of the target comes last: until it is written,
-the target counts as that of the former epoch, and after a crash it is computed again. Members may meanwhile
+the target counts as the former epoch's, and after a crash it is computed again. Members may meanwhile
 have targets that overlap. That is harmless, because a member never gets a partition that another one has.
 """
 
@@ -170,7 +170,7 @@ class TargetAssignments:
             self._writer.write(changes, lambda _error: None)
 
         group.is_assigning = True
-        # What a request has changed is written before.
+        # The request's own changes were written before.
         self._background.put_off(ASSIGNMENT_JOB, group.group_id, writes(), done)
 
 

@@ -1,4 +1,4 @@
-"""A classic group becomes a consumer group, because a client joins it by the consumer protocol.
+"""Turns a classic group into a consumer group when a client joins it by the consumer protocol.
 
 (Kafka: GroupMetadataManager.validateOnlineUpgrade, convertToConsumerGroup, ConsumerGroup.fromClassicGroup.)
 The members of the classic group stay, with the partitions that they have.
@@ -7,7 +7,7 @@ The members of the classic group stay, with the partitions that they have.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -70,7 +70,7 @@ class Upgrade:
     def convert(self, group: Group) -> Changes:
         """Return a consumer group that takes the place of a classic one. Raises ApiError.
 
-        The classic group is there again if the changes are undone.
+        Undoing the changes restores the classic group.
         """
         if group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -82,7 +82,7 @@ class Upgrade:
                 text = f"The consumer group has reached its maximum capacity of {len(members)} members."
                 raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         changes = Changes(ConsumerGroup(group.group_id, self._manager.memory))
-        self._replace(group, changes)
+        self._replace(group, changes, members or {})
         if members is not None:
             self._put(changes, group.generation, members)
         log.info(
@@ -104,9 +104,9 @@ class Upgrade:
         if size > self._config.message_max_bytes:
             raise _refusal(group, "its records would take more than message.max.bytes")
 
-    def _replace(self, group: Group, changes: Changes) -> None:
+    def _replace(self, group: Group, changes: Changes, kept: Container[str]) -> None:
         """Replace the classic group by the consumer group. Clients whose requests wait are told to rejoin."""
-        changes.or_else(self._rebalances.replace(group, ErrorCode.REBALANCE_IN_PROGRESS))
+        changes.or_else(self._rebalances.replace(group, ErrorCode.REBALANCE_IN_PROGRESS, kept))
         changes.or_else(partial(self._manager.groups.__setitem__, group.group_id, group))
         changes.or_else(partial(self._members.stop_jobs, changes.group))
         self._manager.groups[group.group_id] = changes.group
@@ -126,8 +126,9 @@ class Upgrade:
             assigned = {topic: dict.fromkeys(parts, generation) for topic, parts in member.assigned.items()}
             current = CurrentAssignment(generation, generation, assigned=assigned)
             changes.put(CurrentKey(group_id, member_id), current)
-            self._members.keep_alive(group_id, group.members[member_id])
-            changes.or_else(partial(self._members.cancel_timers, group_id, member_id))
+            self._members.take_over(group_id, group.members[member_id])
+            # The classic group takes the session back.
+            changes.or_else(partial(self._members.end_waits, group_id, member_id))
 
     # --- the members of the classic group
 

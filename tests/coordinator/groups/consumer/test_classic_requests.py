@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import SESSION, SYNC
 from mpbroker.protocol.consumer_protocol import decode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -111,16 +112,12 @@ def test_a_client_of_another_protocol_joins_when_no_classic_member_needs_the_fir
     assert join(rig, version=3, protocols=protocols[:1]).error_code
 
 
-def test_a_group_has_room_for_so_many_members() -> None:
-    rig, _, (old,) = group_with(1, group_consumer_max_size=2)
-    assert code_of(join(rig, version=3)) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert not join(rig, member_id=old.member_id).error_code
-
-
-def test_memory_of_members_is_bounded() -> None:
-    rig, _, (old,) = group_with(1, group_max_members_bytes=100_000)
+@pytest.mark.parametrize("bound", [{"group_consumer_max_size": 2}, {"group_max_members_bytes": 100_000}])
+def test_members_and_their_memory_are_bounded(bound: dict[str, int]) -> None:
+    rig, _, (old,) = group_with(1, **bound)
     large = [("cooperative-sticky", subscription(0, ["t"], {}, -1) + bytes(100_000))]
-    assert code_of(join(rig, version=3, protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    protocols = {"protocols": large} if "group_max_members_bytes" in bound else {}
+    assert code_of(join(rig, version=3, **protocols)) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert not join(rig, member_id=old.member_id).error_code
 
 
@@ -156,6 +153,7 @@ def test_an_answer_waits_until_it_is_durable() -> None:
     assert (code_of(answer), answer.member_id) == (ErrorCode.NOT_COORDINATOR, "")
     assert code_of(rig.answers[sync]) is ErrorCode.NOT_COORDINATOR
     assert ids(rig) == {"n"}
+    assert [rig.coordinator.timers.count(kind) for kind in (SESSION, SYNC)] == [1, 0]
     run(rig, [new, old])
 
 
@@ -331,24 +329,21 @@ def test_a_member_that_joined_has_to_sync_in_time() -> None:
     assert ids(rig) == {"n"}
 
 
-def test_a_silent_member_is_removed_after_its_own_session() -> None:
+@pytest.mark.parametrize("reloads", [False, True])
+def test_a_silent_member_is_removed_after_its_own_session(reloads: bool) -> None:
     rig, new, (old,) = group_with(1)
     rig.heartbeat(old.member_id, old.generation)
+    if reloads:
+        before = described(rig)
+        rig.later(SESSION_MS - 1)
+        rig.reload()
+        assert described(rig) == before
     rig.later(SESSION_MS - 1)
     assert old.member_id in ids(rig)
     rig.later(1)
     assert ids(rig) == {"n"}
     old.owned = set()
     run(rig, [new])
-
-
-def test_a_reload_gives_a_classic_member_its_own_session_again() -> None:
-    rig, _, (old,) = group_with(1)
-    before = described(rig)
-    rig.reload()
-    assert described(rig) == before
-    rig.later(SESSION_MS)
-    assert old.member_id not in ids(rig)
 
 
 def test_a_member_turns_to_the_consumer_protocol_under_its_id() -> None:
@@ -373,7 +368,9 @@ def test_members_leave() -> None:
     rig, new, clients = group_with(3)
     static = OldClient(rig, "s", is_cooperative=True, instance="i")
     run(rig, [new, *clients, static])
-    epoch = described(rig).group_epoch
+    before, epoch = described(rig), described(rig).group_epoch
+    assert rig.leave(("x", None)) == [UNKNOWN]
+    assert described(rig) == before
     answers = rig.leave(
         (clients[0].member_id, None),
         (clients[0].member_id, None),
@@ -386,13 +383,6 @@ def test_members_leave() -> None:
     assert ids(rig) == {"n", clients[1].member_id, clients[2].member_id}
     assert described(rig).group_epoch == epoch + 1
     run(rig, [new, *clients[1:]])
-
-
-def test_who_is_unknown_changes_nothing_by_leaving() -> None:
-    rig, _, _ = group_with(1)
-    before = described(rig)
-    assert rig.leave(("x", None)) == [UNKNOWN]
-    assert described(rig) == before
 
 
 def test_a_refused_leave_leaves_the_member() -> None:

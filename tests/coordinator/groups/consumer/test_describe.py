@@ -10,9 +10,10 @@ from mpbroker.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     ListGroupsRequest,
+    ListGroupsResponse,
     OffsetDeleteRequest,
 )
-from tests.support.consumer_group_rig import Consumer, described, settle
+from tests.support.consumer_group_rig import Consumer, described, settle, settled
 from tests.support.group_rig import CHECK_MS, DAY_MS, GroupRig, outcome
 
 PART = ConsumerGroupDescribeResponse.TopicPartitions
@@ -65,27 +66,31 @@ def test_groups_that_are_none_are_said(rig: GroupRig, group: str, code: ErrorCod
 
 def test_what_is_told_is_durable(rig: GroupRig) -> None:
     """The answer waits for the changes it tells of, and for no later ones. It has none that was refused."""
-    settle(rig, Consumer(rig, "a"))
+    settled(rig, "a")
     rig.ask(Consumer(rig, "b").request(), 1)
-    waiter = rig.ask(ConsumerGroupDescribeRequest(["g", "g"]), 1)
-    assert waiter not in rig.answers
+    waiters = [rig.ask(ConsumerGroupDescribeRequest(["g", "g"]), 1), rig.ask(ListGroupsRequest(), 5)]
+    assert not rig.answers.keys() & set(waiters)
     rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
-    assert rig.answers[waiter] is ErrorCode.NOT_COORDINATOR
+    assert [rig.answers[waiter] for waiter in waiters] == [ErrorCode.NOT_COORDINATOR] * 2
     assert [member.member_id for member in described(rig).members] == ["a"]
     rig.ask(Consumer(rig, "b").request(), 1)
     waiter = rig.ask(ConsumerGroupDescribeRequest(["g"]), 1)
+    listing = rig.ask(ListGroupsRequest(), 5)
     batches = rig.queue.next_round()
+    rig.ask(Consumer(rig, "c", group="h").request(), 1)
     rig.ask(Consumer(rig, "c").request(), 1)
     rig.queue.finish([ErrorCode.NONE] * len(batches))
     rig.queue.next_round()
     answer = rig.answers[waiter]
     assert isinstance(answer, ConsumerGroupDescribeResponse)
     assert [[member.member_id for member in group.members] for group in answer.groups] == [["a", "b"]]
+    listed = rig.answers[listing]
+    assert isinstance(listed, ListGroupsResponse)
+    assert [(one.group_id, one.group_state) for one in listed.groups] == [("g", "Reconciling")]
 
 
 def test_topics_that_are_gone_are_left_out(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", topics=("t", "u"))
-    settle(rig, a)
+    settled(rig, "a", topics=("t", "u"))
     rig.delete("t")
     (member,) = described(rig).members
     assert [one.topic_name for one in member.assignment.topic_partitions] == ["u"]
@@ -151,8 +156,7 @@ def test_groups_are_listed_by_state_and_type(rig: GroupRig) -> None:
 
 
 def test_a_group_is_deleted_when_it_has_no_members(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", topics=(), pattern="t")
-    settle(rig, a)
+    a = settled(rig, "a", topics=(), pattern="t")
     assert outcome(rig, rig.commit(5, "a", a.epoch)) is ErrorCode.NONE
     assert deleted(rig) is ErrorCode.NON_EMPTY_GROUP
     a.leave()
@@ -169,8 +173,7 @@ def deleted(rig: GroupRig) -> ErrorCode:
 
 
 def test_a_group_whose_deletion_is_refused_is_there_again(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     assert outcome(rig, rig.commit(5, "a", a.epoch)) is ErrorCode.NONE
     a.leave()
     before = described(rig)
@@ -180,11 +183,16 @@ def test_a_group_whose_deletion_is_refused_is_there_again(rig: GroupRig) -> None
     assert rig.committed() == 5
 
 
-def test_offsets_expire_unless_the_group_subscribes_to_the_topic(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+def with_offsets(rig: GroupRig) -> Consumer:
+    """Return the member of a group that has committed an offset of its topic, and of another one."""
+    a = settled(rig, "a")
     for topic in ("t", "u"):
         assert outcome(rig, rig.commit(5, "a", a.epoch, topic=topic)) is ErrorCode.NONE
+    return a
+
+
+def test_offsets_expire_unless_the_group_subscribes_to_the_topic(rig: GroupRig) -> None:
+    a = with_offsets(rig)
     rig.now_ms += 8 * DAY_MS
     for _ in range(CHECK_MS // 40_000 + 1):
         rig.now(a.request(), 1)
@@ -193,18 +201,14 @@ def test_offsets_expire_unless_the_group_subscribes_to_the_topic(rig: GroupRig) 
 
 
 def test_a_group_without_members_and_offsets_ends(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     a.leave()
     rig.later(CHECK_MS)
     assert described(rig).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_offsets_of_a_subscribed_topic_cannot_be_deleted(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
-    for topic in ("t", "u"):
-        assert outcome(rig, rig.commit(5, "a", a.epoch, topic=topic)) is ErrorCode.NONE
+    with_offsets(rig)
     parts = [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)]
     topics = [OffsetDeleteRequest.OffsetDeleteRequestTopic(topic, parts) for topic in ("t", "u")]
     answer = rig.now(OffsetDeleteRequest("g", topics), 0)

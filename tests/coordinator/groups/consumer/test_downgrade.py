@@ -6,6 +6,7 @@ import pytest
 
 from mpbroker.coordinator.groups.classic.group import Group
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
     EpochKey,
@@ -16,7 +17,7 @@ from mpbroker.coordinator.groups.consumer.records import (
 from mpbroker.coordinator.groups.records import GroupKey, decode
 from mpbroker.protocol.consumer_protocol import decode_assignment, version_of
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import LeaveGroupRequest
+from mpbroker.protocol.messages import HeartbeatRequest, LeaveGroupRequest
 from mpbroker.records.iterate import iterate_batches
 from tests.support.consumer_group_rig import described
 from tests.support.group_rig import SESSION_MS, GroupRig, code_of
@@ -138,23 +139,6 @@ def test_when_a_group_may_become_a_classic_group(policy: str, most: int) -> None
     run(rig, clients)
 
 
-def test_other_members_remain() -> None:
-    rig, clients, new = mixed()
-    another = NewClient(rig, "n2")
-    run(rig, [*clients, new, another])
-    new.leave()
-    assert not is_classic(rig)
-    run(rig, [*clients, another])
-
-
-def test_a_group_without_classic_members_stays_when_it_is_empty() -> None:
-    rig, clients, new = mixed(1)
-    clients[0].leave()
-    run(rig, [new])
-    new.leave()
-    assert described(rig).group_state == "Empty"
-
-
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_a_static_member_returns_by_the_classic_protocol(is_changed: bool) -> None:
     rig, clients, new = mixed(instance="i")
@@ -235,6 +219,25 @@ def test_a_refused_write_leaves_the_consumer_group(is_static: bool) -> None:
         return
     back.owned = set()
     run(rig, [*clients, back])
+
+
+@pytest.mark.parametrize("outcome", [ErrorCode.NONE, REFUSED])
+def test_the_sessions_of_the_other_members_go_on(outcome: ErrorCode) -> None:
+    rig, clients, new = mixed()
+    for client in clients:
+        assert rig.heartbeat(client.member_id, client.generation) is ErrorCode.NONE
+    rig.later(SESSION_MS - 1)
+    rig.ask(new.farewell(), 1)
+    assert is_classic(rig)
+    rig.ask(HeartbeatRequest("g", clients[0].generation, clients[0].member_id))
+    rig.join(version=3, protocols=("cooperative-sticky",))
+    rig.append_round(outcome)
+    assert is_classic(rig) is not bool(outcome)
+    rig.later(1)
+    members = set(rig.coordinator.manager.groups["g"].members)
+    assert (clients[0].member_id in members, clients[1].member_id in members) == (True, False)
+    assert (new.member_id in members, len(members)) == (bool(outcome), 2)
+    assert rig.coordinator.timers.count(SESSION) == 2
 
 
 def test_an_empty_consumer_group_becomes_a_classic_one() -> None:

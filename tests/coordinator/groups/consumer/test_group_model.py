@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from mpbroker.coordinator.groups.consumer import changes, target_assignments
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup, Member, size_of
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import EpochKey
 from mpbroker.coordinator.groups.consumer.topic_metadata import TopicMetadata
 from mpbroker.coordinator.groups.member_memory import MemberMemory
@@ -43,7 +44,7 @@ REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
 SESSION_MS = 45_000
 AT_ONCE = target_assignments.MEMBERS_AT_ONCE, changes.PIECE_BYTES
 # What does not follow from the records.
-TRANSIENT = {"_memory", "must_check_metadata", "is_assigning", "unwritten"}
+TRANSIENT = {"_memory", "must_check_metadata", "is_assigning", "unwritten", "unconfirmed"}
 
 subscriptions = st.tuples(
     st.sets(st.sampled_from(TOPICS)).map(tuple), st.sampled_from([None, None, "", "t|u", "[uv]", ".*"])
@@ -52,7 +53,8 @@ subsets = st.sets(st.integers(0, 5))
 
 
 def contents(group: ConsumerGroup) -> dict[str, Any]:
-    return {name: value for name, value in vars(group).items() if name not in TRANSIENT}
+    found = {name: value for name, value in vars(group).items() if name not in TRANSIENT}
+    return found | {"_state": group.state}
 
 
 class Log:
@@ -311,6 +313,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
                 len(group.group_id) + len(one.member_id) + size_of(one.metadata) for one in members
             )
         assert self.rig.coordinator.manager.memory.used_bytes == used_bytes
+        assert self.rig.coordinator.timers.count(SESSION) == sum(len(group.members) for group in self.groups)
 
     def hash_of(self, group: ConsumerGroup) -> int:
         group.must_check_metadata = True

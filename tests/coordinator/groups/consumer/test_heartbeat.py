@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import PartitionMetadata, PartitionMetadataKey
 from mpbroker.coordinator.groups.records import decode
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatRequest
 from mpbroker.records.iterate import iterate_batches
-from tests.support.consumer_group_rig import OWNED, Consumer, described, error_of, settle
+from tests.support.consumer_group_rig import OWNED, Consumer, described, error_of, settle, settled
 from tests.support.group_rig import GroupRig
 
 
@@ -49,28 +51,6 @@ def test_a_member_that_leaves_frees_its_partitions(rig: GroupRig) -> None:
     settle(rig, a)
     assert a.partitions == [0, 1, 2, 3]
     assert error_of(b.leave()) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_reload_is_the_same_group(rig: GroupRig) -> None:
-    a, b = Consumer(rig, "a"), Consumer(rig, "b", topics=("t", "u"))
-    a.beat()
-    b.beat()
-    settle(rig, a, b)
-    before = described(rig)
-    rig.reload()
-    assert described(rig) == before
-    settle(rig, a, b)
-
-
-def test_a_refused_write_is_undone(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    waiter = rig.ask(a.request(), 1)
-    rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
-    answer = rig.answers[waiter]
-    assert error_of(answer) is ErrorCode.NOT_COORDINATOR  # type: ignore[arg-type]
-    assert rig.coordinator.manager.find("g") is None
-    settle(rig, a)
-    assert a.partitions == [0, 1, 2, 3]
 
 
 # --- the checks, in Kafka's order
@@ -195,9 +175,26 @@ def test_the_epoch_before_is_accepted_of_a_client_that_lost_the_answer(rig: Grou
     assert error_of(answer) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_member_that_joins_again_keeps_its_place(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
+def test_a_client_that_drops_a_late_answer_and_does_not_say_so_learns_its_assignment(rig: GroupRig) -> None:
+    a, b = Consumer(rig, "a"), Consumer(rig, "b")
     settle(rig, a)
+    b.beat()
+    rig.later(2_000)
+    rig.now(a.request(), 1)  # It has to give up two partitions.
+    rig.reload()
+    a.beat()
+    assert len(a.owned) == 2
+    a.beat()
+    rig.now(b.request(), 1)  # It gets these two.
+    b.beat()
+    assert len(b.owned) == 2
+    settle(rig, a, b)
+    assert sorted(a.partitions + b.partitions) == [0, 1, 2, 3]
+    assert a.beat().assignment is None
+
+
+def test_a_member_that_joins_again_keeps_its_place(rig: GroupRig) -> None:
+    a = settled(rig, "a")
     had = set(a.owned)
     a.epoch, a.owned = 0, set()
     answer = a.beat()
@@ -206,8 +203,7 @@ def test_a_member_that_joins_again_keeps_its_place(rig: GroupRig) -> None:
 
 
 def test_all_is_told_to_a_client_that_tells_all(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     assert a.beat().assignment is None
     a.is_full = True
     assert a.beat().assignment is not None
@@ -229,8 +225,7 @@ def test_all_is_told_to_a_client_that_tells_all(rig: GroupRig) -> None:
     ],
 )
 def test_only_a_change_of_topics_begins_an_epoch(rig: GroupRig, change: dict[str, Any], epoch: int) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     a.beat(**change)
     assert described(rig).group_epoch == epoch
     before = described(rig)
@@ -239,8 +234,7 @@ def test_only_a_change_of_topics_begins_an_epoch(rig: GroupRig, change: dict[str
 
 
 def test_topics_that_come_grow_and_go_begin_epochs(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", topics=("t", "new"))
-    settle(rig, a)
+    a = settled(rig, "a", topics=("t", "new"))
     for change in (lambda: rig.create("new", 2), lambda: rig.create("new", 3), lambda: rig.delete("new")):
         epoch = a.epoch
         change()
@@ -256,8 +250,7 @@ def test_topics_that_come_grow_and_go_begin_epochs(rig: GroupRig) -> None:
 
 
 def test_metadata_of_older_versions_is_deleted_with_the_next_epoch(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     group = rig.coordinator.manager.find_consumer("g")
     assert group is not None
     group.replay(PartitionMetadataKey("g"), PartitionMetadata())
@@ -270,8 +263,7 @@ def test_metadata_of_older_versions_is_deleted_with_the_next_epoch(rig: GroupRig
 def test_a_subscription_that_grows_is_within_the_bound_of_memory() -> None:
     rig = GroupRig(group_max_members_bytes=2_000)
     memory = rig.coordinator.manager.memory
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     before = described(rig)
     answer = a.beat(subscribed_topic_names=[f"topic-{number}" for number in range(10)])
     assert error_of(answer) is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -297,17 +289,28 @@ def test_a_topic_may_be_named_twice_in_what_is_owned(rig: GroupRig) -> None:
     assert not b.owned
 
 
-def test_a_response_of_a_refused_write_is_undone_with_what_builds_on_it(rig: GroupRig) -> None:
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+    ],
+)
+def test_a_refused_write_is_undone_with_what_builds_on_it(
+    rig: GroupRig, refused: ErrorCode, code: ErrorCode
+) -> None:
     """Two members that join in one round have epochs that build on each other."""
     a, b = Consumer(rig, "a"), Consumer(rig, "b")
     first = rig.ask(a.request(), 1)
     second = rig.ask(b.request(), 1)
-    rig.append_round(ErrorCode.NOT_ENOUGH_REPLICAS)
+    rig.append_round(refused)
     for waiter in (first, second):
-        assert error_of(rig.answers[waiter]) is ErrorCode.COORDINATOR_NOT_AVAILABLE  # type: ignore[arg-type]
+        assert error_of(rig.answers[waiter]) is code  # type: ignore[arg-type]
     assert rig.coordinator.manager.groups == {}
     assert rig.coordinator.manager.memory.used_bytes == 0
+    assert rig.coordinator.timers.count(SESSION) == 0
     assert rig.queue.is_idle
+    assert settled(rig, "a").partitions == [0, 1, 2, 3]
 
 
 def test_a_subscription_that_no_record_can_hold_is_refused(rig: GroupRig) -> None:
@@ -316,3 +319,57 @@ def test_a_subscription_that_no_record_can_hold_is_refused(rig: GroupRig) -> Non
     assert error_of(answer) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert rig.coordinator.manager.groups == {}
     assert rig.coordinator.manager.memory.used_bytes == 0
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, consumer: Consumer, **how: Any) -> int:
+    """Send a heartbeat. Return how many members' steps it has run."""
+    run: list[object] = []
+    assign = MemberSteps.assign
+    with monkeypatch.context() as patch:
+        patch.setattr(MemberSteps, "assign", lambda *args: (run.append(args), assign(*args)))
+        assert not consumer.beat(**how).error_code
+    return len(run)
+
+
+def test_a_heartbeat_of_an_idle_member_runs_no_step(rig: GroupRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    # For longer than a session.
+    for _ in range(4):
+        rig.later(30_000)
+        assert steps_of(monkeypatch, a) == 0
+    assert described(rig).group_state == "Stable"
+    rig.later(60_000)
+    assert error_of(a.beat()) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"topic_partitions": []},
+        {"subscribed_topic_names": ["t"]},
+        {"subscribed_topic_regex": "t.*"},
+        {"server_assignor": "range"},
+        {"rack_id": "rack"},
+        {"rebalance_timeout_ms": 1_000},
+    ],
+)
+def test_a_heartbeat_that_brings_news_runs_the_steps(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    assert steps_of(monkeypatch, a, **how) == 1
+
+
+def test_a_group_that_changes_runs_the_steps_of_its_members(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = Consumer(rig, "a"), Consumer(rig, "b")
+    settle(rig, a)
+    b.beat()
+    assert steps_of(monkeypatch, a) == 1
+    settle(rig, a, b)
+    assert steps_of(monkeypatch, a) + steps_of(monkeypatch, b) == 0
+    assert a.leave()
+    assert steps_of(monkeypatch, b) == 1

@@ -4,13 +4,11 @@ import pytest
 
 from mpbroker.config.resource_config import GROUP
 from mpbroker.coordinator.groups.consumer import target_assignments
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.coordinator.groups.consumer.records import (
-    CurrentAssignment,
     CurrentKey,
     MemberState,
-    TargetMemberKey,
 )
-from mpbroker.coordinator.groups.records import decode
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
 from tests.support.consumer_group_rig import (
@@ -19,6 +17,7 @@ from tests.support.consumer_group_rig import (
     described,
     error_of,
     settle,
+    settled,
 )
 from tests.support.group_rig import GroupRig
 
@@ -41,9 +40,8 @@ def wait(rig: GroupRig, delay_ms: int, *alive: Consumer) -> None:
 
 
 def test_a_member_that_is_not_heard_of_is_removed(rig: GroupRig) -> None:
-    a, b = Consumer(rig, "a"), Consumer(rig, "b")
-    settle(rig, a)
-    settle(rig, a, b)
+    a = settled(rig, "a")
+    b = settled(rig, "b", a)
     assert a.partitions
     wait(rig, SESSION_MS - 5_000, a)
     assert members(rig) == ["a", "b"]
@@ -55,8 +53,7 @@ def test_a_member_that_is_not_heard_of_is_removed(rig: GroupRig) -> None:
 
 
 def test_a_session_has_the_length_of_the_groups_settings(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     rig.metadata.settings[GROUP, "g"] = {"consumer.session.timeout.ms": "50000"}
     a.beat()
     rig.later(SESSION_MS + 1_000)
@@ -66,8 +63,7 @@ def test_a_session_has_the_length_of_the_groups_settings(rig: GroupRig) -> None:
 
 
 def test_refused_heartbeats_do_not_keep_a_member_alive(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     rig.later(SESSION_MS - 5_000)
     assert error_of(a.beat(member_epoch=7)) is ErrorCode.FENCED_MEMBER_EPOCH
     rig.later(5_000)
@@ -75,8 +71,7 @@ def test_refused_heartbeats_do_not_keep_a_member_alive(rig: GroupRig) -> None:
 
 
 def test_members_have_a_session_after_a_reload(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    settled(rig, "a")
     rig.later(30_000)
     rig.reload()
     rig.later(30_000)
@@ -86,8 +81,7 @@ def test_members_have_a_session_after_a_reload(rig: GroupRig) -> None:
 
 
 def test_a_removal_that_the_log_refuses_is_tried_again(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     rig.now_ms += SESSION_MS
     rig.coordinator.tick()
     assert rig.state == "Empty"
@@ -169,9 +163,8 @@ def test_the_time_to_give_up_goes_on_if_the_log_refuses_what_ended_it(rig: Group
 
 
 def test_a_static_member_that_returns_has_its_partitions_without_an_epoch(rig: GroupRig) -> None:
-    a, other = Consumer(rig, "a", instance="x"), Consumer(rig, "b")
-    settle(rig, a)
-    settle(rig, a, other)
+    a = settled(rig, "a", instance="x")
+    other = settled(rig, "b", a)
     had, epoch = set(a.owned), a.epoch
     assert a.leave(-2).member_epoch == -2
     found = described(rig)
@@ -189,8 +182,7 @@ def test_a_static_member_that_returns_has_its_partitions_without_an_epoch(rig: G
 
 
 def test_a_static_member_may_return_with_its_id(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", instance="x")
-    settle(rig, a)
+    a = settled(rig, "a", instance="x")
     a.leave(-2)
     again = Consumer(rig, "a", instance="x")
     assert again.beat().member_epoch == 2
@@ -200,18 +192,15 @@ def test_a_static_member_may_return_with_its_id(rig: GroupRig) -> None:
 
 
 def test_a_return_with_other_topics_begins_an_epoch(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", instance="x")
-    settle(rig, a)
+    a = settled(rig, "a", instance="x")
     a.leave(-2)
-    again = Consumer(rig, "b", instance="x", topics=("u",))
-    settle(rig, again)
+    again = settled(rig, "b", instance="x", topics=("u",))
     assert (again.epoch, again.partitions) == (3, [0])
 
 
 def test_an_absent_static_member_is_removed_at_the_end_of_the_session_it_had(rig: GroupRig) -> None:
-    a, b = Consumer(rig, "a", instance="x"), Consumer(rig, "b")
-    settle(rig, a)
-    settle(rig, a, b)
+    a = settled(rig, "a", instance="x")
+    b = settled(rig, "b", a)
     wait(rig, 30_000, b)
     a.leave(-2)
     wait(rig, 10_000, b)
@@ -223,8 +212,7 @@ def test_an_absent_static_member_is_removed_at_the_end_of_the_session_it_had(rig
 
 
 def test_an_instance_that_is_in_use_is_not_given_to_another_member(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", instance="x")
-    settle(rig, a)
+    a = settled(rig, "a", instance="x")
     answer = Consumer(rig, "b", instance="x").beat()
     assert error_of(answer) is ErrorCode.UNRELEASED_INSTANCE_ID
     assert answer.error_message == (
@@ -235,11 +223,9 @@ def test_an_instance_that_is_in_use_is_not_given_to_another_member(rig: GroupRig
 
 
 def test_the_old_member_of_an_instance_is_fenced(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", instance="x")
-    settle(rig, a)
+    a = settled(rig, "a", instance="x")
     a.leave(-2)
-    again = Consumer(rig, "b", instance="x")
-    settle(rig, again)
+    settled(rig, "b", instance="x")
     for answer in (rig.now(a.request(member_epoch=2), 1), a.leave(-1), a.leave(-2)):
         assert error_of(answer) is ErrorCode.FENCED_INSTANCE_ID
         assert answer.error_message == "Static member a with instance id x was fenced by member b."
@@ -252,23 +238,22 @@ def test_the_old_member_of_an_instance_is_fenced(rig: GroupRig) -> None:
 
 
 def test_a_static_member_that_leaves_for_good_is_removed(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", instance="x")
-    settle(rig, a)
+    a = settled(rig, "a", instance="x")
     assert a.leave(-1).member_epoch == -1
     assert described(rig).group_state == "Empty"
-    settle(rig, Consumer(rig, "b", instance="x"))
+    settled(rig, "b", instance="x")
 
 
 def test_a_replacement_that_the_log_refuses_is_undone(rig: GroupRig) -> None:
-    a = Consumer(rig, "a", instance="x")
-    settle(rig, a)
+    a = settled(rig, "a", instance="x")
     a.leave(-2)
     before = described(rig)
     rig.ask(Consumer(rig, "b", instance="x").request(), 1)
     assert rig.coordinator.manager.find_consumer("g").members.keys() == {"b"}  # type: ignore[union-attr]
     rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
     assert described(rig) == before
-    settle(rig, Consumer(rig, "c", instance="x"))
+    assert rig.coordinator.timers.count(SESSION) == 1
+    settled(rig, "c", instance="x")
     assert members(rig) == ["c"]
 
 
@@ -291,8 +276,7 @@ def test_partitions_to_give_up_are_free_when_a_static_member_leaves_for_a_while(
 
 def test_the_records_of_a_member_are_deleted_in_kafkas_order(rig: GroupRig) -> None:
     """Kafka's reader requires that the current assignment and the target end before the member."""
-    a = Consumer(rig, "a", topics=(), pattern="t")
-    settle(rig, a)
+    a = settled(rig, "a", topics=(), pattern="t")
     place = len(rig.log[3])
     a.leave()
     batches = iterate_batches(rig.log[3][place:])
@@ -301,8 +285,7 @@ def test_the_records_of_a_member_are_deleted_in_kafkas_order(rig: GroupRig) -> N
 
 
 def test_a_member_of_a_later_version_must_join_again(rig: GroupRig) -> None:
-    a = Consumer(rig, "a")
-    settle(rig, a)
+    a = settled(rig, "a")
     group = rig.coordinator.manager.find_consumer("g")
     assert group is not None
     current = group.members["a"].current
@@ -313,20 +296,6 @@ def test_a_member_of_a_later_version_must_join_again(rig: GroupRig) -> None:
     assert not a.beat().error_code
     assert a.partitions == [0, 1, 2, 3]
     assert state_of(rig, "a") is MemberState.STABLE
-
-
-def test_what_is_written_of_a_group_is_read_as_it_was(rig: GroupRig) -> None:
-    a, b = revoking(rig)
-    entries = [decode(r.key, r.value) for batch in iterate_batches(rig.log[3]) for r in batch.records()]
-    values = {(type(entry[0]), entry[0]): entry[1] for entry in entries if entry is not None}
-    t = rig.id_of("t") or b""
-    assert values[TargetMemberKey, TargetMemberKey("g", "b")] == {t: frozenset({2, 3})}
-    current = values[CurrentKey, CurrentKey("g", "a")]
-    assert current == CurrentAssignment(
-        2, 2, MemberState.UNREVOKED_PARTITIONS, {t: {0: 2, 1: 2}}, {t: {2: 2, 3: 2}}
-    )
-    assert values[CurrentKey, CurrentKey("g", "b")].epoch == b.epoch
-    assert a.epoch == 2
 
 
 def test_a_static_member_that_returns_while_a_target_is_computed_gets_one_of_its_own(

@@ -15,6 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mpbroker.coordinator.groups.classic.group import Group, GroupState
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
+from mpbroker.coordinator.groups.consumer.members import SESSION
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.forms import rounds
 from tests.support.group_rig import GroupRig
@@ -245,6 +246,17 @@ class Migrations(RuleBasedStateMachine):
             assert manager.memory.used_bytes == 0
         elif isinstance(group, ConsumerGroup) and self.rig.queue.is_idle:
             assert manager.memory.used_bytes == successor.memory.used_bytes
+
+    @invariant()
+    def sessions_are_of_members(self) -> None:
+        """A classic member whose request waits may have none."""
+        group, sessions = self.rig.coordinator.manager.find("g"), self.rig.coordinator.timers.count(SESSION)
+        if isinstance(group, ConsumerGroup):
+            assert sessions == len(group.members)
+        elif isinstance(group, Group):
+            assert sessions <= len(group.members) + len(group.pending_joins)
+        else:
+            assert sessions == 0
 
     @precondition(lambda self: self.all)
     @rule()

@@ -5,7 +5,7 @@ import pytest
 from mpbroker.coordinator.groups.consumer import changes, regular_expressions
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
-from tests.support.consumer_group_rig import Consumer, described, error_of, settle
+from tests.support.consumer_group_rig import Consumer, described, error_of, settle, settled
 from tests.support.group_rig import GroupRig
 
 
@@ -44,8 +44,7 @@ def test_names_and_a_pattern_count_together(rig: GroupRig) -> None:
 def test_a_pattern_that_cannot_be_resolved_keeps_its_topics(
     rig: GroupRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a = Consumer(rig, "a", topics=None, pattern=".*")
-    settle(rig, a)
+    a = settled(rig, "a", topics=None, pattern=".*")
     monkeypatch.setattr(regular_expressions, "MATCHES_MAX", 2)
     rig.create("tt", 2)
     rig.later(11_000)
@@ -80,8 +79,7 @@ def test_what_many_patterns_match_is_written_in_pieces(
 ) -> None:
     """One record with all of it could be too large. Each piece that changes topics begins an epoch."""
     monkeypatch.setattr(changes, "PIECE_BYTES", 1)
-    a = Consumer(rig, "a", topics=(), pattern="t")
-    settle(rig, a)
+    a = settled(rig, "a", topics=(), pattern="t")
     b = Consumer(rig, "b", topics=(), pattern="u.*")
     rig.later(11_000)
     batches = len(list(iterate_batches(rig.log[3])))

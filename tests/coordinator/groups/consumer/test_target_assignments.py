@@ -10,7 +10,7 @@ from mpbroker.coordinator.groups.records import decode
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DeleteGroupsRequest
 from mpbroker.records.iterate import iterate_batches
-from tests.support.consumer_group_rig import Consumer, described, error_of, settle
+from tests.support.consumer_group_rig import Consumer, described, error_of, settle, settled
 from tests.support.group_rig import GroupRig
 
 
@@ -77,9 +77,8 @@ def described_assignor(rig: GroupRig, *votes: str | None) -> str:
 
 
 def test_range_assigns_ranges(rig: GroupRig) -> None:
-    a, b = Consumer(rig, "a", assignor="range"), Consumer(rig, "b", assignor="range")
-    settle(rig, a)
-    settle(rig, a, b)
+    a = settled(rig, "a", assignor="range")
+    b = settled(rig, "b", a, assignor="range")
     assert (a.partitions, b.partitions) == ([0, 1], [2, 3])
 
 
@@ -95,7 +94,7 @@ def test_an_assignor_that_fails_is_said_and_all_is_undone(
     assert answer.error_message == "Failed to compute a new target assignment for epoch 2: no luck"
     assert rig.coordinator.manager.groups == {}
     monkeypatch.setattr(target_assignments, "ASSIGNORS", assignors.ASSIGNORS)
-    settle(rig, Consumer(rig, "a"))
+    settled(rig, "a")
 
 
 # --- in the background
@@ -140,13 +139,12 @@ def test_the_target_of_an_epoch_that_is_undone_is_not_written(sliced: GroupRig, 
     sliced.later(1_000)
     assert sliced.coordinator.manager.groups == {}
     assert keys_written(sliced) == []
-    settle(sliced, Consumer(sliced, "c"))
+    settled(sliced, "c")
 
 
 def test_the_epoch_that_follows_an_undone_one_has_its_own_target(sliced: GroupRig) -> None:
     """It has the same number, and other members."""
-    a = Consumer(sliced, "a")
-    settle(sliced, a)
+    a = settled(sliced, "a")
     sliced.ask(Consumer(sliced, "b").request(), 1)
     sliced.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
     c = Consumer(sliced, "c")
@@ -197,9 +195,8 @@ def test_a_large_target_is_written_in_pieces_after_what_the_request_changed(
 ) -> None:
     """The target's epoch is the last record, so that a reload in between computes the target again."""
     monkeypatch.setattr(changes, "PIECE_BYTES", 1)
-    a, b = Consumer(rig, "a"), Consumer(rig, "b")
-    settle(rig, a)
-    settle(rig, a, b)
+    a = settled(rig, "a")
+    settled(rig, "b", a)
     before = len(keys_written(rig))
     rig.ask(Consumer(rig, "c").request(), 1)
     assert jobs(rig) == 1

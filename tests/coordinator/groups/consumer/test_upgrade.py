@@ -6,7 +6,7 @@ import pytest
 
 from mpbroker.coordinator.groups.classic.group import Group
 from mpbroker.coordinator.groups.consumer.group import ConsumerGroup
-from mpbroker.coordinator.groups.consumer.members import JOIN
+from mpbroker.coordinator.groups.consumer.members import JOIN, SESSION
 from mpbroker.coordinator.groups.consumer.records import (
     CurrentKey,
     EpochKey,
@@ -178,15 +178,6 @@ def test_a_group_of_another_protocol_type_stays(rig: GroupRig) -> None:
     assert ids[0] in group.members
 
 
-def test_clients_that_wait_are_told_to_join_again(rig: GroupRig) -> None:
-    ids, generation = joined(rig, 2)
-    sync = rig.sync(ids[1], generation)
-    Consumer(rig, "n").beat()
-    answer: Any = rig.answers[sync]
-    assert code_of(answer) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert set(described_ids(rig)) == {*ids, "n"}
-
-
 def described_ids(rig: GroupRig) -> list[str]:
     return [one.member_id for one in described(rig).members]
 
@@ -265,25 +256,41 @@ def test_partitions_whose_assignment_a_rebalance_took_away_keep_their_owner(rig:
 
 def test_a_classic_write_under_way_does_not_come_back(rig: GroupRig) -> None:
     """The leader's assignment becomes durable together with the upgrade: clients were told to join again."""
-    ids, generation = joined(rig, 1)
-    sync = rig.sync(ids[0], generation, {ids[0]: encode_assignment(0, {"t": [0, 1, 2, 3]})})
+    ids, generation = joined(rig, 2)
+    syncs = [
+        rig.sync(ids[1], generation),
+        rig.sync(ids[0], generation, {ids[0]: encode_assignment(0, {"t": [0, 1, 2, 3]})}),
+    ]
     heartbeat = rig.ask(Consumer(rig, "n").request(), 1)
-    assert code_of(rig.answers[sync]) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert [code_of(rig.answers[sync]) for sync in syncs] == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
     rig.settle()
     answer = rig.answers[heartbeat]
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)
     assert not answer.error_code
     before = described(rig)
+    assert {one.member_id for one in before.members} == {*ids, "n"}
     assert code_of(rig.now(SyncGroupRequest("g", generation, ids[0]))) is ErrorCode.REBALANCE_IN_PROGRESS
     rig.reload()
     assert described(rig) == before
 
 
-def test_the_session_of_a_classic_member_is_its_own(rig: GroupRig) -> None:
+@pytest.mark.parametrize("outcome", [ErrorCode.NONE, REFUSED])
+def test_the_session_of_a_classic_member_goes_on(rig: GroupRig, outcome: ErrorCode) -> None:
+    """Neither the conversion nor its undoing lengthens it. What is heard of the member in between does."""
     a, b = stable(rig)
-    new = Consumer(rig, "n")
-    new.beat()
+    for client in (a, b):
+        assert not rig.heartbeat(client.member_id, client.generation)
     rig.later(SESSION_MS - 1)
-    assert set(described_ids(rig)) == {a.member_id, b.member_id, "n"}
+    rig.ask(Consumer(rig, "n").request(), 1)
+    rig.ask(HeartbeatRequest("g", a.generation, a.member_id))
+    assert len(members(rig)) == 3
+    rig.append_round(outcome)
+    assert len(members(rig)) == (2 if outcome else 3)
     rig.later(1)
-    assert described_ids(rig) == ["n"]
+    assert members(rig) - {"n"} == {a.member_id}
+    # No timer is left of a client that has not become a member.
+    assert rig.coordinator.timers.count(SESSION) == len(members(rig))
+
+
+def members(rig: GroupRig) -> set[str]:
+    return set(rig.coordinator.manager.groups["g"].members)

@@ -1,4 +1,4 @@
-"""The assignors by their names, as `group.consumer.assignors` and members name them.
+"""The table of assignors, by the names that `group.consumer.assignors` and members use.
 
 (Kafka: UniformAssignor, RangeAssignor.)
 """
@@ -24,7 +24,7 @@ from mpbroker.coordinator.groups.consumer.assignors.uniform_homogeneous import a
 
 
 def assign_uniformly(spec: GroupSpec) -> Sliced[dict[str, Assignment]]:
-    """Give all members nearly equal numbers of partitions, and move few. Raises PartitionAssignorError."""
+    """Give members nearly equal numbers of partitions; move few of these. Raises PartitionAssignorError."""
     pace = Pace()
     groups = yield from members_by_topics(list(spec.subscribers.values()), pace)
     subscribers = yield from subscribers_by_topic(groups, spec.partitions, pace)

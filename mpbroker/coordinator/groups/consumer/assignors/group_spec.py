@@ -68,7 +68,7 @@ class Pace:
 
 
 def members_by_topics(members: Sequence[Subscriber], pace: Pace) -> Sliced[dict[frozenset[bytes], list[int]]]:
-    """Return, for each set of topics, the members with this subscription: ascending indices."""
+    """Return, for each set of topics, the ascending indices of the members subscribed to just these."""
     found: dict[frozenset[bytes], list[int]] = {}
     for index, member in enumerate(members):
         found.setdefault(member.topics, []).append(index)
@@ -112,7 +112,7 @@ def sorted_topics(
 ) -> Sliced[list[bytes]]:
     """Return topic ids, sorted by rank and then by id.
 
-    Topics with the same rank and first byte are sorted at once. Between such sorts there are pauses.
+    The work may pause between two groups of topics; topics of one rank and first byte are one group.
     """
     buckets: dict[tuple[Any, ...], list[bytes]] = {}
     for topic in topics:

@@ -1,4 +1,4 @@
-"""The assignor `range`: each topic's partitions in contiguous ranges, in the same order of members.
+"""The assignor `range`: gives each member, in a fixed order, a contiguous range of each topic's partitions.
 
 Topics with equal numbers of partitions and the same subscribers are assigned alike. So a member that joins
 the records of two topics by key has the matching partitions of both. (Kafka: RangeAssignor.)

@@ -92,7 +92,7 @@ class _Target:
 
     def balance(self, topics: Sequence[bytes]) -> Sliced[None]:
         """Balance topic by topic, in rounds, until a round moves nothing; at most ROUNDS_MAX rounds."""
-        # The number of moves, by a list of subscribers, at which these were balanced.
+        # By list of subscribers: the number of moves made when these subscribers were last found balanced.
         balanced: dict[int, int] = {}
         last_moved = 0
         for turn, topic in enumerate(islice(cycle(topics), ROUNDS_MAX * len(topics))):

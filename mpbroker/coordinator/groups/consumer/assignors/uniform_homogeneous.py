@@ -1,6 +1,6 @@
 """The assignor `uniform` where all members are subscribed to the same topics.
 
-Loads differ by one partition at most, and only the partitions that this needs are moved.
+Loads differ by one partition at most, and no more partitions move than this requires.
 (Kafka: UniformHomogeneousAssignmentBuilder.)
 """
 
@@ -46,9 +46,9 @@ def assign_homogeneous(spec: GroupSpec, topics: Iterable[bytes], pace: Pace) -> 
 class _Shares:
     """Quotas, and what each member keeps.
 
-    A quota is the number of partitions divided by that of the members. The remainder is the number of members
-    whose quota is higher by one. `unowned`: the partitions of each topic; `keep` removes those that have an
-    owner.
+    A quota is the number of partitions divided by the number of members. The remainder is how many members
+    have a quota that is higher by one. `unowned`: the partitions of each topic; `keep` removes those that
+    have an owner.
     """
 
     def __init__(self, unowned: Mapping[bytes, set[int]], members: int) -> None:
@@ -88,7 +88,7 @@ class _Shares:
 
 
 def _with(kept: Assignment, gained: Iterator[tuple[bytes, int]]) -> Assignment:
-    """Return the assignment with further partitions."""
+    """Return the assignment `kept` with the partitions `gained` added."""
     numbers: dict[bytes, list[int]] = {}
     for topic, partition in gained:
         if topic not in numbers:
@@ -98,6 +98,6 @@ def _with(kept: Assignment, gained: Iterator[tuple[bytes, int]]) -> Assignment:
 
 
 def _replaced(assigned: Assignment, topics: Mapping[bytes, Collection[int]]) -> Assignment:
-    """Return a copy of an assignment in which `topics` replaces these topics' partitions."""
+    """Return a copy of an assignment in which the topics in `topics` have the partitions given there."""
     replaced = {**assigned, **{topic: frozenset(partitions) for topic, partitions in topics.items()}}
     return {topic: partitions for topic, partitions in replaced.items() if partitions}

@@ -11,7 +11,7 @@ LARGE = 500
 
 @dp.table(comment="Each order once; other events are left out.")
 def cleaned() -> DataFrame:
-    """Each run appends the orders among the events that have come since the previous run."""
+    """Each run appends the valid orders among the events since the previous run."""
     events = (
         spark.readStream.format("mpbroker")
         .option("kafka.bootstrap.servers", SERVERS)
@@ -26,7 +26,7 @@ def cleaned() -> DataFrame:
 
 @dp.materialized_view(comment="What each customer has ordered.")
 def totals() -> DataFrame:
-    """Each run makes the totals again, of all cleaned orders."""
+    """Each run computes the totals of all cleaned orders again."""
     orders = spark.read.table("cleaned").groupBy("customer")
     return orders.agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
 

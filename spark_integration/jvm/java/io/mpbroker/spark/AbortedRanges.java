@@ -10,7 +10,7 @@ import java.util.Arrays;
  * <p>They are sorted by producer and first offset, so that looking up a batch takes logarithmic time.
  */
 final class AbortedRanges implements Serializable {
-  /** Stands for no ranges, in readers that return aborted records, too. */
+  /** Has no ranges: for readers that return aborted records, too. */
   static final AbortedRanges NOT_WANTED = new AbortedRanges(new long[0][], false);
 
   private final long[][] ranges;
@@ -22,7 +22,7 @@ final class AbortedRanges implements Serializable {
     this(ranges, true);
   }
 
-  /** Takes over ranges as the other constructor does. There may be more than these. */
+  /** Takes over an incomplete list of ranges: other transactions may be aborted, too. */
   static AbortedRanges known(long[][] ranges) {
     return new AbortedRanges(ranges, false);
   }
@@ -39,7 +39,7 @@ final class AbortedRanges implements Serializable {
     }
   }
 
-  /** Returns true if every aborted transaction of the range must be here. */
+  /** Returns true if this has every aborted transaction of the range that is read. */
   boolean areComplete() {
     return complete;
   }

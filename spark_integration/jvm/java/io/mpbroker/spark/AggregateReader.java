@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
-/** Returns the row of a range's aggregates, if it has one. Without a count it reads the edges only. */
+/** Returns the aggregates of a range as a row, if it has one. Reads only the edges unless it must count. */
 final class AggregateReader implements PartitionReader<InternalRow> {
   private final LogRange range;
   private final Manifest.Rules rules;

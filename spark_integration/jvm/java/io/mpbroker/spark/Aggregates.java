@@ -41,7 +41,7 @@ record Aggregates(List<String> groups, List<Function> functions) implements Seri
     MAX
   }
 
-  /** Is a function of a column that is never null. */
+  /** Names a function and its column, which is never null. */
   record Function(Kind kind, String column) implements Serializable {}
 
   /** Returns the aggregates; null if tasks have to read records for them. */
@@ -52,7 +52,7 @@ record Aggregates(List<String> groups, List<Function> functions) implements Seri
     return isKnown ? new Aggregates(groups, functions) : null;
   }
 
-  /** Returns the name of the column that the expression is; an empty string for any other expression. */
+  /** Returns the column's name if the expression is a column, else an empty string. */
   static String column(Expression expression) {
     return expression instanceof NamedReference one ? String.join(".", one.fieldNames()) : "";
   }
@@ -88,12 +88,12 @@ record Aggregates(List<String> groups, List<Function> functions) implements Seri
     return functions.stream().anyMatch(one -> one.kind() == Kind.COUNT);
   }
 
-  /** Returns true if this function of the offsets is wanted. */
+  /** Returns true if the query wants this function of the column of offsets. */
   boolean want(Kind kind) {
     return functions.contains(new Function(kind, "offset"));
   }
 
-  /** Returns the row of a range by counts of its beginning and its end; null if its group has no records. */
+  /** Makes the row of a range from counts of its beginning and its end; null if its group has no records. */
   InternalRow row(LogRange range, RangeCounter first, RangeCounter last) {
     boolean isEmpty = first.records() == 0;
     if (isEmpty && !groups.isEmpty()) {

@@ -73,7 +73,7 @@ final class BatchCursor implements Closeable {
     return pieces instanceof FetchedPieces;
   }
 
-  /** Returns the first offset that is wanted of the batch. */
+  /** Returns the batch's first wanted offset. */
   long firstOffset() {
     return pieces.firstOffset();
   }

@@ -8,7 +8,7 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Tuple2;
 
-/** Checks for what programs expect of Spark's Kafka source and this source does otherwise. */
+/** Warns of, or refuses, what this source does otherwise than programs expect of Spark's Kafka source. */
 final class Cautions {
   private static final String ISOLATION = "kafka.isolation.level";
   private static final String SERVERS = "kafka.bootstrap.servers";
@@ -34,7 +34,7 @@ final class Cautions {
   /**
    * Refuses options that rely on a delegation token of Spark's, which Spark hands to its Kafka source alone.
    *
-   * <p>Options with a security protocol have a login of their own, or Python says what it lacks.
+   * <p>Options with a security protocol have a login of their own; if it is incomplete, Python says so.
    */
   static void checkLogin(Map<String, String> given) {
     CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(given);

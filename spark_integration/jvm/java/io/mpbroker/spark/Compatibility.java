@@ -13,7 +13,7 @@ import org.slf4j.LoggerFactory;
 /**
  * Finds out whether the running Spark has the internal classes and methods that this jar uses.
  *
- * <p>These differ between versions and vendors. What is public in Spark's API for data sources is not asked for.
+ * <p>These differ between versions and vendors. Spark's public API for data sources is not checked.
  */
 final class Compatibility {
   private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
@@ -82,7 +82,7 @@ final class Compatibility {
     }
   }
 
-  /** Returns true if nothing is missing. The first call looks, and logs a warning if Python has to read. */
+  /** Returns true if nothing is missing. The first call checks, and logs a warning if Python has to read. */
   static boolean isComplete() {
     return COMPLETE;
   }

@@ -24,7 +24,7 @@ import org.apache.spark.sql.sources.StringEndsWith;
 import org.apache.spark.sql.sources.StringStartsWith;
 import scala.Product;
 
-/** Writes filters of Spark as conditions, by which Python plans. (Python: mpbroker.reading.conditions.) */
+/** Writes Spark's filters as conditions, with which Python plans. (Python: mpbroker.reading.conditions.) */
 final class Conditions {
   private static final Set<String> COLUMNS = Set.of("topic", "partition", "offset", "timestamp");
   private static final Map<Class<?>, String> OPERATORS =

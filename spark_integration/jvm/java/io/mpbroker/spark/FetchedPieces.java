@@ -17,7 +17,7 @@ final class FetchedPieces implements Pieces {
   private long deadlineNs;
   private boolean follows;
   private boolean isOver;
-  /** Counts answers without the offset from leaders that do not yet know that they have it. */
+  /** Counts fetches of the offset that new leaders refused because their high watermark was still below it. */
   private int vain;
   private ByteBuffer records = ByteBuffer.allocateDirect(0);
   private AbortedRanges aborted = AbortedRanges.NOT_WANTED;
@@ -92,7 +92,7 @@ final class FetchedPieces implements Pieces {
         Failures.reportLoss(
             rules,
             what + "now its log start offset is " + left.start() + ", and it can be read up to " + left.end() + ".");
-        // What is beyond the end of a range was lost. A task that follows its partition goes back to the end.
+        // Records beyond the range's end were lost. A task that follows its partition goes back to the end.
         isOver = left.start() <= offset && !follows;
         offset = Math.max(left.start(), Math.min(offset, left.end()));
       }

@@ -10,9 +10,9 @@ import sun.nio.ch.DirectBuffer;
 /**
  * Reads the pieces of a range from segment files, through a window of bounded size.
  *
- * <p>The window has the bytes [from, to) of a file, in memory that is used again for the next ones. They are read
- * and not mapped. So a bad disk or a shorter file causes an exception, where a fault in a mapping might end the
- * process. This costs no more CPU as long as the bytes fit the cache of a core.
+ * <p>The window has the bytes [from, to) of a file, in memory that is reused for the next window. The bytes are
+ * read and not mapped. So a bad disk or a shorter file causes an exception, where a fault in a mapping might end
+ * the process. This costs no more CPU as long as the bytes fit the cache of a core.
  */
 final class FilePieces implements Pieces {
   /** The usual size of the window, which fits the second-level cache of a core. Only a larger batch needs more. */
@@ -90,7 +90,7 @@ final class FilePieces implements Pieces {
     to = position + wanted;
   }
 
-  /** Moves the bytes from the position on that the window has to its front. */
+  /** Moves the window's bytes from the position on to its front. */
   private void keep(long position) {
     window.clear();
     if (position >= from && position < to) {

@@ -25,11 +25,11 @@ record LogRange(
     AbortedRanges aborted)
     implements InputPartition {
 
-  /** Stands for a range of no partition. */
+  /** An empty range of no partition. */
   static final LogRange NOTHING =
       new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
 
-  /** Takes null for the ranges if the reader wants aborted records, too. */
+  /** Accepts null for {@code aborted} if the reader wants aborted records, too. */
   LogRange {
     aborted = aborted == null ? AbortedRanges.NOT_WANTED : aborted;
   }

@@ -33,8 +33,8 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   }
 
   /**
-   * Holds what the query wants of each range: columns of its first or last records, as many as the limit or
-   * more. {@code aggregates} is null, or what it wants instead of records.
+   * Holds what the query wants of each range: columns of its first or last records, at least as many as the
+   * limit. If {@code aggregates} is not null, the query wants these instead of records.
    */
   record Wanted(StructType schema, long limit, boolean fromEnd, Aggregates aggregates)
       implements Serializable {
@@ -57,7 +57,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
         + (wanted.limit() < Long.MAX_VALUE ? bound + wanted.limit() : "");
   }
 
-  /** Returns how tasks read: each looks for the files of its range. */
+  /** Describes for the user from where tasks read. */
   private String how() {
     if (manifest.rules().brokers() == null) {
       return "from files";
@@ -91,8 +91,8 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   }
 
   /**
-   * Estimates rows by offsets, which is an upper bound, and bytes by those of keys, values and headers. The latter
-   * are not known of ranges that are fetched: Spark then assumes very many.
+   * Estimates rows by offsets, which is an upper bound, and bytes by the size of keys, values and headers. For
+   * fetched ranges the bytes are not known: Spark then assumes very many.
    */
   @Override
   public Statistics estimateStatistics() {
@@ -116,7 +116,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     return ReadMetrics.all();
   }
 
-  /** Returns what reads the columns of a schema in ranges of any plan. */
+  /** Returns the factory of readers for the columns of a schema, in ranges of any plan. */
   static PartitionReaderFactory readers(Manifest.Rules rules, StructType schema) {
     return new Readers(rules, new Wanted(schema, Long.MAX_VALUE, false, null));
   }

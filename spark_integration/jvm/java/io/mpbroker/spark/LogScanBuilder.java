@@ -18,9 +18,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Accepts from Spark what makes a scan read less: filters, wanted columns, aggregates, or a limit.
+ * Accepts pushes from Spark that make a scan read less: filters, wanted columns, aggregates, or a limit.
  *
- * <p>Spark pushes nothing but columns into the builder of a stream. Any other push has the batch planned, which
+ * <p>Spark pushes only columns into the builder of a stream. At any other push this plans the batch, which
  * decides whether the JVM or Python reads it.
  */
 final class LogScanBuilder
@@ -60,7 +60,7 @@ final class LogScanBuilder
   }
 
   /**
-   * Plans by those filters that it knows. Returns all, since the plan may have other rows, too.
+   * Plans with the filters that it knows. Returns all filters, since the plan may have other rows, too.
    *
    * <p>If Python reads the query, Python decides.
    */

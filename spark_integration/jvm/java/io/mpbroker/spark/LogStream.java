@@ -34,7 +34,7 @@ import org.slf4j.LoggerFactory;
 final class LogStream
     implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
   /**
-   * Asks Python for the end offsets at once. With any other limit it waits a little for records.
+   * Asks Python for the end offsets at once. With any other limit Python waits briefly for new records.
    *
    * <p>Python: source.py.
    */
@@ -183,7 +183,7 @@ final class LogStream
     }
   }
 
-  /** Returns what reads the tasks of the batch that was planned last. */
+  /** Returns the factory of readers for the batch that was planned last. */
   @Override
   public PartitionReaderFactory createReaderFactory() {
     if (isRealTime) {

@@ -13,7 +13,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** Makes the stream of a query. Each batch decides whether its tasks read in the JVM or in Python. */
 final class LogStreamScan implements Scan {
-  /** Has Python describe its plans for this reader. (Python: source.py.) */
+  /** Names the option that makes Python describe its plans for this reader. (Python: source.py.) */
   private static final String DESCRIBE = "describePlans";
 
   private final CaseInsensitiveStringMap options;

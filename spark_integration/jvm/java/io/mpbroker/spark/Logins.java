@@ -12,7 +12,7 @@ import java.util.Map;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Has Kafka's client in this jar log in for the Python that plans, where Python's own client cannot. */
+/** Lets Kafka's client in this jar log in for the planning Python process where Python's own client cannot. */
 final class Logins {
   /** Names the option with the path of the relay's socket. (Python: reading/options.py.) */
   private static final String RELAY = "mpbroker.relay";
@@ -23,7 +23,7 @@ final class Logins {
               + "|ssl\\.(engine|keymanager|trustmanager|secure)\\..*)");
   private static final Pattern SASL = Pattern.compile("(?i)SASL_.*");
   private static final Pattern OTHER_MECHANISMS = Pattern.compile("(?i)GSSAPI|OAUTHBEARER");
-  /** Begins each Java keystore. */
+  /** The first bytes of each Java keystore. */
   private static final byte[] JKS = {(byte) 0xfe, (byte) 0xed, (byte) 0xfe, (byte) 0xed};
 
   private Logins() {}

@@ -12,8 +12,8 @@ import java.util.List;
 /**
  * Holds the plan that Python made for a query: its tasks, and the rules for all of them.
  *
- * <p>{@code declined} is the reason why Python has to read, and null if this reader can. The names of its parts, and
- * of theirs, are those of the JSON. (Python: reading/manifest.py.)
+ * <p>{@code declined} is the reason why Python has to read, and null if this reader can. All fields, also of the
+ * parts, are named as in the JSON. (Python: reading/manifest.py.)
  */
 record Manifest(List<LogRange> tasks, Rules rules, String declined) {
   private static final ObjectMapper JSON =

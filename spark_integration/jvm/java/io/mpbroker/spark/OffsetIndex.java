@@ -14,7 +14,7 @@ import java.nio.file.StandardOpenOption;
  *
  * <p>An entry is believed if the log has that batch there. Java cannot ask which file a channel has open, so
  * the file's key is read before the log is opened and after the index is read: if the cleaner has replaced
- * the log in between, the index may be that of the new file, and is not used.
+ * the log in between, the index may belong to the new file, and is not used.
  */
 final class OffsetIndex {
   private static final int ENTRY_BYTES = 8;
@@ -24,7 +24,7 @@ final class OffsetIndex {
   private final long base;
   private final Object file;
 
-  /** Is made before the log file is opened. Throws NoSuchFileException without one. */
+  /** Must be called before the log file is opened. Throws NoSuchFileException if there is no log file. */
   OffsetIndex(Path log, long base) throws IOException {
     this.log = log;
     this.base = base;
@@ -51,7 +51,7 @@ final class OffsetIndex {
     }
   }
 
-  /** Returns the last entry at or before a relative offset, which is its upper half; -1 without one. */
+  /** Returns the last entry with a relative offset (its upper half) up to {@code wanted}; -1 without one. */
   private static long entry(FileChannel index, long wanted) throws IOException {
     ByteBuffer bytes = ByteBuffer.allocate(ENTRY_BYTES);
     long found = -1;

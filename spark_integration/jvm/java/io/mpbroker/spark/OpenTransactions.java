@@ -8,7 +8,7 @@ import java.util.Set;
 /**
  * Remembers the producers whose records were handed out since their last marker.
  *
- * <p>An abort marker after such records is an error: the index of aborted transactions lacks that one.
+ * <p>An abort marker after such records is an error: the index of aborted transactions lacks their transaction.
  */
 final class OpenTransactions {
   private static final int ABORT = 0;
@@ -17,7 +17,7 @@ final class OpenTransactions {
 
   private final Set<Long> handedOut = new HashSet<>();
 
-  /** Returns true if the batch has to be reported here; a marker with its bytes. */
+  /** Returns true if the batch has to be reported: records by {@link #handOut}, a marker by {@link #end}. */
   boolean concerns(BatchHeader header, AbortedRanges aborted) {
     return header.isTransactional() && aborted.areComplete();
   }
@@ -30,8 +30,8 @@ final class OpenTransactions {
   }
 
   /**
-   * Notes the control batch in the buffer. Throws Malformed if it aborts records that were handed out, unless
-   * it ends a known transaction: compaction has removed the marker of those records then.
+   * Notes the control batch in the buffer. Throws Malformed if it aborts records that were handed out. If it
+   * ends a known transaction it does not: compaction has removed the marker of those records.
    */
   void end(BatchHeader header, ByteBuffer batch, AbortedRanges aborted) throws Malformed {
     int kind = kind(header, batch);

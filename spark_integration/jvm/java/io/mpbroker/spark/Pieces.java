@@ -6,7 +6,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
- * Gives the bytes of a range in pieces of whole batches: segment files, or what brokers have sent.
+ * Gives the bytes of a range in pieces of whole batches: segment files, or brokers' answers.
  *
  * <p>Positions count within the current piece. The part of it that is in memory is its window.
  */
@@ -19,7 +19,7 @@ interface Pieces extends Closeable {
   /** Moves to the next piece. Returns false after the last one. */
   boolean next() throws IOException;
 
-  /** Returns the first offset that is wanted of the piece. Records before it were reported as lost. */
+  /** Returns the piece's first wanted offset. Records before it were reported as lost. */
   long firstOffset();
 
   /** Returns the position of the piece's first batch. */

@@ -20,7 +20,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * Asks Python for the plan of a query.
  *
- * <p>It uses a worker of the kind that Spark itself starts for Python sources, and keeps for the next query.
+ * <p>It uses a worker of the kind that Spark itself starts for Python sources. Spark keeps it for the next query.
  */
 final class Planner extends PythonPlannerRunner<Manifest> {
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -35,7 +35,7 @@ final class Planner extends PythonPlannerRunner<Manifest> {
   /**
    * Plans a query of the rows that pass known filters. Throws what Spark throws if Python cannot plan.
    *
-   * <p>Declines the query if a method of this Spark has another signature than that which the jar was built for.
+   * <p>Declines the query if a method of this Spark has another signature than the jar was built for.
    */
   static Manifest plan(CaseInsensitiveStringMap options, StructType schema, Filter[] filters) {
     try {

@@ -10,7 +10,7 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Is the scan of a batch or of a stream, which Spark builds alike.
+ * Becomes the scan of a batch or of a stream, since Spark builds both alike.
  *
  * <p>The first call decides: {@link #toMicroBatchStream} makes it a stream, any other method plans the batch.
  */

@@ -54,7 +54,7 @@ final class RangeCounter {
   }
 
   /**
-   * Counts the beginning or the end of the range: a part with this many records or all.
+   * Counts the beginning or the end of the range: a part with at least this many records, or all of it.
    *
    * <p>Offsets may have no records for readers, so this tries parts of growing size. A part at the end contains
    * the markers of its transactions, also of an aborted one that the index lacks.
@@ -91,7 +91,7 @@ final class RangeCounter {
     return last;
   }
 
-  /** Returns the size of what was read. */
+  /** Returns the number of bytes that were read. */
   long bytes() {
     return bytes;
   }

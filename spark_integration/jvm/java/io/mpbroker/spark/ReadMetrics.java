@@ -57,6 +57,6 @@ final class ReadMetrics {
     }
   }
 
-  /** Is the value of one task. */
+  /** Holds the value of one task. */
   record Value(String name, long value) implements CustomTaskMetric {}
 }

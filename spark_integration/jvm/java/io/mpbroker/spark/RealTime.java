@@ -55,9 +55,9 @@ final class RealTime {
   /**
    * Plans a task for each partition of `latest`, from its offset in `start` on.
    *
-   * <p>Both are offsets as they are in a checkpoint. A new partition, and one of a topic that was created again, begins
-   * at its first record. Reports partitions and topics that were deleted as data loss. With `isEmpty` the tasks end
-   * where they begin.
+   * <p>`start` and `latest` are offsets in the form of a checkpoint. A new partition, and one of a topic that was
+   * created again, begins at its first record. Reports deleted partitions and topics as data loss. With `isEmpty` the
+   * tasks end where they begin.
    */
   static InputPartition[] plan(String start, String latest, Rules rules, boolean isEmpty) throws IOException {
     JsonNode reached = JSON.readTree(start);

@@ -22,6 +22,8 @@ import java.util.TreeSet;
  * that cannot be found are data loss.
  */
 final class SegmentFiles implements Closeable {
+  /** The bytes of a file of remote segments that names none. */
+  private static final int REMOTE_HEAD_BYTES = 16;
   private static final int TRIES = 100;
   private static final String LOG_SUFFIX = ".log";
 
@@ -127,9 +129,21 @@ final class SegmentFiles implements Closeable {
     } else if (bases.first() > start) {
       long lost = Math.min(bases.first(), range.end()) - 1;
       String offsets = "Cannot read offsets " + start + " to " + lost + " of " + range;
+      if (hasRemoteSegments()) {
+        throw new SourceUnavailable(
+            offsets + ": the broker has moved them to its object store since the query was planned. Run it again, "
+                + "with kafka.bootstrap.servers and readMode auto",
+            null);
+      }
       Failures.reportLoss(rules, offsets + ": the log starts at " + bases.first() + " now.");
       start = bases.first();
     }
+  }
+
+  /** Returns whether an object store has segments of the partition, by the file that names them. */
+  private boolean hasRemoteSegments() throws IOException {
+    Path remote = directory.resolve("mpbroker.remote");
+    return Files.exists(remote) && Files.size(remote) > REMOTE_HEAD_BYTES;
   }
 
   /** Returns where the partition is now; null if its loss was reported and is accepted. */

@@ -16,7 +16,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Is what Spark finds for {@code format("mpbroker")} if this jar is on its class path.
+ * The source that Spark finds for {@code format("mpbroker")} if this jar is on its class path.
  *
  * <p>It reads batches in the JVM. The Python source of the same name, which Spark ranks below it, gives the
  * schema, plans, and does the rest. Spark makes an object of this class whenever it looks for any format, so
@@ -31,15 +31,15 @@ public final class Source implements DataSourceRegister, TableProvider, Creatabl
   /**
    * Returns the name of the format.
    *
-   * <p>Returns another name, so that Spark finds the Python source, if this Spark lacks what the reader
-   * needs, and while Spark registers that Python source, which it refuses under the name of a JVM source.
+   * <p>If this Spark lacks what the reader needs, returns another name, so that Spark finds the Python source.
+   * So it does while Spark registers the Python source, which Spark refuses under the name of a JVM source.
    */
   @Override
   public String shortName() {
     return Compatibility.isComplete() && !Compatibility.isRegisteringPython() ? NAME : WITHDRAWN;
   }
 
-  /** Has Python find out the columns by the options. */
+  /** Lets Python determine the columns from the options. */
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
     return SourceTable.inferSchema(options);
@@ -69,7 +69,7 @@ public final class Source implements DataSourceRegister, TableProvider, Creatabl
     return new Written(context, rows.schema());
   }
 
-  /** Describes what was written. Spark wants a relation, and does not read from it. */
+  /** Stands for the written rows, since Spark wants a relation. Spark does not read from it. */
   private static final class Written extends BaseRelation {
     private final SQLContext context;
     private final StructType schema;

@@ -21,7 +21,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** Wraps the table of the Python source: this jar reads, Python plans and writes. */
 final class SourceTable implements Table, SupportsRead, SupportsWrite {
-  /** Names the option of a read, and the setting of a session, that are false to leave reads to Python. */
+  /** The option of a read; SETTING is that of a session. If one is false, Python reads. */
   private static final String OPTION = "accelerated";
 
   private static final String SETTING = "spark.mpbroker.accelerated";

@@ -16,7 +16,7 @@ final class BrokerFailure extends Exception {
     this.answer = answer;
   }
 
-  /** Describes a broker that cannot be reached, or no longer. */
+  /** Describes a broker that cannot be reached or was lost. */
   static BrokerFailure lost(String text) {
     return new BrokerFailure(text, true, null, null);
   }

@@ -15,7 +15,7 @@ import org.apache.kafka.common.security.oauthbearer.ClientJwtValidator;
 final class ClientSettings {
   private static final String RENAMED = SecurityProtocol.class.getName().replaceFirst("common\\..*", "");
 
-  /** Is joined here, since the build renames texts that name a class of Kafka's. */
+  /** The prefix of Kafka's own classes, joined here because the build renames texts that contain it. */
   private static final String ORIGINAL = String.join(".", "org", "apache", "kafka", "");
 
   private static final String JAAS = "sasl.jaas.config";

@@ -120,7 +120,7 @@ final class Cluster implements Closeable {
     return timeoutMs;
   }
 
-  /** Returns true if no answer is awaited, and leaders and certificates were looked up not long ago. */
+  /** Returns true if no answer is awaited, and leaders and certificates were looked up recently. */
   boolean isReusable() {
     return !isBroken && client.inFlightRequestCount() == 0 && time.milliseconds() < expiresMs;
   }

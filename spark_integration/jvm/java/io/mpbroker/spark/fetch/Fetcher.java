@@ -87,7 +87,7 @@ public final class Fetcher implements Closeable {
    */
   public record Batches(ByteBuffer records, long nextOffset, long[][] aborted) {}
 
-  /** Says what is left of a partition: offsets [start, end). */
+  /** Holds the offsets [start, end) that are left of a partition. */
   public record Bounds(long start, long end) {}
 
   /** Names why records cannot be fetched. */

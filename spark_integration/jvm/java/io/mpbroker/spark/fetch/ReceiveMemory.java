@@ -39,7 +39,7 @@ final class ReceiveMemory implements MemoryPool {
 
   /** Takes memory back when no batch in it is used any more. */
   void giveBack(ByteBuffer memory) {
-    // That of a very large batch is left to the garbage collector.
+    // The memory of a very large batch is left to the garbage collector.
     if (memory != null && memory.capacity() <= KEPT_BYTES_MAX) {
       free = memory;
     }

@@ -29,7 +29,7 @@ import org.apache.kafka.common.utils.LogContext;
 import org.apache.kafka.common.utils.Utils;
 
 /**
- * Logs in at brokers for the Python that plans, with what its own client cannot do, such as Kerberos.
+ * Logs in at brokers for the planning Python process, in ways that Python's client lacks, such as Kerberos.
  *
  * <p>Python connects to a Unix socket in a directory of this user. It sends a frame with the settings of a client. The
  * answer is an empty frame, or one with an error. Then each frame is a request, whose answer is passed back before

@@ -17,9 +17,9 @@ import org.apache.kafka.common.security.scram.internals.ScramSaslClient.ScramSas
 /**
  * Makes SASL clients for the Kafka client of this jar, and for no other.
  *
- * <p>Kafka's login modules register providers under fixed names, of which a JVM takes the first alone. Beside
- * Spark's own Kafka connector, one of the two would get the classes of the other. So this class removes the
- * providers of our copy, and registers one that serves our callback handlers alone.
+ * <p>Kafka's login modules register providers under fixed names, and a JVM uses only the first one of a name.
+ * Beside Spark's own Kafka connector, one of the two would get the classes of the other. So this class removes
+ * the providers of our copy, and registers one that serves our callback handlers alone.
  */
 public final class SaslClients extends Provider {
   private static final List<String> SCRAM = List.of("SCRAM-SHA-256", "SCRAM-SHA-512");

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpbroker.handlers.fetch import remote_windows
 from mpbroker.ipc.slots import SlotFlag
 from mpbroker.ipc.topology import TIER
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest
-from mpbroker.protocol.numbers import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    EARLIEST_PENDING_UPLOAD,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-)
+from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
-from mpbroker.remote.tier import download, downloads, windows
 from mpbroker.storage.reader import Bound, PartitionReader
-from tests.support.handler_logs import LIST_OFFSETS, TOPIC, fetch
+from tests.support.handler_logs import FETCH, TOPIC, fetch
 from tests.support.handler_rig import fence, partition_payload
 from tests.support.polling import until
 from tests.support.stored_segments import TieredLog, tiered_log
@@ -35,19 +24,7 @@ from tests.support.tier_end import TieredHandler, tiered_handler
 LONG_MS = 60_000
 READ_COMMITTED = 1
 
-
-@pytest.fixture(autouse=True)
-def small_and_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "WINDOW_BYTES", 1000)
-    monkeypatch.setattr(download, "REQUEST_BYTES", 1000)
-    monkeypatch.setattr(downloads, "BACKOFF_S", 0.001)
-    monkeypatch.setattr(remote_windows, "PAUSE_MS", 200)
-
-
-@pytest.fixture
-def tier(tmp_path: Path) -> Iterator[TieredHandler]:
-    with tiered_handler(tmp_path, tiered_log) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("small_windows")
 
 
 def walk(tier: TieredHandler, end: int, **fields: Any) -> list[tuple[int, Any]]:
@@ -94,6 +71,14 @@ def test_a_consumer_reads_through_the_seam_to_the_end(tmp_path: Path, codec: Cod
         assert got == content
         assert len(tier.store.windows_read()) > 3
         assert len(set(tier.store.windows_read())) == len(tier.store.windows_read())
+
+
+def test_aborted_transactions_are_known_without_the_end_of_the_last_one(tmp_path: Path) -> None:
+    """A log worker that started again knows only the markers in local segments."""
+    with tiered_handler(tmp_path, transactions) as tier:
+        tier.publish(aborted_end=0)
+        answer = tier.fetch(fetch(0, wait_ms=LONG_MS, isolation_level=READ_COMMITTED))
+        assert answer.aborted_transactions
 
 
 def test_max_bytes_of_one_brings_a_batch_each(tier: TieredHandler) -> None:
@@ -158,6 +143,26 @@ def test_aborted_transactions_are_those_of_a_local_read(tmp_path: Path) -> None:
 # ---- who waits for what
 
 
+HOUR_MS = 3_600_000
+
+
+def with_another_partition(**fields: Any) -> FetchRequest:
+    request = fetch(0, wait_ms=HOUR_MS)
+    wanted = FetchRequest.FetchPartition(1, fetch_offset=0, partition_max_bytes=1 << 20, **fields)
+    request.topics[0].partitions.append(wanted)
+    return request
+
+
+def test_an_error_of_another_partition_does_not_wait(tmp_path: Path) -> None:
+    with tiered_handler(tmp_path, tiered_log, remote_fetch_max_wait_ms=HOUR_MS) as tier:
+        tier.store.gate.clear()
+        request = with_another_partition(current_leader_epoch=7)
+        remote, local = tier.request(FETCH, 12, request).responses[0].partitions
+        assert (remote.error_code, bytes(remote.records)) == (0, b"")
+        assert local.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        tier.store.gate.set()
+
+
 def test_local_partitions_do_not_wait_for_remote_ones(tier: TieredHandler) -> None:
     batch = bytes(tier.log.batches()[0].bytes)
     (tier.log.directory.parent / "logged-1" / f"{0:020d}.log").write_bytes(batch)
@@ -165,11 +170,7 @@ def test_local_partitions_do_not_wait_for_remote_ones(tier: TieredHandler) -> No
     places = {"high_watermark_position": len(batch), "last_stable_position": len(batch)}
     tier.rig.table.write(1, partition_payload(TOPIC, 1, **fields, **places))
     tier.store.gate.clear()
-    request = fetch(0, wait_ms=LONG_MS)
-    request.topics[0].partitions.append(
-        FetchRequest.FetchPartition(1, fetch_offset=0, partition_max_bytes=1 << 20)
-    )
-    remote, local = tier.request(1, 12, request).responses[0].partitions
+    remote, local = tier.request(FETCH, 12, with_another_partition()).responses[0].partitions
     assert (remote.error_code, bytes(remote.records)) == (0, b"")
     assert bytes(local.records) == batch
     tier.store.gate.set()
@@ -287,87 +288,3 @@ def test_the_seam_moves_under_a_reader(tmp_path: Path) -> None:
             0,
             before,
         )
-
-
-# ---- ListOffsets
-
-
-def listed(tier: TieredHandler, timestamp_ms: int) -> tuple[int, int]:
-    """Return (timestamp, offset) of one partition's answer."""
-    wanted = ListOffsetsRequest.ListOffsetsPartition(0, timestamp=timestamp_ms)
-    request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic("logged", [wanted])]
-    )
-    (answer,) = tier.request(LIST_OFFSETS, 11, request).topics[0].partitions
-    assert answer.error_code == 0
-    return answer.timestamp, answer.offset
-
-
-def test_the_offsets_with_names(tier: TieredHandler) -> None:
-    tier.publish(log_start_offset=4)
-    names = EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD, LATEST
-    assert [listed(tier, name)[1] for name in names] == [4, 120, 119, 120, 180]
-    tier.upload(60)
-    assert [listed(tier, name)[1] for name in names[2:4]] == [59, 60]
-    tier.upload(0)
-    assert [listed(tier, name)[1] for name in names[1:4]] == [4, -1, 4]
-
-
-def test_offsets_by_time_are_those_of_the_whole_log(tmp_path: Path) -> None:
-    times: list[int] = []
-
-    def make(directory: Path) -> TieredLog:
-        log = tiered_log(directory)
-        times.extend(record.timestamp for record in log.records())
-        return log
-
-    with tiered_handler(tmp_path, make) as tier:
-        for log_start in (0, 31):
-            tier.publish(log_start_offset=log_start)
-            for timestamp_ms in range(times[0] - 1, times[-1] + 1, 23):
-                first = next(i for i, one in enumerate(times) if one >= timestamp_ms and i >= log_start)
-                assert listed(tier, timestamp_ms) == (times[first], first)
-        assert listed(tier, times[-1] + 1) == (-1, -1)
-
-
-@pytest.mark.parametrize("place", [5, 50, 70, 119, 130, 179])
-def test_the_largest_timestamp_is_found_wherever_it_is(tmp_path: Path, place: int) -> None:
-    def make(directory: Path) -> TieredLog:
-        log = TieredLog(directory)
-        for number in range(180):
-            if number in (60, 120):
-                log.roll()
-            log.append([(b"k", bytes(30))], timestamp=9999 if number == place else 1000 + number)
-        return log
-
-    with tiered_handler(tmp_path, make) as tier:
-        assert listed(tier, MAX_TIMESTAMP) == (9999, place)
-        tier.publish(log_start_offset=place + 1)
-        left = range(place + 1, 180)
-        assert listed(tier, MAX_TIMESTAMP) == ((1179, 179) if left else (-1, -1))
-
-
-def test_the_largest_timestamp_of_a_segment_that_is_left_in_part(tmp_path: Path) -> None:
-    """The largest one of the whole segment lies below the log start, the one of the rest is not its last."""
-
-    def make(directory: Path) -> TieredLog:
-        log = TieredLog(directory)
-        for number in range(60):
-            log.append([(b"k", bytes(30))], timestamp={5: 9999, 40: 5000}.get(number, 1000))
-        log.roll()
-        log.append([(b"k", b"")], timestamp=2000)
-        return log
-
-    with tiered_handler(tmp_path, make) as tier:
-        tier.publish(log_start_offset=10)
-        assert listed(tier, MAX_TIMESTAMP) == (5000, 40)
-
-
-def test_a_search_for_a_time_fails_in_words_of_kafka(tier: TieredHandler) -> None:
-    tier.store.fails = lambda _name: True
-    wanted = ListOffsetsRequest.ListOffsetsPartition(0, timestamp=1000)
-    request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic("logged", [wanted])]
-    )
-    (answer,) = tier.request(LIST_OFFSETS, 11, request).topics[0].partitions
-    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR

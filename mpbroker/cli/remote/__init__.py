@@ -1,0 +1,1 @@
+"""`mpbroker remote`: tiered storage, one module for each command."""

@@ -1,0 +1,86 @@
+"""`mpbroker remote`: the object store of tiered storage, and what the broker's tier does with it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json, TopicName, flag, option
+from mpbroker.cli.host.local_broker import LocalBroker
+
+remote_app = App(no_args_is_help=True)
+Url = Annotated[
+    str | None,
+    option("--url", "URL", "Where the object store is, as mpbroker.remote.url; no broker is asked then."),
+]
+
+
+@remote_app.command("status")
+def status(
+    here: LocalBroker,
+    *,
+    topic: Annotated[
+        str | None,
+        option("--topic", "TOPIC", "The partitions of this topic.", autocompletion=COMPLETE_TOPICS),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print what the object store has, what waits, and whether the store answers.
+
+    With --topic where the partitions begin here, and where they end in the store.
+    """
+    from mpbroker.cli.remote import status as command
+
+    if topic is None:
+        command.status(here, as_json=json)
+    else:
+        command.of_topic(here, topic, as_json=json)
+
+
+@remote_app.command("why")
+def why(topic: TopicName, *, where: ClusterAddress, json: Json = False) -> None:
+    """Print what keeps the segments of a topic on this disk."""
+    from mpbroker.cli.remote import why as command
+
+    command.why(where, topic, as_json=json)
+
+
+@remote_app.command("verify")
+def verify(
+    here: LocalBroker,
+    *,
+    url: Url = None,
+    deep: Annotated[
+        bool, flag("--deep", "Read all segments: their checksums, and those of their batches.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check the object store by itself: its ledger, and each object that it names.
+
+    The exit code is 1 if something is wrong.
+    """
+    from mpbroker.cli.remote import verify as command
+
+    if not command.verify(here, url, deep=deep, as_json=json):
+        raise typer.Exit(1)
+
+
+@remote_app.command("gc")
+def gc(
+    here: LocalBroker,
+    *,
+    url: Url = None,
+    delete: Annotated[
+        bool, flag("--delete", "Have the tier of the running broker delete them now, not once a day.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """List objects that the ledger does not name: those of uploads that were given up.
+
+    They are at least a day old by the store's clock.
+    """
+    from mpbroker.cli.remote import gc as command
+
+    command.gc(here, url, delete=delete, as_json=json)

@@ -1,0 +1,78 @@
+"""`mpbroker remote` on a running broker: what its tier has done and waits for, and a collection on demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.otlp import without_secrets
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.topology import SharedMemory
+from shm.counters import CounterPage
+
+# Reported as they are.
+COUNTS = {
+    "segments": Counter.COUNT_REMOTE_SEGMENTS,
+    "bytes": Counter.COUNT_REMOTE_BYTES,
+    "copied_segments": Counter.COUNT_REMOTE_COPIED_SEGMENTS,
+    "copied_bytes": Counter.COUNT_REMOTE_COPIED_BYTES,
+    "pending_segments": Counter.COUNT_REMOTE_PENDING_SEGMENTS,
+    "pending_bytes": Counter.COUNT_REMOTE_PENDING_BYTES,
+    "removed_segments": Counter.COUNT_REMOTE_REMOVED_SEGMENTS,
+    "removed_bytes": Counter.COUNT_REMOTE_REMOVED_BYTES,
+    "deleted_segments": Counter.COUNT_REMOTE_DELETED_SEGMENTS,
+    "errors": Counter.COUNT_REMOTE_ERRORS,
+    "fetches": Counter.COUNT_REMOTE_FETCHES,
+    "fetched_bytes": Counter.COUNT_REMOTE_FETCHED_BYTES,
+    "fetch_errors": Counter.COUNT_REMOTE_FETCH_ERRORS,
+    "cache_bytes": Counter.COUNT_REMOTE_CACHE_BYTES,
+    "cache_hits": Counter.COUNT_REMOTE_CACHE_HITS,
+}
+# Times by the wall clock; None in place of 0.
+TIMES = {
+    "pending_since_ms": Counter.COUNT_REMOTE_PENDING_SINCE_MS,
+    "last_commit_ms": Counter.COUNT_REMOTE_COMMITTED_MS,
+    "down_since_ms": Counter.COUNT_REMOTE_DOWN_SINCE_MS,
+}
+
+
+def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
+    """Return what the tier's counters say, and where the object store is."""
+    if not config.remote_log_storage_system_enable:
+        return {"enabled": False}
+    page = memory.counters(topology.TIER)
+    return {
+        "enabled": True,
+        "state": _state(page),
+        "url": without_secrets(config.mpbroker_remote_url),
+        "request_timeout_ms": config.mpbroker_remote_request_timeout_ms,
+        "cache_limit_bytes": config.mpbroker_remote_cache_bytes,
+        "task_interval_ms": config.remote_log_manager_task_interval_ms,
+        "log_dirs": list(config.log_dirs),
+        "status": page.status,
+        "last_error": page.last_error,
+        "fenced": bool(page.get(Counter.COUNT_REMOTE_FENCED)),
+        **{name: page.get(counter) for name, counter in COUNTS.items()},
+        **{name: page.get(counter) or None for name, counter in TIMES.items()},
+    }
+
+
+def _state(page: CounterPage) -> str:
+    """Return the tier's state in one word: stopped, down, behind or ok."""
+    if page.get(Counter.COUNT_REMOTE_FENCED):
+        return "stopped"
+    if page.get(Counter.COUNT_REMOTE_DOWN_SINCE_MS):
+        return "down"
+    return "behind" if page.get(Counter.COUNT_REMOTE_PENDING_SEGMENTS) else "ok"
+
+
+def collect(memory: SharedMemory, config: BrokerConfig) -> None:
+    """Ask the tier to delete in its next turn the objects that no ledger entry names. Raises FatalError."""
+    if not config.remote_log_storage_system_enable:
+        raise FatalError("remote.log.storage.system.enable=false: the broker has no object store")
+    if memory.counters(topology.TIER).get(Counter.COUNT_REMOTE_FENCED):
+        raise FatalError("the tier does not write to the object store: mpbroker remote status says why")
+    words = memory.words("remote_asked")
+    words.store(0, words.load(0) + 1)
