@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpbroker.remote.cuts.bundles import Opened
-from mpbroker.remote.cuts.cutter import Cut, Cutter
+from mpbroker.remote.cuts.cutter import Cut, Cutter, Instants
 from mpbroker.remote.cuts.files import Look, Row
 from mpbroker.remote.cuts.instant import Broker, Instant, Rows, open_changed
 from mpbroker.remote.cuts.manifest import CutFile
@@ -16,6 +16,7 @@ from mpbroker.remote.restore.files import finish, write_files
 from mpbroker.remote.restore.plan import Plan, check_objects, make_plan
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.storage.names import META_PROPERTIES
+from shm.clock import wall_ms
 from tests.support.fault_store import MemoryStore
 from tests.support.ledger_parts import STARTED, ledger_of
 
@@ -30,6 +31,18 @@ class NoRows(Rows):
 
     def all(self) -> dict[str, Row]:
         return {}
+
+
+def instants_of(broker: Broker) -> Instants:
+    """Return what takes instants of a broker that a test does not run meanwhile."""
+
+    def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
+        files: list[Opened] = []
+        look = broker.look_at_rest(state, former, ())
+        open_changed(look, former, known, files)
+        return Instant(wall_ms(), 0.001, look, files)
+
+    return instant
 
 
 class CutWorld:
@@ -60,12 +73,10 @@ class CutWorld:
         self.read += count
 
     def _instant(self, state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
-        files: list[Opened] = []
-        look = self.broker.look_at_rest(state, former, ())
-        open_changed(look, former, known, files)
+        found = instants_of(self.broker)(state, known, former)
         self.at_the_instant()
         self.now_ms += 1_000
-        return Instant(self.now_ms, 0.001, look, files)
+        return found._replace(taken_ms=self.now_ms)
 
     def at_the_instant(self) -> None:
         """Do what tests replace: what happens right after the pause."""

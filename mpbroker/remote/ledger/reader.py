@@ -85,10 +85,8 @@ class LedgerReader:
             if self.seq == last:
                 return
             self.follow(seq, body)
-        if self.seq == last:
-            return
         # A store may list an object later than it has it.
-        while True:
+        while self.seq != last:
             try:
                 body = self.store.get(entry_name(self.seq + 1))
             except ObjectMissing:
