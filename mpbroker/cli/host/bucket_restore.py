@@ -6,12 +6,12 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.cli.text.progress import progress_bar
+from mpbroker.client.times import parse_time
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.restore.files import begin_epochs, finish, write_files
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, read_all, time_text
@@ -86,7 +86,8 @@ def _write(store: ObjectStore, plan: Plan, log_dirs: Sequence[Path], taken: Take
 
 
 def _checked(store: ObjectStore, before: str | None) -> Plan:
-    plan = make_plan(store, None if before is None else _time_ms(before))
+    before_ms = None if before is None else of_flag("--before", before, parse_time, wall_ms())
+    plan = make_plan(store, before_ms)
     check_objects(store, plan)
     return plan
 
@@ -99,15 +100,6 @@ def _check_directories(plan: Plan, log_dirs: Sequence[Path]) -> None:
     for path in log_dirs:
         if path.exists() and (not path.is_dir() or any(one.name != "lost+found" for one in path.iterdir())):
             raise CliError(f"{path} is not empty: name a new directory, or empty this one", USAGE_ERROR)
-
-
-def _time_ms(text: str) -> int:
-    """Return the time of `2026-11-30T12:00:00Z`. Without a zone it is of UTC. Raises CliError."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise CliError(f"--before: {text!r} is no time such as 2026-11-30T12:00:00Z", USAGE_ERROR) from error
-    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _command(url: str, plan: Plan, log_dirs: Sequence[Path]) -> list[str]:

@@ -151,6 +151,7 @@ def objects_of(one: SegmentAdded) -> SegmentObjects:
 
 
 def time_text(time_ms: int) -> str:
+    """Return a time of UTC, in whole seconds."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

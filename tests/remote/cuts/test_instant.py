@@ -41,7 +41,7 @@ def broker_of(world: TierWorld) -> Broker:
 def test_partitions_without_appends_are_not_listed_again(world: TierWorld) -> None:
     broker, state = broker_of(world), RemoteState()
     first = broker.look(state, NONE)
-    assert first.partitions.keys() == {T0, T1}
+    assert first.partitions.keys() >= {T0, T1}
     world.broker.produce(BATCH, partition=1)
     second = broker.look(state, first)
     assert second.partitions[T0] is first.partitions[T0]

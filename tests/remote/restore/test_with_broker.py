@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
@@ -143,6 +143,22 @@ def committed(broker: Broker) -> int:
         return found.offset
 
 
+def identities(broker: Broker) -> list[str]:
+    """Add a user with a quota; return what lists have of both."""
+    cli = OwnCli(broker.bootstrap_servers)
+    cli("user", "add", "alice", "--password-file", "-", stdin=b"secret of alice\n")
+    cli("quota", "set", "producer_byte_rate=12345678", "--user", "alice")
+    return listed(broker)
+
+
+def listed(broker: Broker) -> list[str]:
+    cli = OwnCli(broker.bootstrap_servers)
+    said = [cli(*words).out for words in (("user", "list"), ("quota", "list"))]
+    assert "alice" in said[0]
+    assert "12345678" in said[1]
+    return said
+
+
 def test_transactions_come_back_whole_with_their_offsets(lost: Lost) -> None:
     broker = lost.begin()
     broker.create_topic(SOURCE, 1)
@@ -171,6 +187,7 @@ def test_a_lost_broker_comes_back_with_all_that_was_in_the_store(lost: Lost) -> 
     produce(broker.bootstrap_servers, "tiered", values, 2)
     eventually(lambda: sum(map(len, lost.state().segments.values())) >= 4, "segments are uploaded")
     broker.create_topic("late", 1, {"retention.ms": "12345678"})
+    before = identities(broker)
     lost.cut_after(now_ms())
     lost.lose(broker)
 
@@ -182,6 +199,7 @@ def test_a_lost_broker_comes_back_with_all_that_was_in_the_store(lost: Lost) -> 
     ends = [end_of(broker, "tiered", partition) for partition in range(2)]
     assert ends == [30, 30]
     assert "12345678" in OwnCli(broker.bootstrap_servers)("topic", "describe", "late").out
+    assert listed(broker) == before
     produce(broker.bootstrap_servers, "tiered", values, 2)
     assert [end_of(broker, "tiered", partition) for partition in range(2)] == [60, 60]
     # The restored one makes cuts and uploads, too.
@@ -270,3 +288,41 @@ def test_a_restore_without_a_take_over_reads_and_writes_nothing_there(lost: Lost
     produce(reader.bootstrap_servers, "tiered", values)
     reader.stop()
     assert sorted(path.name for path in (lost.root / "store").rglob("*")) == before
+
+
+def test_compacted_topics_come_back_while_they_are_compacted(lost: Lost) -> None:
+    broker = lost.begin(log_cleaner_backoff_ms="50")
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
+    broker.create_topic("keys", 1, configs)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    acked: dict[bytes, tuple[int, int]] = {}
+    count = 0
+
+    def write() -> None:
+        nonlocal count
+        for _ in range(40):
+            key = str(count % 7).encode()
+            producer.produce("keys", f"{count} ".encode() + bytes(50_000), key)
+            assert producer.flush(PATIENCE_S) == 0
+            acked.setdefault(key, (now_ms(), count))
+            count += 1
+
+    for _ in range(4):
+        write()
+    eventually(lambda: len(values_of(broker, "keys", 0)) < count - 30, "the topic is compacted")
+    lost.cut_after(now_ms())
+    acked.clear()
+    write()
+    lost.lose(broker)
+    cut_ms = lost.state().cuts[-1].event.taken_ms
+
+    broker = lost.begin(lost.restore("--take-over", "--force"))
+    newest: dict[bytes, int] = {}
+    for message in messages(broker.bootstrap_servers, "keys", [0], COMMITTED):
+        number = int((message.value() or b"").split()[0])
+        assert newest.get(message.key() or b"", -1) < number
+        newest[message.key() or b""] = number
+    assert newest.keys() == {str(number).encode() for number in range(7)}
+    # Of each key what was there before the last writes, or a later one.
+    assert all(newest[key] >= number - 7 for key, (_, number) in acked.items())
+    assert all(newest[key] >= number for key, (acked_ms, number) in acked.items() if acked_ms < cut_ms)

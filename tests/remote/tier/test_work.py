@@ -253,7 +253,7 @@ class FakePace:
 def test_uploads_keep_to_their_rate(world: TierWorld) -> None:
     waited: list[float] = []
     fake = FakePace(2.5, 0.5)
-    with patch.object(world.work, "_pace", fake), patch.object(world.work, "_wait", waited.append):
+    with patch.object(world.work, "_pace", fake), patch.object(world.work, "wait", waited.append):
         world.turn()
     # Not longer than until the next look at the settings.
     assert waited == [work.LOOK_S, 0.5]
