@@ -175,18 +175,46 @@ def backup(
 @app.command()
 def restore(
     source: Annotated[
-        Path, typer.Option("--from", metavar="DIR", help="Where mpbroker backup has copied to.")
+        str,
+        typer.Option(
+            "--from", metavar="DIR|URL", help="What mpbroker backup has filled, or mpbroker.remote.url."
+        ),
     ],
     log_dirs: Annotated[
-        str, typer.Option("--log-dirs", metavar="DIR,…", help="New or empty: one for each of the broker.")
-    ],
+        str | None,
+        typer.Option("--log-dirs", metavar="DIR,…", help="New or empty: one for each of the broker."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Of a URL: read all that is needed, and write nothing.")
+    ] = False,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Of a URL: the newest cut up to this time.")
+    ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Of a URL: own what is there, in place of the broker that did."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take over from a broker that wrote a moment ago.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Restore log directories from the newest copy in DIR."""
-    from mpbroker.cli.host import backup as command
+    """Restore log directories from the newest copy in DIR, or from the newest cut in an object store."""
+    from mpbroker.cli.host import backup, bucket_restore
 
-    named = [Path(name.strip()) for name in log_dirs.split(",") if name.strip()]
-    command.restore(source, named, as_json=json)
+    named = [Path(name.strip()) for name in (log_dirs or "").split(",") if name.strip()]
+    if not named and not verify:
+        raise typer.BadParameter("name the directories to make", param_hint="--log-dirs")
+    if not bucket_restore.is_url(source):
+        if verify or before is not None or take_over or force:
+            raise typer.BadParameter(
+                "--verify, --before, --take-over and --force are for a URL", param_hint="--from"
+            )
+        backup.restore(Path(source), named, as_json=json)
+    elif verify:
+        bucket_restore.verify(source, before=before, as_json=json)
+    else:
+        bucket_restore.restore(source, named, before=before, takes_over=take_over, forced=force, as_json=json)
 
 
 @app.command()

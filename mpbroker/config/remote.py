@@ -92,6 +92,17 @@ class RemoteSettings(CoordinatorSettings, frozen=True, kw_only=True):
         int,
         Key(LONG, "Time for which those who read deleted remote segments can go on.", at_least=0),
     ] = 3_600_000
+    mpbroker_remote_checkpoint_interval_ms: Annotated[
+        int,
+        Key(
+            LONG,
+            "Time between two cuts: what a restore from the object store brings back is as of a cut.",
+            at_least=1_000,
+        ),
+    ] = 60_000
+    mpbroker_remote_checkpoint_retention_ms: Annotated[
+        int, Key(LONG, "Time for which cuts are kept; the newest one always is.", at_least=0)
+    ] = 86_400_000
     log_local_retention_ms: Annotated[
         int,
         Key(

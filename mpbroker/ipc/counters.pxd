@@ -108,7 +108,11 @@ cpdef enum Counter:
     COUNT_REMOTE_FETCH_ERRORS = 108  # downloads that failed after all tries
     COUNT_REMOTE_CACHE_BYTES = 109   # size of what was downloaded and is kept
     COUNT_REMOTE_CACHE_HITS = 110    # windows that handlers asked for and that were in the cache
-    COUNTERS = 112
+    COUNT_REMOTE_CUTS = 111          # tier: cuts that the ledger has
+    COUNT_REMOTE_CUTS_SKIPPED = 112  # cuts that were due and could not be made
+    COUNT_REMOTE_CUT_MS = 113        # wall clock of the newest one's instant; 0: none since the broker began
+    COUNT_REMOTE_CUT_PAUSE_US = 114  # for how long that one stopped all other processes
+    COUNTERS = 120
 
 cpdef enum Histogram:
     TIME_APPEND_NS = 0               # log: one round

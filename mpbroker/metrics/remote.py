@@ -37,6 +37,10 @@ STATES = {
     "LastCommitMs": Counter.COUNT_REMOTE_COMMITTED_MS,
     "PendingSinceMs": Counter.COUNT_REMOTE_PENDING_SINCE_MS,
     "CacheBytes": Counter.COUNT_REMOTE_CACHE_BYTES,
+    "LastCutMs": Counter.COUNT_REMOTE_CUT_MS,
+    "LastCutPauseUs": Counter.COUNT_REMOTE_CUT_PAUSE_US,
+    "CutsMade": Counter.COUNT_REMOTE_CUTS,
+    "CutsSkipped": Counter.COUNT_REMOTE_CUTS_SKIPPED,
 }
 
 
@@ -74,7 +78,9 @@ def sizes(view: View) -> Iterator[Bean]:
     "gauge",
     "Fenced is 1 if the tier writes nothing any more. DownSinceMs: since when the object store fails; "
     "LastCommitMs: when the ledger got its last entry; PendingSinceMs: when the oldest segment that waits "
-    "was written (Unix times, 0: none). CacheBytes: downloads that are kept on disk.",
+    "was written; LastCutMs: the instant of the newest cut (Unix times, 0: none). CacheBytes: downloads that "
+    "are kept on disk. LastCutPauseUs: for how long that cut stopped the other processes; CutsMade, "
+    "CutsSkipped: since the broker began.",
 )
 def states(view: View) -> Iterator[Bean]:
     if _has_begun(view):

@@ -39,7 +39,9 @@ class Commands:
         self, tree: Tree, listeners: Listeners, changing: Changing, faulting: Faulting, about: dict[str, Any]
     ) -> None:
         self.serves = False  # the broker neither starts nor stops
-        self.pauses: list[Later] = []  # asked for
+        # Asked for: by a backup, and by the tier for a cut.
+        self.pauses: list[Later] = []
+        self.pauses_for_cuts: list[Later] = []
         self._tree = tree
         self._memory = tree.memory
         self._listeners = listeners
@@ -101,6 +103,10 @@ class Commands:
         self.pauses.append(Later())
         return self.pauses[-1]
 
+    def _pause_for_cut(self, _: Command) -> Later:
+        self.pauses_for_cuts.append(Later())
+        return self.pauses_for_cuts[-1]
+
     TABLE: ClassVar[dict[str, Row]] = {
         "status": Row(_status),
         "ready": Row(_ready),
@@ -115,6 +121,8 @@ class Commands:
         "listener-add": Row(_add, changes=True),
         "listener-remove": Row(_remove, changes=True),
         "pause": Row(_pause, changes=True),
+        # The broker's own, every few seconds: the audit log is for what people do.
+        "pause-for-cut": Row(_pause_for_cut),
     }
 
 

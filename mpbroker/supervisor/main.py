@@ -200,17 +200,20 @@ class Supervisor:
             self.notifier.ping()
 
     def _pause(self) -> None:
-        """Carry out or refuse each requested pause of all children, one request after the other."""
-        asked, self.commands.pauses = self.commands.pauses, []
-        for one in asked:
-            children = list(self.tree.children.values())
-            problem = pause.problem(children)
-            if self.changing.under_way:
-                problem = f"a change is under way ({self.changing.under_way})"
-            if problem:
-                one.give({"paused": False, "why": problem})
-            else:
-                pause.hold(children, one, poll=self._poll_in_pause)
+        """Carry out or refuse each requested pause, one request after the other."""
+        commands = self.commands
+        backups, commands.pauses = commands.pauses, []
+        cuts, commands.pauses_for_cuts = commands.pauses_for_cuts, []
+        for kind, asked in ((pause.BACKUP, backups), (pause.CUT, cuts)):
+            for one in asked:
+                children = [child for role, child in self.tree.children.items() if role not in kind.spared]
+                problem = pause.problem(children)
+                if self.changing.under_way:
+                    problem = f"a change is under way ({self.changing.under_way})"
+                if problem:
+                    one.give({"paused": False, "why": problem})
+                else:
+                    pause.hold(children, one, kind, poll=self._poll_in_pause)
 
     def _poll_in_pause(self) -> bool:
         """Ping systemd during a pause, when no heartbeats are checked. Return True after a stop signal."""

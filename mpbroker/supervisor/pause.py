@@ -1,5 +1,7 @@
 """The pause of all processes but the supervisor, in which `mpbroker backup` copies the last changes.
 
+A cut of the tier pauses all but the tier (`mpbroker.remote.cuts.instant`).
+
 Copies made while the log workers write would show the files at different moments. So the supervisor stops the
 children (SIGSTOP). Their files are then as after a kill of all children, which recovery can handle. A
 cooperative pause would need code in the hot path of every writer. A signal needs no code in the writers, and
@@ -24,16 +26,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from mpbroker.ipc import titles
+from mpbroker.ipc import titles, topology
 from mpbroker.supervisor.child import Child, close_other_fds
 from mpbroker.supervisor.control import Later
 from shm import procfs
 
 LIMIT_S: Final = 5.0
+# Every minute, or more often: nobody may notice it.
+CUT_LIMIT_S: Final = 0.2
 # The interval between checks whether the pause ends.
 _POLL_S: Final = 0.05
 # States of a thread that does nothing more until it is continued, or ever.
@@ -55,14 +59,33 @@ def problem(children: Sequence[Child]) -> str:
     return ""
 
 
+class Kind(NamedTuple):
+    """What a pause is for. `spared` are roles that are not stopped; `limit_s`: it ends after that."""
+
+    purpose: str
+    limit_s: float
+    spared: tuple[int, ...] = ()
+    level: int = logging.INFO
+
+
+BACKUP: Final = Kind("backup", LIMIT_S)
+CUT: Final = Kind("cut", CUT_LIMIT_S, (topology.TIER,), logging.DEBUG)
+
+
 def hold(
-    children: Sequence[Child], asked: Later, *, poll: Callable[[], bool], limit_s: float = LIMIT_S
+    children: Sequence[Child],
+    asked: Later,
+    kind: Kind = BACKUP,
+    *,
+    poll: Callable[[], bool],
+    limit_s: float | None = None,
 ) -> None:
     """Stop the children until the client has finished, continue them, then answer the client.
 
     `poll` is called regularly. If it returns True, the broker must stop, and the pause ends.
     """
     connection = asked.connection
+    limit_s = kind.limit_s if limit_s is None else limit_s
     began = time.monotonic()
     answer: dict[str, object]
     try:
@@ -75,7 +98,8 @@ def hold(
                     os.kill(child.pid, signal.SIGCONT)
     except _Ended as ended:
         answer = {"error": str(ended)}
-    log.info("all processes were paused for a backup for %.0f ms", (time.monotonic() - began) * 1000)
+    paused_ms = (time.monotonic() - began) * 1000
+    log.log(kind.level, "all processes were paused for a %s for %.0f ms", kind.purpose, paused_ms)
     asked.give(answer)
 
 

@@ -19,7 +19,7 @@ from mpbroker.records.batch import checksum
 from mpbroker.remote.ledger.events import Event
 
 FORMAT: Final = 1
-# The first generation. Later ones will exist only by an event that this version does not know.
+# The first generation. A later one begins with an entry whose first event is `TakenOver`.
 GENERATION: Final = 1
 PREFIX: Final = "mpbroker/log/"
 SEQ_DIGITS: Final = 20

@@ -33,6 +33,19 @@ class Started(_Event, tag="start", frozen=True):
     host: str
 
 
+class TakenOver(_Event, tag="take_over", frozen=True):
+    """A broker that was restored from a cut owns the ledger from here on, in the next generation.
+
+    The entry before is the last one of the owner before. Segments that are not of the cut are removed by
+    further events of this entry.
+    """
+
+    cluster_id: str
+    broker_id: int
+    host: str
+    cut_id: bytes
+
+
 class TopicSet(_Event, tag="topic", frozen=True):
     """A topic is tiered, or has changed: enough to bring it back after it was deleted.
 
@@ -96,8 +109,33 @@ class LogStartMoved(_OfPartition, tag="log_start", frozen=True):
     offset: int
 
 
+class CutTaken(_Event, tag="cut", frozen=True):
+    """A cut is in the store: what a restore needs besides the segments, as of one instant (see `cuts`).
+
+    `digest` is the SHA-256 of its manifest, `size` the manifest's bytes, `taken_ms` the instant by the
+    owner's clock, `after` the entry before this one. `added` are bundles that no cut before had named,
+    `dropped` those that this one names no longer.
+    """
+
+    cut_id: bytes
+    taken_ms: int
+    size: int
+    digest: str
+    after: int
+    added: tuple[bytes, ...]
+    dropped: tuple[bytes, ...]
+
+
+class CutsRemoved(_Event, tag="cuts_removed", frozen=True):
+    """Cuts and bundles are no longer kept; their objects may be deleted."""
+
+    cut_ids: tuple[bytes, ...]
+    bundle_ids: tuple[bytes, ...]
+
+
 Event: TypeAlias = (
     Started
+    | TakenOver
     | TopicSet
     | TopicDeleted
     | TopicRestored
@@ -105,4 +143,6 @@ Event: TypeAlias = (
     | SegmentsRemoved
     | ObjectsDeleted
     | LogStartMoved
+    | CutTaken
+    | CutsRemoved
 )

@@ -27,7 +27,6 @@ import msgspec
 
 from mpbroker.remote.ledger.entries import (
     FORMAT,
-    GENERATION,
     Header,
     LedgerDamaged,
     Writer,
@@ -166,7 +165,8 @@ class Ledger:
 
     def _entry(self, events: Sequence[Event]) -> _Pending:
         seq = self._reader.seq + 1
-        writer = Writer(GENERATION, self._file.owner.nonce, self._start)
+        owner = self._file.owner
+        writer = Writer(owner.generation, owner.nonce, self._start)
         body = encode_entry(writer, seq, self._reader.digest, self._clock_ms(), events)
         return _Pending(seq, body, len(events))
 
@@ -218,7 +218,8 @@ class Ledger:
         if last.owner != owner.nonce:
             self._refuse(
                 f"the ledger belongs to another broker: {_described(last)}. If that one is gone for good, "
-                f"this one needs its {OWNER_FILE}; if not, give mpbroker.remote.url a prefix of its own"
+                f"this one needs its {OWNER_FILE}, or to be restored with mpbroker restore --take-over; if "
+                "not, give mpbroker.remote.url a prefix of its own"
             )
         if last.start not in owner.starts:
             self._refuse(

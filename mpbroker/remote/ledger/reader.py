@@ -22,6 +22,7 @@ from mpbroker.remote.ledger.entries import (
     entry_name,
     seq_of,
 )
+from mpbroker.remote.ledger.events import TakenOver
 from mpbroker.remote.ledger.snapshots import Snapshot, newest_snapshot
 from mpbroker.remote.ledger.state import EventRefused, RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
@@ -52,6 +53,11 @@ class LedgerReader:
         self.last: Header | None = None
         self.snapshot_seq = 0
 
+    @property
+    def generation(self) -> int:
+        """Return the generation of the last entry, GENERATION if there is none."""
+        return GENERATION if self.last is None else self.last.generation
+
     def read_format(self) -> Format | None:
         """Return whose ledger it is, None if there is none. Raises LedgerDamaged, StoreError."""
         try:
@@ -68,17 +74,19 @@ class LedgerReader:
             )
         return found
 
-    def read_to_end(self, *, by_snapshot: bool = True) -> None:
-        """Apply all entries that are new; after a StoreError call it again. Raises LedgerDamaged.
+    def read_to_end(self, last: int | None = None, *, by_snapshot: bool = True) -> None:
+        """Apply all entries that are new, or those up to `last`; after a StoreError call it again.
 
-        `by_snapshot`: begin at the newest snapshot, where there is one.
+        `by_snapshot`: begin at the newest snapshot, where there is one. Raises LedgerDamaged.
         """
-        if by_snapshot and not self.seq and (snapshot := newest_snapshot(self.store)) is not None:
+        if by_snapshot and not self.seq and (snapshot := newest_snapshot(self.store, last)) is not None:
             self._begin_with(snapshot)
         for seq, body in self._listed():
+            if self.seq == last:
+                return
             self.follow(seq, body)
         # A store may list an object later than it has it.
-        while True:
+        while self.seq != last:
             try:
                 body = self.store.get(entry_name(self.seq + 1))
             except ObjectMissing:
@@ -92,9 +100,11 @@ class LedgerReader:
         entry = decode_entry(seq, body)
         if entry.header.previous != self.digest:
             raise LedgerDamaged(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there")
-        if entry.header.generation != GENERATION:
+        begins = bool(entry.events) and isinstance(entry.events[0], TakenOver)
+        if entry.header.generation != self.generation + begins:
             raise LedgerDamaged(
-                f"{entry_name(seq)} is of generation {entry.header.generation}: upgrade mpbroker"
+                f"{entry_name(seq)} is of generation {entry.header.generation}, those before of "
+                f"{self.generation}"
             )
         try:
             self.state.check(entry.events)

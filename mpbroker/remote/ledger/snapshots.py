@@ -15,7 +15,7 @@ import msgspec
 
 from mpbroker.remote.ledger.entries import SEQ_DIGITS, digest
 from mpbroker.remote.ledger.events import SegmentAdded
-from mpbroker.remote.ledger.state import RemoteState, RemoteTopic, RemovedSegment
+from mpbroker.remote.ledger.state import RemoteCut, RemoteState, RemoteTopic, RemovedSegment
 from mpbroker.remote.store.object_store import ObjectStore
 
 PREFIX: Final = "mpbroker/snapshot/"
@@ -39,6 +39,8 @@ class _Body(msgspec.Struct, frozen=True):
     segments: list[SegmentAdded]
     removed: list[RemovedSegment]
     log_starts: list[tuple[bytes, int, int]]
+    cuts: list[RemoteCut] = []
+    bundles: list[tuple[bytes, int | None]] = []
 
 
 class Snapshot(NamedTuple):
@@ -60,6 +62,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         [segment for segments in state.segments.values() for segment in segments],
         list(state.removed.values()),
         [(*key, offset) for key, offset in state.log_starts.items()],
+        state.cuts,
+        list(state.bundles.items()),
     )
     packed = bytes(cramjam.zstd.compress(msgspec.json.encode(body), _ZSTD_LEVEL))
     header = _Header(SNAPSHOT_FORMAT, snapshot.seq, snapshot.digest, digest(packed))
@@ -82,12 +86,13 @@ def decode_snapshot(data: bytes) -> Snapshot | None:
         state.segments.setdefault(segment.key, []).append(segment)
     state.removed = {one.segment.segment_id: one for one in body.removed}
     state.log_starts = {(topic_id, partition): offset for topic_id, partition, offset in body.log_starts}
+    state.cuts, state.bundles = body.cuts, dict(body.bundles)
     return Snapshot(header.seq, header.entry, state)
 
 
-def newest_snapshot(store: ObjectStore) -> Snapshot | None:
-    """Return the newest snapshot that is whole, if there is one. Raises StoreError."""
-    names = [found.name for found in store.list(PREFIX)]
+def newest_snapshot(store: ObjectStore, last: int | None = None) -> Snapshot | None:
+    """Return the newest snapshot that is whole, of an entry up to `last`; None if there is none."""
+    names = [found.name for found in store.list(PREFIX) if last is None or found.name <= snapshot_name(last)]
     return next(filter(None, (decode_snapshot(store.get(name)) for name in reversed(names))), None)
 
 

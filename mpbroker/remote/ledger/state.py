@@ -12,12 +12,15 @@ from itertools import chain
 import msgspec
 
 from mpbroker.remote.ledger.events import (
+    CutsRemoved,
+    CutTaken,
     Event,
     LogStartMoved,
     ObjectsDeleted,
     SegmentAdded,
     SegmentsRemoved,
     Started,
+    TakenOver,
     TopicDeleted,
     TopicRestored,
     TopicSet,
@@ -46,14 +49,27 @@ class RemovedSegment(msgspec.Struct, frozen=True, gc=False):
     removed_ms: int
 
 
+class RemoteCut(msgspec.Struct, frozen=True):
+    """A cut, and the time of its entry."""
+
+    event: CutTaken
+    time_ms: int
+
+
 class RemoteState:
-    """Topics by id, segments and log start offsets by (topic id, partition), removed segments by id."""
+    """Topics by id, segments and log start offsets by (topic id, partition), removed segments by id.
+
+    `cuts` are those that are kept, the oldest first. `bundles` are what they are made of, each with the
+    `after` of the first cut that named it no longer, or None.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[bytes, RemoteTopic] = {}
         self.segments: dict[tuple[bytes, int], list[SegmentAdded]] = {}
         self.removed: dict[bytes, RemovedSegment] = {}
         self.log_starts: dict[tuple[bytes, int], int] = {}
+        self.cuts: list[RemoteCut] = []
+        self.bundles: dict[bytes, int | None] = {}
 
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
@@ -61,10 +77,7 @@ class RemoteState:
 
     def remote_segments(self, topic_id: bytes, partition: int) -> RemoteSegments:
         """Return what the partition's file of remote segments has to say."""
-        return RemoteSegments(
-            RemoteSegment(one.base, one.end, one.size, one.largest_ms, one.segment_id)
-            for one in self.segments_of(topic_id, partition)
-        )
+        return segments_file(self.segments_of(topic_id, partition))
 
     def check(self, events: Iterable[Event]) -> None:
         """Raise EventRefused if one of the events contradicts the state after those before it."""
@@ -96,7 +109,7 @@ class RemoteState:
                 case LogStartMoved():
                     _expect(log_starts.get(event.key, 0) <= event.offset, event)
                     log_starts[event.key] = event.offset
-                case Started() | ObjectsDeleted():
+                case Started() | TakenOver() | ObjectsDeleted() | CutTaken() | CutsRemoved():
                     pass
 
     def apply(self, events: Iterable[Event], time_ms: int) -> None:
@@ -120,7 +133,15 @@ class RemoteState:
                         self.topics[event.topic_id] = _deleted(topic, None)
                 case LogStartMoved():
                     self.log_starts[event.key] = event.offset
-                case Started():
+                case CutTaken():
+                    self.cuts = [*self.cuts, RemoteCut(event, time_ms)]
+                    self.bundles |= dict.fromkeys(event.added)
+                    self.bundles |= dict.fromkeys(event.dropped, event.after)
+                case CutsRemoved():
+                    self.cuts = [one for one in self.cuts if one.event.cut_id not in event.cut_ids]
+                    for bundle_id in event.bundle_ids:
+                        self.bundles.pop(bundle_id, None)
+                case Started() | TakenOver():
                     pass
 
     def _remove(self, event: SegmentsRemoved, time_ms: int) -> None:
@@ -147,6 +168,13 @@ class RemoteState:
             del self.topics[topic_id]
             for key in keys:
                 self.log_starts.pop(key, None)
+
+
+def segments_file(segments: Iterable[SegmentAdded]) -> RemoteSegments:
+    """Return what a partition's file of remote segments has to say of these."""
+    return RemoteSegments(
+        RemoteSegment(one.base, one.end, one.size, one.largest_ms, one.segment_id) for one in segments
+    )
 
 
 def _topic(event: TopicSet) -> RemoteTopic:

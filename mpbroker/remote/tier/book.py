@@ -1,12 +1,14 @@
-"""Gathers events for the ledger, and has the partitions' files follow what is in it."""
+"""Gathers events for the ledger, and has the partitions' files follow what is in it. Threads may share it."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import TopicImage
+from mpbroker.remote.cuts.cutter import Cut
 from mpbroker.remote.ledger.events import Event, SegmentAdded, SegmentsRemoved
 from mpbroker.remote.ledger.ledger import Ledger
 from mpbroker.remote.ledger.state import RemoteState
@@ -34,6 +36,7 @@ class Book:
         self._counters = counters
         self._outage = outage
         self._interval_ms = interval_ms
+        self._lock = threading.RLock()
         self._places: Mapping[Key, Place] = {}
         self._ready: list[Event] = []
         # What the ledger was given, and may have or not.
@@ -57,22 +60,25 @@ class Book:
 
     def follow(self, places: Iterable[Place]) -> None:
         """Make the files right of all partitions that are open now. Call it when all events are in."""
-        self._places = {place.key: place for place in places}
-        for place in self._places.values():
-            if not self._files.is_right(place):
-                self._files.write(place, self.state.remote_segments(*place.key))
+        with self._lock:
+            self._places = {place.key: place for place in places}
+            for place in self._places.values():
+                if not self._files.is_right(place):
+                    self._files.write(place, self.state.remote_segments(*place.key))
 
     def add(self, events: Iterable[Event]) -> None:
         """Have the next entry say this."""
-        self._ready += events
+        with self._lock:
+            self._ready += events
 
     def add_segment(self, event: SegmentAdded, topic: TopicImage) -> None:
         """Have the next entry tell of an uploaded segment, and of its topic before that."""
         described = topic_set(topic)
-        if event.topic_id not in self.state.topics and described not in self._ready:
-            self._ready.append(described)
-        self._ready.append(event)
-        self._ends[event.key] = event.end
+        with self._lock:
+            if event.topic_id not in self.state.topics and described not in self._ready:
+                self._ready.append(described)
+            self._ready.append(event)
+            self._ends[event.key] = event.end
 
     def commit_if_due(self) -> None:
         """Do what `commit` does, if the last entry is long enough ago."""
@@ -81,14 +87,33 @@ class Book:
 
     def commit(self) -> None:
         """Return when the ledger has all events. Raises Fenced; StoreError, then the next call goes on."""
-        events, self._ready = self._ready, []
-        self._given += events
-        self._next = time.monotonic() + self._interval_ms() / 1000
-        self.ledger.append(events)
-        given, self._given = self._given, []
-        self._ends.clear()
-        if given:
-            self._committed(given)
+        with self._lock:
+            events, self._ready = self._ready, []
+            self._given += events
+            self._next = time.monotonic() + self._interval_ms() / 1000
+            self.ledger.append(events)
+            given, self._given = self._given, []
+            self._ends.clear()
+            if given:
+                self._committed(given)
+
+    def commit_cut(self, cut: Cut) -> None:
+        """Have the ledger name a cut. Raises as `commit` does."""
+        with self._lock:
+            self.commit()
+            self.add([cut.event(self.state, self.ledger.seq)])
+            self.commit()
+
+    def check_fence(self) -> None:
+        """Return if nobody else has written to the ledger. Raises Fenced, StoreError."""
+        with self._lock:
+            self.commit()
+            self.ledger.check_fence()
+
+    def snapshot_if_due(self) -> None:
+        """Raises StoreError, OSError."""
+        with self._lock:
+            self.ledger.snapshot_if_due()
 
     def _committed(self, events: Iterable[Event]) -> None:
         self._outage.succeeded()

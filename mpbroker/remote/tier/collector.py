@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from mpbroker.remote.cuts.manifest import parse_cut_object
 from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectInfo, ObjectStore, StoreError
@@ -44,12 +45,14 @@ def collect(
 
 
 def orphans(store: ObjectStore, state: RemoteState) -> Iterator[ObjectInfo]:
-    """Yield the objects of segments that the ledger does not name, of any age. Raises StoreError."""
+    """Yield the objects of segments and cuts that the ledger does not name, of any age. Raises StoreError."""
     named = {one.segment_id for segments in list(state.segments.values()) for one in segments}
     named |= state.removed.keys()
+    named |= state.bundles.keys() | {one.event.cut_id for one in state.cuts}
     for found in store.list(""):
         objects = parse_object(found.name)
-        if objects is not None and objects.segment_id not in named:
+        one = parse_cut_object(found.name) if objects is None else objects.segment_id
+        if one is not None and one not in named:
             yield found
 
 

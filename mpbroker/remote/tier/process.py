@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
@@ -23,7 +26,14 @@ from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import NO_ANSWER, RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.log.io.pace import only_when_idle
+from mpbroker.remote.cuts.cutter import Cutter
+from mpbroker.remote.cuts.files import Look
+from mpbroker.remote.cuts.instant import Broker, Instant, Rows, take_instant
+from mpbroker.remote.cuts.manifest import CutFile
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.cache import RemoteCache
+from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.downloads import Downloads, Totals
 from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.stored import StoredPartitions
@@ -34,6 +44,8 @@ from shm.clock import monotonic_ms
 
 # A request to the store may hold the thread up for longer: then it ends with the process.
 STOP_S = 5.0
+# The supervisor may be busy: then a cut is skipped.
+CONTROL_TIMEOUT_S = 2.0
 
 
 def run(context: ProcessContext, cluster_id: str) -> int:
@@ -71,13 +83,22 @@ class TierProcess:
             collections_asked=lambda: asked.load(0),
             step_back=self._step_back,
         )
+        self._cluster_id = cluster_id
+        # A thread of usual priority: all processes wait for it.
+        self._instants = ThreadPoolExecutor(1, "instant of a cut")
+        self._instants.submit(int).result()
+        self._cutting = Cutting(config, self.work, context.counters, self._cutter, self._step_back)
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
         self._bug: Exception | None = None
 
     def serve(self) -> int:
-        thread = threading.Thread(target=self._work, name="remote writer", daemon=True)
-        thread.start()
+        threads = [
+            threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
+            for name, run in (("remote writer", self.work.run), ("cuts", self._cutting.run))
+        ]
+        for thread in threads:
+            thread.start()
         self.context.ready()
         while not self.context.must_stop():
             self.step()
@@ -85,12 +106,13 @@ class TierProcess:
         self.work.stop()
         if self._downloads is not None:
             self._downloads.close()
-        # The thread may wait for the store. It dies with the process, as it would by a kill.
+        # A thread may wait for the store. It dies with the process, as it would by a kill.
         for _ in range(round(STOP_S / 0.1)):
             self.context.counters.beat()
-            thread.join(0.1)
-            if not thread.is_alive():
+            alive = [thread for thread in threads if thread.is_alive()]
+            if not alive:
                 break
+            alive[0].join(0.1)
         self.context.stopped()
         return ExitCode.STOPPED
 
@@ -122,9 +144,9 @@ class TierProcess:
 
     # ---- threads
 
-    def _work(self) -> None:
+    def _guarded(self, run: Callable[[], None]) -> None:
         try:
-            self.work.run()
+            run()
         except Exception as error:  # noqa: BLE001
             # The main thread dies of it, so that a successor begins anew.
             self._bug = error
@@ -139,6 +161,21 @@ class TierProcess:
                 "this process; uploads will slow down clients more",
                 error,
             )
+
+    def _cutter(self, store: ObjectStore, paced: Callable[[int], None]) -> Cutter:
+        config, memory = self.context.config, self.context.memory
+        rows = Rows(
+            memory.table(),
+            memory.sizes.log_workers,
+            lambda: {one.topic_id: one.name for one in (self._topics.now or {}).values()},
+        )
+        broker = Broker(list(map(Path, config.log_dirs)), rows)
+        control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
+
+        def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
+            return self._instants.submit(take_instant, control, broker, state, known, former).result()
+
+        return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)

@@ -56,7 +56,7 @@ class Stopped(Exception):
 
 
 class TierWork:
-    """The thread's work. Others may read `store` and `state`, and call `stop`.
+    """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
     `step_back` lowers the thread's priority.
     """
@@ -89,7 +89,7 @@ class TierWork:
         self._is_fit = False
         self._ledger: Ledger | None = None
         # What a turn works with, once the ledger is this broker's.
-        self._book: Book | None = None
+        self.book: Book | None = None
         self._copying: Copying | None = None
         self._next_collection = 0.0
         self._collections_asked = collections_asked
@@ -111,11 +111,11 @@ class TierWork:
                 try:
                     self.begin()
                     while True:
-                        self._wait(self.turn())
+                        self.wait(self.turn())
                 except (StoreError, StoreRefused, OSError) as error:
                     delay_s = self._outage.failed(error)
                     self._counters.set_status(f"the object store fails: {error}")
-                    self._wait(delay_s)
+                    self.wait(delay_s)
         except Stopped:
             return
         except _FINAL as error:
@@ -139,15 +139,15 @@ class TierWork:
         if self._ledger is None:
             owner = OwnerFile(Path(config.log_dirs[0]))
             self._ledger = Ledger(LedgerReader(self.store), owner)
-        if self._book is None:
+        if self.book is None:
             counters.set_status("reading the ledger")
             self._ledger.start(self._started)
-            self._book = Book(
+            self.book = Book(
                 *(self._ledger, self._files, counters, self._outage),
                 lambda: config.mpbroker_remote_commit_interval_ms,
             )
             uploader = Uploader(self.store, self._places, config.node_id, self._paced)
-            self._copying = Copying(self._book, uploader, self._topics, counters, self._give_way)
+            self._copying = Copying(self.book, uploader, self._topics, counters, self._give_way)
             # Only now: the library of the store has made its threads, which downloads use too, and whose
             # priority is that of this thread when they were made.
             self._step_back()
@@ -163,9 +163,9 @@ class TierWork:
 
         Raises Stopped, StoreError, OSError, Fenced.
         """
-        assert self._book is not None
+        assert self.book is not None
         assert self._copying is not None
-        book, until = self._book, time.monotonic() + self._config.remote_log_manager_task_interval_ms / 1000
+        book, until = self.book, time.monotonic() + self._config.remote_log_manager_task_interval_ms / 1000
         self._give_way()
         topics = self._topics.now
         if topics is None:
@@ -185,7 +185,7 @@ class TierWork:
         self._delete_due(book)
         if is_done:
             self._collect_if_due(book)
-            book.ledger.snapshot_if_due()
+            book.snapshot_if_due()
         self._outage.succeeded()
         self._count(book.state)
         self._counters.set_status(self._copying.problem or "waiting")
@@ -207,7 +207,7 @@ class TierWork:
         for start in range(0, len(doomed), DELETED_AT_ONCE):
             self._give_way()
             some = doomed[start : start + DELETED_AT_ONCE]
-            book.ledger.check_fence()
+            book.check_fence()
             objects = [
                 SegmentObjects(one.topic, one.topic_id, one.partition, one.base, one.segment_id)
                 for one in some
@@ -222,7 +222,7 @@ class TierWork:
         asked = self._collections_asked()
         if time.monotonic() < self._next_collection and asked == self._asked:
             return
-        found = collect(self.store, book.state, book.ledger.check_fence, self._give_way)
+        found = collect(self.store, book.state, book.check_fence, self._give_way)
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
         self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked
@@ -241,15 +241,21 @@ class TierWork:
         )
 
     def _paced(self, count: int) -> None:
-        """Wait as remote.log.manager.copy.max.bytes.per.second demands. Raises Stopped."""
-        self._stints.rest_if_due()
+        self.pace(count, self._stints)
+
+    def pace(self, count: int, stints: Stints) -> None:
+        """Wait as remote.log.manager.copy.max.bytes.per.second demands. Raises Stopped.
+
+        Threads share the rate. Each has stints of its own.
+        """
+        stints.rest_if_due()
         mark = self._pace.take(count)
         self._give_way()
         while (left_s := self._pace.left_s(mark)) > 0:
-            self._wait(min(left_s, LOOK_S))
+            self.wait(min(left_s, LOOK_S))
 
-    def _wait(self, seconds: float) -> None:
-        """Raises Stopped."""
+    def wait(self, seconds: float) -> None:
+        """Wait, or raise Stopped."""
         if self._stops.wait(max(seconds, 0.0)):
             raise Stopped
 

@@ -84,8 +84,8 @@ def test_a_header_that_is_wrong_is_told(old: bytes, new: bytes, why: str) -> Non
 def test_an_event_of_a_later_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     body = encode_entry(Writer(1, "owner", "start"), 1, "", 0, [TopicDeleted(TOPIC_ID)])
     monkeypatch.setattr("mpbroker.remote.ledger.entries.checksum", lambda _: decode_header(1, body).checksum)
-    with pytest.raises(LedgerDamaged, match=r"an event that is not known: .*take_over"):
-        decode_entry(1, body.replace(b"topic_deleted", b"take_over"))
+    with pytest.raises(LedgerDamaged, match=r"an event that is not known: .*forked"):
+        decode_entry(1, body.replace(b"topic_deleted", b"forked"))
 
 
 def test_names() -> None:

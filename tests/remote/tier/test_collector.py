@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name, cut_name
 from mpbroker.remote.layout.object_names import SegmentObjects
-from mpbroker.remote.ledger.events import SegmentAdded, SegmentsRemoved, TopicSet
+from mpbroker.remote.ledger.events import CutTaken, SegmentAdded, SegmentsRemoved, TopicSet
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.tier.collector import CLOCK, ORPHAN_MS, collect
@@ -67,3 +68,15 @@ def test_nothing_is_deleted_by_who_is_fenced(state: RemoteState, store: MemorySt
     with pytest.raises(Fenced):
         collect(store, state, fenced, nothing)
     assert objects_of(added(3)).log in store.objects
+
+
+def test_old_objects_of_cuts_that_the_ledger_does_not_name_are_deleted(store: MemoryStore) -> None:
+    state = RemoteState()
+    cut, bundle, other = (bytes([number]) * 16 for number in range(3))
+    state.apply([CutTaken(cut, 0, 1, "", 0, (bundle,), ())], 0)
+    named = {cut_name(cut), bundle_name(bundle), f"{BUNDLES}x"}
+    for name in (*named, cut_name(other), bundle_name(other)):
+        store.create(name, b"x")
+    store.now_ms = NOW_MS
+    collect(store, state, nothing, nothing)
+    assert {name for name in store.objects if name.startswith((CUTS, BUNDLES))} == named

@@ -162,7 +162,7 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends(
             raise work.Stopped
 
     faults(world).is_down = True
-    with patch.object(world.work, "_wait", wait):
+    with patch.object(world.work, "wait", wait):
         world.work.run()
     assert waits[:3] == [1, 2, 4]
     told = [record.getMessage() for record in caplog.records if "the object store" in record.getMessage()]
@@ -253,7 +253,7 @@ class FakePace:
 def test_uploads_keep_to_their_rate(world: TierWorld) -> None:
     waited: list[float] = []
     fake = FakePace(2.5, 0.5)
-    with patch.object(world.work, "_pace", fake), patch.object(world.work, "_wait", waited.append):
+    with patch.object(world.work, "_pace", fake), patch.object(world.work, "wait", waited.append):
         world.turn()
     # Not longer than until the next look at the settings.
     assert waited == [work.LOOK_S, 0.5]

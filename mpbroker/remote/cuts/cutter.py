@@ -1,0 +1,182 @@
+"""Makes cuts: an incremental copy of the log directories in the object store, as of one instant.
+
+    1. Files that have changed are brought into bundles while the broker serves, until little is left.
+    2. In a pause of some milliseconds all files are listed, and those that have changed since are opened.
+    3. Their new bytes go into bundles, then the manifest into an object.
+    4. The ledger gets the event `cut`. Until then nothing that was written has a name.
+
+A kill at any of these steps leaves objects that nobody names; the collector deletes them a day later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, worth_keeping
+from mpbroker.remote.cuts.files import Found, Look
+from mpbroker.remote.cuts.instant import Broker, Instant, opened_files
+from mpbroker.remote.cuts.manifest import (
+    CutFile,
+    CutManifest,
+    cut_name,
+    decode_manifest,
+    encode_manifest,
+    new_id,
+)
+from mpbroker.remote.ledger.entries import LedgerDamaged, digest
+from mpbroker.remote.ledger.events import CutsRemoved, CutTaken
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
+
+# The pause begins when no more than this has changed, or after so many passes.
+LAST_PASS_BYTES: Final = 32 << 20
+LAST_PASS_FILES: Final = 1_000
+PASSES_MAX: Final = 4
+# Bytes that the store has and no cut names are not relied on for longer: the collector takes them.
+UNNAMED_S: Final = 12 * 3600.0
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+Instants = Callable[[RemoteState, Mapping[str, CutFile], Look], Instant]
+"""Takes an instant; given the ledger's state, the files that need not be read again, and a look before it."""
+
+
+class Cut(NamedTuple):
+    """A cut whose objects are in the store, for the ledger. `event(after)` is its event after that entry."""
+
+    cut_id: bytes
+    manifest: CutManifest
+    size: int
+    digest: str
+    paused_s: float
+
+    def event(self, state: RemoteState, after: int) -> CutTaken:
+        named = set(map(bytes.fromhex, self.manifest.bundles))
+        there = {one for one, dropped_ms in state.bundles.items() if dropped_ms is None}
+        return CutTaken(
+            *(self.cut_id, self.manifest.taken_ms, self.size, self.digest, after),
+            added=tuple(sorted(named - there)),
+            dropped=tuple(sorted(there - named)),
+        )
+
+
+class Cutter:
+    """Makes the cuts of a broker. `paced(count)` is called for each piece read, and may raise to give up."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        broker: Broker,
+        identity: tuple[str, int],
+        instants: Instants,
+        paced: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._cluster_id, self._broker_id = identity
+        self._instants = instants
+        self._paced = paced
+        self._boot_id = _BOOT_ID.read_text("ascii").strip()
+        # What the store has: by path, and the sizes of its bundles by id.
+        self._known: dict[str, CutFile] = {}
+        self._bundles: dict[bytes, int] = {}
+        self._look = Look([], {})
+        self._named_at = time.monotonic()
+
+    def remember(self, state: RemoteState) -> None:
+        """Learn from the newest cut what the store has. Raises StoreError."""
+        self._known, self._bundles, self._named_at = {}, {}, time.monotonic()
+        if not state.cuts:
+            return
+        event = state.cuts[-1].event
+        # Without it all files are read again.
+        with suppress(ObjectMissing, LedgerDamaged):
+            manifest = decode_manifest(event, self._store.get(cut_name(event.cut_id)))
+            if manifest.boot_id == self._boot_id:
+                self._known = {one.path: one for one in manifest.files}
+                self._bundles = {bytes.fromhex(one): size for one, size in manifest.bundles.items()}
+
+    def make(self, state: RemoteState) -> Cut:
+        """Make a cut; return it when all its objects are in the store.
+
+        Raises CutSkipped, FileChanged, StoreError, OSError, and what `paced` raises.
+        """
+        if time.monotonic() - self._named_at > UNNAMED_S:
+            self.remember(state)
+        self._known = worth_keeping(self._known, self._bundles)
+        for _ in range(PASSES_MAX):
+            self._look = self._broker.look(state, self._look)
+            changed = [one for one in self._look.files() if not is_same(self._known.get(one.path), one)]
+            size = sum(one.size - self._size_of(one) for one in changed)
+            if size < LAST_PASS_BYTES and len(changed) < LAST_PASS_FILES:
+                break
+            for start in range(0, len(changed), LAST_PASS_FILES):
+                with opened_files(changed[start : start + LAST_PASS_FILES]) as files:
+                    self._add(files)
+        instant = self._instants(state, self._known, self._look)
+        try:
+            self._add(instant.opened)
+        finally:
+            instant.close()
+        return self._finished(instant)
+
+    def published(self, cut: Cut) -> None:
+        """Note that the ledger has a cut."""
+        self._known = {one.path: one for one in cut.manifest.files}
+        self._bundles = {bytes.fromhex(one): size for one, size in cut.manifest.bundles.items()}
+        self._named_at = time.monotonic()
+
+    def _size_of(self, found: Found) -> int:
+        """Return how many bytes of a file need not be read."""
+        known = self._known.get(found.path)
+        is_grown = known is not None and found.is_appended and known.inode == found.inode
+        return known.size if known is not None and is_grown else 0
+
+    def _add(self, files: Iterable[Opened]) -> None:
+        bundler = Bundler(self._store, self._paced)
+        try:
+            made = bundler.add(files, self._known, time.time_ns())
+        finally:
+            self._bundles |= bundler.written
+        self._known |= {one.path: one for one in made}
+
+    def _finished(self, instant: Instant) -> Cut:
+        found = list(instant.look.files())
+        files = [self._known[one.path] for one in found]
+        assert all((one.size, one.inode) == other[2:4] for one, other in zip(files, found, strict=True))
+        named = {piece.bundle for one in files for piece in one.pieces}
+        manifest = CutManifest(
+            self._cluster_id,
+            self._broker_id,
+            self._boot_id,
+            instant.taken_ms,
+            [str(one) for one in self._broker.log_dirs],
+            list(instant.look.partitions),
+            [one.remote for one in instant.look.partitions.values() if one.remote is not None],
+            files,
+            {one.hex(): self._bundles[one] for one in sorted(named)},
+        )
+        packed, cut_id = encode_manifest(manifest), new_id()
+        self._store.put(cut_name(cut_id), [packed], len(packed))
+        return Cut(cut_id, manifest, len(packed), digest(packed), instant.paused_s)
+
+
+def expired(state: RemoteState, now_ms: int, retention_ms: int) -> CutsRemoved | None:
+    """Return the event that ends cuts older than the retention, but the newest; None if there are none.
+
+    A bundle ends when all cuts before the first that names it no longer have ended.
+    """
+    if not state.cuts:
+        return None
+    old = tuple(takewhile(lambda one: now_ms - one.time_ms > retention_ms, state.cuts[:-1]))
+    oldest = state.cuts[len(old)].event
+    bundles = tuple(
+        one for one, after in state.bundles.items() if after is not None and after <= oldest.after
+    )
+    if not old and not bundles:
+        return None
+    return CutsRemoved(tuple(one.event.cut_id for one in old), bundles)

@@ -1,0 +1,131 @@
+"""Which files of the log directories a cut has, and what is remembered of each.
+
+A cut has what a start after a kill of all processes needs. It has no commit journal: segments have all that
+was written, also what was not synced. It has no segment that the ledger has, and nothing that says who owns
+the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpbroker.ipc.pointer import LOCK, POINTER_NAME
+from mpbroker.remote.cuts.manifest import CutPartition
+from mpbroker.remote.ledger.owner import OWNER_FILE
+from mpbroker.storage.names import (
+    CLEAN_SHUTDOWN,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    NOT_PARTITIONS,
+    OFFSET_DIGITS,
+    REMOTE_SEGMENTS,
+    SCRUB,
+    is_live_partition,
+    parse_segment,
+)
+
+# What grows at its end only.
+APPENDED: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
+_NOT_KEPT: Final = frozenset((LOCK, POINTER_NAME, OWNER_FILE, CLEAN_SHUTDOWN, SCRUB, REMOTE_SEGMENTS))
+# Files of work that was not finished. One that ends in `.swap` is part of the log.
+_UNFINISHED: Final = (".tmp", ".deleted", ".cleaned", ".damaged", ".repaired")
+_JOURNAL: Final = "mpbroker.journal"
+
+
+class Found(NamedTuple):
+    """A file of a log directory. `changed_ns` is its ctime."""
+
+    path: str
+    real_path: str
+    size: int
+    inode: int
+    changed_ns: int
+
+    @property
+    def is_appended(self) -> bool:
+        return self.path.endswith(APPENDED)
+
+
+class Row(NamedTuple):
+    """A partition's slot in the table, and what it says. Who appends to the partition changes that."""
+
+    slot: int
+    payload: bytes
+    topic_id: bytes
+    partition: int
+
+
+class Listed(NamedTuple):
+    """The files of a partition, and what its row was before they were listed; None: they may be torn.
+
+    `remote` is set if the ledger has segments of it: those are not among the files.
+    """
+
+    row: Row | None
+    remote: CutPartition | None
+    files: list[Found]
+
+
+class Look(NamedTuple):
+    """All files of a cut: those beside the partitions, and those of each partition directory."""
+
+    beside: list[Found]
+    partitions: dict[str, Listed]
+
+    def files(self) -> Iterator[Found]:
+        """Yield all files."""
+        yield from self.beside
+        for one in self.partitions.values():
+            yield from one.files
+
+
+def list_partition(path: str, directory: str, remote: CutPartition | None) -> list[Found]:
+    """List a partition's files; those that vanish meanwhile are left out. Raises OSError."""
+    try:
+        with os.scandir(directory) as scanned:
+            entries = {entry.name: entry for entry in scanned}
+    except FileNotFoundError:
+        return []
+    skipped = frozenset(_remote_bases(entries, remote.remote_end)) if remote is not None else ()
+    found = (
+        _found(f"{path}/{name}", entry)
+        for name, entry in entries.items()
+        if not (skipped and name[:OFFSET_DIGITS] in skipped and name.endswith(APPENDED))
+    )
+    return [one for one in found if one is not None]
+
+
+def list_directory(number: int, log_dir: Path) -> tuple[list[Found], dict[str, str]]:
+    """List a log directory: its files, and the directories of its partitions with their real paths."""
+    files, partitions = [], {}
+    with os.scandir(log_dir) as entries:
+        for entry in entries:
+            path = f"{number}/{entry.name}"
+            if is_live_partition(entry.name) and entry.is_dir() and entry.name not in NOT_PARTITIONS:
+                partitions[path] = entry.path
+            elif entry.is_file(follow_symlinks=False) and (found := _found(path, entry)) is not None:
+                files.append(found)
+    return files, partitions
+
+
+def _remote_bases(names: Mapping[str, object], remote_end: int) -> Iterator[str]:
+    """Yield the first digits of the names of segments that end at or below `remote_end`."""
+    bases = sorted(base for name in names if (base := parse_segment(name)) is not None)
+    for base, end in pairwise(bases):
+        if end <= remote_end:
+            yield f"{base:0{OFFSET_DIGITS}d}"
+
+
+def _found(path: str, entry: os.DirEntry[str]) -> Found | None:
+    name = entry.name
+    if name in _NOT_KEPT or name.endswith(_UNFINISHED) or name.startswith(_JOURNAL):
+        return None
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return Found(path, entry.path, found.st_size, found.st_ino, found.st_ctime_ns)

@@ -1,0 +1,1 @@
+"""Restores a broker from what the object store has."""

@@ -1,0 +1,82 @@
+"""Makes a restored broker the owner of the ledger.
+
+One entry does it: the first of a new generation, right behind the last one of the owner before. That owner's
+next entry is then there already, with other bytes. So all that it has put into the ledger is known here, and
+it can put in nothing more.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpbroker.remote.ledger.entries import Header, Writer, encode_entry, entry_name
+from mpbroker.remote.ledger.events import Event, SegmentsRemoved, TakenOver
+from mpbroker.remote.ledger.owner import OwnerFile, new_nonce
+from mpbroker.remote.restore.plan import Plan, RestoreRefused, time_text
+from mpbroker.remote.store.object_store import ObjectStore
+from shm.clock import wall_ms
+
+# An owner that has written this long ago may be alive.
+SILENT_MS: Final = 90_000
+
+
+class TakenLedger(NamedTuple):
+    """What the new owner has to remember: who it is, and the entry that made it the owner."""
+
+    writer: Writer
+    seq: int
+
+
+def check_silent(last: Header, now_ms: int) -> None:
+    """Raise RestoreRefused if the present owner wrote a moment ago."""
+    silent_ms = now_ms - last.time_ms
+    if silent_ms < SILENT_MS:
+        raise RestoreRefused(
+            f"the ledger's owner wrote {entry_name(last.seq)} {max(silent_ms, 0) / 1000:.0f} s ago "
+            f"({time_text(last.time_ms)}): stop that broker and wait {SILENT_MS // 1000} s, or name --force "
+            "if it is gone for good"
+        )
+
+
+def take_over(store: ObjectStore, plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, TakenLedger]:
+    """Create the entry; return the plan that it is of. `plans()` reads the ledger and checks the objects.
+
+    Raises RestoreRefused, LedgerDamaged, StoreError: then the entry may be there, and a further call begins
+    another generation.
+    """
+    while True:
+        plan = plans()
+        ledger = plan.ledger
+        assert ledger.last is not None, "a ledger with a cut has entries"
+        if not is_forced:
+            check_silent(ledger.last, wall_ms())
+        writer = Writer(ledger.generation + 1, new_nonce(), new_nonce())
+        body = encode_entry(writer, ledger.seq + 1, ledger.digest, wall_ms(), _events(plan))
+        name = entry_name(ledger.seq + 1)
+        if store.create(name, body) or store.get(name) == body:
+            ledger.follow(ledger.seq + 1, body)
+            return plan, TakenLedger(writer, ledger.seq)
+
+
+def write_owner(directory: Path, taken: TakenLedger) -> None:
+    """Write the owner's file of a restored broker into its first log directory. Raises OSError."""
+    file = OwnerFile(directory)
+    file.owner.nonce, file.owner.generation = taken.writer.owner, taken.writer.generation
+    file.owner.starts, file.owner.last_seq = [taken.writer.start], taken.seq
+    file.save()
+
+
+def _events(plan: Plan) -> list[Event]:
+    """Return the events of the entry: the segments in the ledger that are not of the cut go."""
+    manifest = plan.manifest
+    taken = TakenOver(manifest.cluster_id, manifest.broker_id, socket.gethostname(), plan.cut.cut_id)
+    kept = {one.segment_id for segments in plan.segments.values() for one in segments}
+    events: list[Event] = [taken]
+    for key, segments in plan.ledger.state.segments.items():
+        gone = tuple(one.segment_id for one in segments if one.segment_id not in kept)
+        if gone:
+            events.append(SegmentsRemoved(*key, gone))
+    return events

@@ -1,0 +1,95 @@
+"""The thread of cuts: what it counts, what it lets go, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from mpbroker.ipc.counters import Counter
+from mpbroker.remote.cuts.cutter import Cut, Cutter
+from mpbroker.remote.cuts.instant import Broker, CutSkipped, Rows
+from mpbroker.remote.cuts.manifest import BUNDLES, CUTS
+from mpbroker.remote.ledger.ledger import Fenced
+from mpbroker.remote.restore.plan import make_plan
+from mpbroker.remote.restore.take_over import take_over
+from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.remote.tier import cutting
+from mpbroker.remote.tier.cutting import Cutting
+from tests.support.cut_world import instants_of
+from tests.support.fault_store import Fault, FaultStore
+from tests.support.log_rig import TOPIC_ID
+from tests.support.tier_world import BATCH, TierWorld
+
+
+@pytest.fixture
+def thread(world: TierWorld) -> Cutting:
+    (world.rig.directory / "meta.properties").write_text("version=1\n")
+    memory = world.rig.memory
+    rows = Rows(memory.table(), memory.sizes.log_workers, lambda: {TOPIC_ID: "t"})
+    broker = Broker([world.rig.directory], rows)
+
+    def cutter(store: ObjectStore, paced: Callable[[int], None]) -> Cutter:
+        return Cutter(store, broker, ("cluster", 1), instants_of(broker), paced)
+
+    config = replace(world.rig.config, mpbroker_remote_checkpoint_retention_ms=0)
+    return Cutting(config, world.work, world.context.counters, cutter)
+
+
+def test_nothing_is_cut_before_the_ledger_is_ours(world: TierWorld, thread: Cutting) -> None:
+    thread.turn()
+    assert world.memory_store.objects == {}
+    world.turn()
+    thread.turn()
+    assert len(world.state().cuts) == 1
+    assert world.count(Counter.COUNT_REMOTE_CUTS) == 1
+    assert world.count(Counter.COUNT_REMOTE_CUT_MS) == world.state().cuts[0].event.taken_ms
+    assert world.count(Counter.COUNT_REMOTE_CUT_PAUSE_US) > 0
+
+
+def test_a_cut_that_cannot_be_made_is_counted_and_the_next_one_is(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.turn()
+    with monkeypatch.context() as patched:
+        patched.setattr(Cutter, "make", refusing)
+        thread.turn()
+    assert isinstance(world.store, FaultStore)
+    world.store.plan("put", Fault.ERROR)
+    thread.turn()
+    assert world.count(Counter.COUNT_REMOTE_CUTS_SKIPPED) == 2
+    assert world.state().cuts == []
+    thread.turn()
+    assert len(world.state().cuts) == 1
+
+
+def refusing(*_: object) -> Cut:
+    raise CutSkipped("log 0 is starting or stopping")
+
+
+def test_old_cuts_go_with_their_objects(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.turn()
+    thread.turn()
+    (old,) = world.state().cuts
+    monkeypatch.setattr(cutting, "wall_ms", lambda: old.time_ms + 1_000_000)
+    world.broker.produce(BATCH)
+    thread.turn()
+    (new,) = world.state().cuts
+    assert new.event.cut_id != old.event.cut_id
+    names = {name for name in world.memory_store.objects if name.startswith((CUTS, BUNDLES))}
+    plan = make_plan(world.memory_store)
+    assert names == {f"{CUTS}{new.event.cut_id.hex()}", *(f"{BUNDLES}{one}" for one in plan.manifest.bundles)}
+
+
+def test_who_is_fenced_makes_no_more_cuts(world: TierWorld, thread: Cutting) -> None:
+    world.turn()
+    thread.turn()
+    take_over(world.memory_store, lambda: make_plan(world.memory_store), is_forced=True)
+    with pytest.raises(Fenced):
+        thread.turn()
+    # The thread ends by itself.
+    thread.run()
+    assert len(world.state().cuts) == 1

@@ -1,0 +1,115 @@
+"""Log directories without a broker, whose cuts go to an object store and come back from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpbroker.remote.cuts.bundles import Opened
+from mpbroker.remote.cuts.cutter import Cut, Cutter, Instants
+from mpbroker.remote.cuts.files import Look, Row
+from mpbroker.remote.cuts.instant import Broker, Instant, Rows, open_changed
+from mpbroker.remote.cuts.manifest import CutFile
+from mpbroker.remote.ledger.ledger import Ledger
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.restore.files import finish, write_files
+from mpbroker.remote.restore.plan import Plan, check_objects, make_plan
+from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.storage.names import META_PROPERTIES
+from shm.clock import wall_ms
+from tests.support.fault_store import MemoryStore
+from tests.support.ledger_parts import STARTED, ledger_of
+
+PROPERTIES = b"version=1\ncluster.id=cluster\nnode.id=1\n"
+
+
+class NoRows(Rows):
+    """No partition is in a table: all are listed each time."""
+
+    def __init__(self) -> None:
+        """There is no table."""
+
+    def all(self) -> dict[str, Row]:
+        return {}
+
+
+def instants_of(broker: Broker) -> Instants:
+    """Return what takes instants of a broker that a test does not run meanwhile."""
+
+    def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
+        files: list[Opened] = []
+        look = broker.look_at_rest(state, former, ())
+        open_changed(look, former, known, files)
+        return Instant(wall_ms(), 0.001, look, files)
+
+    return instant
+
+
+class CutWorld:
+    """`directories` log directories below `root`, a ledger, and who makes cuts."""
+
+    def __init__(self, root: Path, directories: int = 1, store: ObjectStore | None = None) -> None:
+        self.root = root
+        self.log_dirs = [root / f"data{number}" for number in range(directories)]
+        for one in self.log_dirs:
+            one.mkdir()
+            (one / META_PROPERTIES).write_bytes(PROPERTIES)
+        self.objects = MemoryStore()
+        self.store = store or self.objects
+        self.broker = Broker(self.log_dirs, NoRows())
+        self.ledger: Ledger = ledger_of(self.store, self.log_dirs[0])
+        self.ledger.start(STARTED)
+        self.read = 0
+        self.restored = 0
+        self.now_ms = 0
+        self.again()
+
+    def again(self) -> None:
+        """Let the tier be dead and have a successor."""
+        self.cutter = Cutter(self.store, self.broker, ("cluster", 1), self._instant, self._paced)
+        self.cutter.remember(self.ledger.state)
+
+    def _paced(self, count: int) -> None:
+        self.read += count
+
+    def _instant(self, state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
+        found = instants_of(self.broker)(state, known, former)
+        self.at_the_instant()
+        self.now_ms += 1_000
+        return found._replace(taken_ms=self.now_ms)
+
+    def at_the_instant(self) -> None:
+        """Do what tests replace: what happens right after the pause."""
+
+    def cut(self) -> Cut:
+        """Make a cut, and have the ledger name it. `read` is how many bytes it has read."""
+        self.read = 0
+        cut = self.cutter.make(self.ledger.state)
+        self.ledger.append([cut.event(self.ledger.state, self.ledger.seq)])
+        self.cutter.published(cut)
+        return cut
+
+    def plan(self, before_ms: int | None = None) -> Plan:
+        plan = make_plan(self.objects, before_ms)
+        check_objects(self.objects, plan)
+        return plan
+
+    def restore(self, plan: Plan | None = None) -> dict[str, bytes]:
+        """Restore the newest cut, or that of a plan; return all files by their paths in a cut."""
+        self.restored += 1
+        to = [self.root / f"restored{self.restored}-{number}" for number in range(len(self.log_dirs))]
+        for one in to:
+            one.mkdir()
+        write_files(self.objects, plan or self.plan(), to, lambda _count: None)
+        finish(to)
+        return contents(to)
+
+
+def contents(log_dirs: Sequence[Path]) -> dict[str, bytes]:
+    """Return all files below these directories."""
+    return {
+        f"{number}/{path.relative_to(log_dir)}": path.read_bytes()
+        for number, log_dir in enumerate(log_dirs)
+        for path in log_dir.rglob("*")
+        if path.is_file()
+    }
