@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import time
@@ -24,7 +25,7 @@ from tests.support.client_tools import eventually
 from tests.support.committed_offsets import COMMITTED, UNCOMMITTED, consumer_of, messages
 from tests.support.http_broker import pids
 from tests.support.own_cli import OwnCli
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
 from tests.support.transactional_clients import Confluent
 
@@ -166,6 +167,7 @@ def test_transactions_come_back_whole_with_their_offsets(lost: Lost) -> None:
     copier = Copier(broker.bootstrap_servers)
     eventually(lambda: copier.read() > 3, "some transactions are committed")
     lost.cut_after(now_ms())
+    random_moment(random.Random(), within_s=1.5)
     copier.kill()
     lost.lose(broker)
     cut_ms = lost.state().cuts[-1].event.taken_ms
