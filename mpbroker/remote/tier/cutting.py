@@ -50,6 +50,8 @@ class Cutting:
         """Make cuts until the work is stopped, or the ledger is another broker's."""
         self._step_back()
         try:
+            while self._work.book is None:
+                self._work.wait(LOOK_S)
             while True:
                 began = time.monotonic()
                 self.turn()
@@ -97,11 +99,9 @@ class Cutting:
         return self._config.mpbroker_remote_checkpoint_interval_ms / 1000
 
     def _wait_until(self, due: float) -> None:
-        """Wait, and follow the settings meanwhile. Raises Stopped."""
+        """Wait. Raises Stopped."""
         while (left_s := due - time.monotonic()) > 0:
             self._work.wait(min(left_s, LOOK_S))
-            if self._cutter is None and self._work.book is not None:
-                return
 
     def _paced(self, count: int) -> None:
         self._work.pace(count, self._stints)

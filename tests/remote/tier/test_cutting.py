@@ -15,7 +15,7 @@ from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier import cutting
+from mpbroker.remote.tier import cutting, work
 from mpbroker.remote.tier.cutting import Cutting
 from tests.support.cut_world import instants_of
 from tests.support.fault_store import Fault, FaultStore
@@ -93,3 +93,26 @@ def test_who_is_fenced_makes_no_more_cuts(world: TierWorld, thread: Cutting) -> 
     # The thread ends by itself.
     thread.run()
     assert len(world.state().cuts) == 1
+
+
+def test_each_turn_is_followed_by_a_wait_also_when_the_store_fails(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        if world.work.book is None:
+            world.turn()
+            assert isinstance(world.store, FaultStore)
+            world.store.plan("put", *[Fault.ERROR] * 3)
+            return
+        waited.append(seconds)
+        if len(waited) == 3:
+            world.work.stop()
+            raise work.Stopped
+
+    monkeypatch.setattr(world.work, "wait", wait)
+    thread.run()
+    # A whole minute has not passed after the first one.
+    assert world.count(Counter.COUNT_REMOTE_CUTS_SKIPPED) == 1
+    assert waited == [work.LOOK_S] * 3
