@@ -65,7 +65,9 @@ def ask(broker: Mpbroker, command: str) -> dict[str, Any]:
 
 
 def tier_cpu_s(broker: Mpbroker) -> float:
-    return sum(one.get("cpu_s", 0) for one in ask(broker, "status")["processes"] if one["name"] == "tier")
+    return sum(
+        float(one.get("cpu_s", 0)) for one in ask(broker, "status")["processes"] if one["name"] == "tier"
+    )
 
 
 def loads(directory: Path, mode: str, seconds: float) -> None:

@@ -30,9 +30,10 @@ QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "con
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     """Of a broker with both planes that has served a little of everything, two looks apart."""
-    broker = SecureBroker(tmp_path_factory.mktemp("broker"))
+    broker, store = SecureBroker(tmp_path_factory.mktemp("broker")), tmp_path_factory.mktemp("store")
     with broker.properties.open("a") as properties:
-        properties.write("control.plane.listener.name=SHORT\n")
+        properties.write("control.plane.listener.name=SHORT\nremote.log.storage.system.enable=true\n")
+        properties.write(f"mpbroker.remote.url={store.as_uri()}\n")
     with served(broker), Client(broker) as client:
         meter = Meter(broker)
         limit(client)
