@@ -128,7 +128,7 @@ def test_both_planes_are_told_apart(view: View) -> None:
     assert found["kafka.controller:type=KafkaController,name=GlobalPartitionCount"]["Value"] == 1
     assert found["kafka.server:type=ReplicaManager,name=PartitionCount"]["Value"] == 1
     ages = [attributes["heartbeat-age-ms"] for name, attributes in found.items() if "type=Process," in name]
-    assert len(ages) == 11
+    assert len(ages) == 12
     assert all(0 <= age < 5000 for age in ages)
 
 
