@@ -8,7 +8,8 @@ the ledger.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -86,14 +87,13 @@ class Look(NamedTuple):
 def list_partition(path: str, directory: str, remote: CutPartition | None) -> list[Found]:
     """List a partition's files; those that vanish meanwhile are left out. Raises OSError."""
     try:
-        with os.scandir(directory) as scanned:
-            entries = {entry.name: entry for entry in scanned}
+        names = os.listdir(directory)  # noqa: PTH208 - as in the pause
     except FileNotFoundError:
         return []
-    skipped = frozenset(_remote_bases(entries, remote.remote_end)) if remote is not None else ()
+    skipped = frozenset(_remote_bases(names, remote.remote_end)) if remote is not None else ()
     found = (
-        _found(f"{path}/{name}", entry)
-        for name, entry in entries.items()
+        find_file(f"{path}/{name}", f"{directory}/{name}")
+        for name in names
         if not (skipped and name[:OFFSET_DIGITS] in skipped and name.endswith(APPENDED))
     )
     return [one for one in found if one is not None]
@@ -102,17 +102,35 @@ def list_partition(path: str, directory: str, remote: CutPartition | None) -> li
 def list_directory(number: int, log_dir: Path) -> tuple[list[Found], dict[str, str]]:
     """List a log directory: its files, and the directories of its partitions with their real paths."""
     files, partitions = [], {}
-    with os.scandir(log_dir) as entries:
-        for entry in entries:
-            path = f"{number}/{entry.name}"
-            if is_live_partition(entry.name) and entry.is_dir() and entry.name not in NOT_PARTITIONS:
-                partitions[path] = entry.path
-            elif entry.is_file(follow_symlinks=False) and (found := _found(path, entry)) is not None:
-                files.append(found)
+    for name in os.listdir(log_dir):  # noqa: PTH208 - as in the pause
+        path, real_path = f"{number}/{name}", f"{log_dir}/{name}"
+        if is_partition(real_path):
+            partitions[path] = real_path
+        elif (found := find_file(path, real_path)) is not None:
+            files.append(found)
     return files, partitions
 
 
-def _remote_bases(names: Mapping[str, object], remote_end: int) -> Iterator[str]:
+def is_partition(real_path: str) -> bool:
+    """Return whether this is the directory of a partition."""
+    name = real_path.rpartition("/")[2]
+    return is_live_partition(name) and name not in NOT_PARTITIONS and Path(real_path).is_dir()
+
+
+def find_file(path: str, real_path: str) -> Found | None:
+    """Return a file of a log directory; None if it is none, or one that is in no cut."""
+    if not _is_kept(real_path.rpartition("/")[2]):
+        return None
+    try:
+        found = os.lstat(real_path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Found(path, real_path, found.st_size, found.st_ino, found.st_ctime_ns)
+
+
+def _remote_bases(names: Iterable[str], remote_end: int) -> Iterator[str]:
     """Yield the first digits of the names of segments that end at or below `remote_end`."""
     bases = sorted(base for name in names if (base := parse_segment(name)) is not None)
     for base, end in pairwise(bases):
@@ -120,12 +138,5 @@ def _remote_bases(names: Mapping[str, object], remote_end: int) -> Iterator[str]
             yield f"{base:0{OFFSET_DIGITS}d}"
 
 
-def _found(path: str, entry: os.DirEntry[str]) -> Found | None:
-    name = entry.name
-    if name in _NOT_KEPT or name.endswith(_UNFINISHED) or name.startswith(_JOURNAL):
-        return None
-    try:
-        found = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return Found(path, entry.path, found.st_size, found.st_ino, found.st_ctime_ns)
+def _is_kept(name: str) -> bool:
+    return not (name in _NOT_KEPT or name.endswith(_UNFINISHED) or name.startswith(_JOURNAL))

@@ -22,7 +22,16 @@ from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.ipc.topology import slots_given
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.remote.cuts.bundles import UNSURE_NS, Opened, is_same
-from mpbroker.remote.cuts.files import Found, Listed, Look, Row, list_directory, list_partition
+from mpbroker.remote.cuts.files import (
+    Found,
+    Listed,
+    Look,
+    Row,
+    find_file,
+    is_partition,
+    list_directory,
+    list_partition,
+)
 from mpbroker.remote.cuts.manifest import CutFile, CutPartition
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.storage.checkpoints import CheckpointCorrupt, opened, read_topic_id
@@ -124,20 +133,23 @@ class Broker:
 
         Those are partitions all files of which the store has. Raises OSError.
         """
-        beside, partitions = self._list_directories()
+        beside: list[Found] = []
         listed = {}
-        for path, directory in partitions.items():
-            one = former.partitions.get(path)
-            if (
-                one is None
-                or one.row is None
-                or path not in settled
-                or self._rows.payload(one.row.slot) != one.row.payload
-            ):
-                remote = _remote_of(state, path, directory) if state.segments else None
-                one = Listed(None, remote, list_partition(path, directory, remote))
-            listed[path] = one
+        for number, log_dir in enumerate(self.log_dirs):
+            for name in os.listdir(log_dir):  # noqa: PTH208 - all processes wait
+                path = f"{number}/{name}"
+                one = former.partitions.get(path)
+                if one is not None and path in settled and self._is_as_before(one.row):
+                    listed[path] = one
+                elif is_partition(directory := f"{log_dir}/{name}"):
+                    remote = _remote_of(state, path, directory) if state.segments else None
+                    listed[path] = Listed(None, remote, list_partition(path, directory, remote))
+                elif (found := find_file(path, directory)) is not None:
+                    beside.append(found)
         return Look(beside, listed)
+
+    def _is_as_before(self, row: Row | None) -> bool:
+        return row is not None and self._rows.payload(row.slot) == row.payload
 
     def _list_directories(self) -> tuple[list[Found], dict[str, str]]:
         beside: list[Found] = []
@@ -174,7 +186,10 @@ def take_instant(
             taken_ms = wall_ms()
             look = broker.look_at_rest(state, former, settled)
             open_changed(look, former, known, files)
-            paused_s = float(ask("resume")["held_s"])
+            try:
+                paused_s = float(ask("resume")["held_s"])
+            except ControlError as error:
+                raise CutSkipped(f"the pause did not last until all files were open: {error}") from error
             return Instant(taken_ms, paused_s, look, files)
     except ControlError as error:
         _close(files)

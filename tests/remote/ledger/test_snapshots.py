@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.remote.ledger import ledger as ledger_module
-from mpbroker.remote.ledger.events import LogStartMoved, SegmentsRemoved, TopicDeleted, TopicSet
+from mpbroker.remote.ledger.events import CutTaken, LogStartMoved, SegmentsRemoved, TopicDeleted, TopicSet
 from mpbroker.remote.ledger.ledger import Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -34,13 +34,20 @@ def ledger(store: MemoryStore, tmp_path: Path) -> Ledger:
     made = Ledger.open(store, OwnerFile(tmp_path), STARTED)
     made.append([TOPIC, TopicSet("other", OTHER_ID, 1, {}), segment(0), segment(10), segment(0, partition=1)])
     made.append([segment(0, topic_id=OTHER_ID), LogStartMoved(TOPIC_ID, 0, 10), TopicDeleted(OTHER_ID)])
-    made.append([SegmentsRemoved(TOPIC_ID, 0, (segment(0).segment_id,))])
+    cuts = [
+        CutTaken(b"1" * 16, 5, 1, "digest", 3, (b"a" * 16, b"b" * 16), ()),
+        CutTaken(b"2" * 16, 6, 1, "digest", 3, (b"c" * 16,), (b"a" * 16,)),
+    ]
+    made.append([SegmentsRemoved(TOPIC_ID, 0, (segment(0).segment_id,)), *cuts])
     return made
 
 
 def parts(reader: LedgerReader | Ledger) -> object:
     state = reader.state
-    return reader.seq, state.topics, state.segments, state.removed, state.log_starts
+    return (
+        *(reader.seq, state.topics, state.segments, state.removed, state.log_starts),
+        *(state.cuts, state.bundles),
+    )
 
 
 def names(store: MemoryStore) -> list[str]:
@@ -124,3 +131,14 @@ def test_a_failure_is_no_failure_of_the_ledger(store: MemoryStore, tmp_path: Pat
     ledger.append([segment(20)])
     assert ledger.snapshot_if_due()
     assert parts(read(store)) == parts(ledger)
+
+
+def test_a_reader_of_the_past_takes_no_snapshot_of_later(ledger: Ledger, store: MemoryStore) -> None:
+    assert ledger.snapshot_if_due()
+    past = LedgerReader(store)
+    past.read_to_end(3)
+    assert past.seq == 3
+    assert [one.base for one in past.state.segments_of(TOPIC_ID, 0)] == [0, 10]
+    at_once = LedgerReader(store)
+    at_once.read_to_end(ledger.seq)
+    assert parts(at_once) == parts(ledger)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.remote.ledger.events import (
+    CutsRemoved,
+    CutTaken,
     Event,
     LogStartMoved,
     ObjectsDeleted,
@@ -120,3 +122,15 @@ def test_events_of_one_entry_build_on_each_other() -> None:
     state.check(events)
     state.apply(events, 1)
     assert state.segments_of(TOPIC_ID, 0) == [segment(10)]
+
+
+def test_cuts_and_their_bundles_come_and_go() -> None:
+    state, first, second = RemoteState(), b"1" * 16, b"2" * 16
+    state.apply([CutTaken(first, 5, 1, "", 3, (b"a", b"b"), ())], 50)
+    assert state.bundles == {b"a": None, b"b": None}
+    state.apply([CutTaken(second, 6, 1, "", 4, (b"c",), (b"a",))], 60)
+    assert [(one.event.cut_id, one.time_ms) for one in state.cuts] == [(first, 50), (second, 60)]
+    assert state.bundles == {b"a": 4, b"b": None, b"c": None}
+    state.apply([CutsRemoved((first,), (b"a",))], 70)
+    assert [one.event.cut_id for one in state.cuts] == [second]
+    assert state.bundles == {b"b": None, b"c": None}

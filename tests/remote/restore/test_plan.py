@@ -112,3 +112,10 @@ def test_verification_reads_all_objects(world: CutWorld) -> None:
     world.objects.objects[bundle] = bytes([data[0] ^ 1]) + data[1:]
     with pytest.raises(RestoreRefused, match=f"{bundle} is damaged at byte 0"):
         read_all(world.objects, whole, seen.append)
+
+
+def test_a_segment_that_came_into_the_ledger_after_the_instant_is_not_of_the_cut(world: CutWorld) -> None:
+    world.at_the_instant = lambda: world.ledger.append([segment(20)])  # type: ignore[method-assign]
+    put_segments(world, 20)
+    world.cut()
+    assert bases(world.plan()) == [0, 10]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -23,8 +26,9 @@ from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
 from tests.support.committed_offsets import COMMITTED, UNCOMMITTED, consumer_of, messages
 from tests.support.http_broker import pids
+from tests.support.object_store_servers import object_store_server
 from tests.support.own_cli import OwnCli
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
 from tests.support.transactional_clients import Confluent
 
@@ -166,6 +170,7 @@ def test_transactions_come_back_whole_with_their_offsets(lost: Lost) -> None:
     copier = Copier(broker.bootstrap_servers)
     eventually(lambda: copier.read() > 3, "some transactions are committed")
     lost.cut_after(now_ms())
+    random_moment(random.Random(), within_s=1.5)
     copier.kill()
     lost.lose(broker)
     cut_ms = lost.state().cuts[-1].event.taken_ms
@@ -326,3 +331,29 @@ def test_compacted_topics_come_back_while_they_are_compacted(lost: Lost) -> None
     # Of each key what was there before the last writes, or a later one.
     assert all(newest[key] >= number - 7 for key, (_, number) in acked.items())
     assert all(newest[key] >= number for key, (acked_ms, number) in acked.items() if acked_ms < cut_ms)
+
+
+def test_a_lost_broker_comes_back_from_a_bucket(
+    lost: Lost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store_server(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        lost.url = f"s3://{server.bucket.name}/prefix"
+        (server.bucket / "prefix").mkdir()
+        # The server keeps objects as files.
+        lost.store = DirectoryStore(server.bucket / "prefix")
+        broker = lost.begin()
+        broker.create_topic("tiered", 1, {"remote.storage.enable": "true", "segment.bytes": "1048576"})
+        values = [os.urandom(50_000).hex() for _ in range(60)]
+        produce(broker.bootstrap_servers, "tiered", values)
+        eventually(lambda: sum(map(len, lost.state().segments.values())) >= 4, "segments are uploaded")
+        lost.cut_after(now_ms())
+        lost.lose(broker)
+        target = tmp_path / "restored"
+        words = ["restore", "--from", lost.url, "--log-dirs", str(target), "--take-over", "--force"]
+        # A process of its own: who has used a bucket cannot fork.
+        subprocess.run([sys.executable, "-m", "mpbroker", *words], check=True, stdout=subprocess.DEVNULL)
+        broker = lost.begin(target)
+        assert values_of(broker, "tiered", 0) == values
+        broker.stop()

@@ -1,0 +1,78 @@
+"""Log directories from a cut: whole, or such that no broker starts on them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mpbroker.remote.cuts.manifest import bundle_name
+from mpbroker.remote.restore.files import begin_epochs, finish, write_files
+from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.checkpoints import read_epochs, write_epochs
+from mpbroker.storage.leader_epochs import trimmed
+from mpbroker.storage.names import META_PROPERTIES
+from tests.support.cut_world import CutWorld, contents
+from tests.support.killing_store import Killed, KillingStore
+
+DIRECTORY = "t-0"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CutWorld:
+    """A cut whose bytes lie in three bundles."""
+    made = CutWorld(tmp_path)
+    (made.log_dirs[0] / DIRECTORY).mkdir()
+    write_epochs(made.log_dirs[0] / DIRECTORY, [(0, 0), (3, 7)])
+    for number in range(3):
+        (made.log_dirs[0] / DIRECTORY / f"{number:020d}.log").write_bytes(bytes(10_000))
+        made.cut()
+    return made
+
+
+def target(world: CutWorld, name: object) -> Path:
+    path = world.root / f"to{name}"
+    path.mkdir()
+    return path
+
+
+def nothing(_count: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_no_broker_starts_on_what_a_kill_leaves(world: CutWorld, is_applied: bool) -> None:
+    plan, at = world.plan(), 0
+    while True:
+        path = target(world, at)
+        with suppress(Killed):
+            write_files(KillingStore(world.objects, at, is_applied=is_applied), plan, [path], nothing)
+            break
+        assert not (path / META_PROPERTIES).exists()
+        at += 1
+    assert at >= 3
+    assert not (path / META_PROPERTIES).exists()
+    finish([path])
+    assert contents([path]).keys() == {one.path for one in plan.manifest.files}
+
+
+def test_a_damaged_bundle_ends_the_restore(world: CutWorld) -> None:
+    plan = world.plan()
+    piece = next(one.pieces[0] for one in plan.manifest.files if one.path.endswith(".log"))
+    name, at = bundle_name(piece.bundle), piece.position
+    data = world.objects.objects[name]
+    world.objects.objects[name] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    path = target(world, "damaged")
+    with pytest.raises(StoreError, match=f"{name} is damaged at byte {at}"):
+        write_files(world.objects, plan, [path], nothing)
+    assert not (path / META_PROPERTIES).exists()
+
+
+def test_a_new_epoch_begins_where_the_log_ends(world: CutWorld) -> None:
+    path = target(world, "epochs")
+    plan = world.plan()
+    write_files(world.objects, plan, [path], nothing)
+    begin_epochs(plan, [path])
+    # As whoever opens the log does it.
+    assert trimmed(read_epochs(path / DIRECTORY), 0, 20) == [(0, 0), (3, 7), (4, 20)]
