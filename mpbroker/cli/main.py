@@ -199,7 +199,7 @@ def restore(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Restore log directories from the newest copy in DIR, or from the newest cut in an object store."""
+    """Make log directories of the newest copy in DIR, or cut at URL."""
     from mpbroker.cli.host import backup, bucket_restore
 
     named = [Path(name.strip()) for name in (log_dirs or "").split(",") if name.strip()]

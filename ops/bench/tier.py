@@ -47,6 +47,9 @@ def broker_in(directory: Path, mode: str) -> Mpbroker:
         "mpbroker.remote.url": f"file://{store}",
         "remote.log.manager.task.interval.ms": "100",
         "log.retention.check.interval.ms": "100",
+        "log.initial.task.delay.ms": "1000",
+        # The batches of the load are old.
+        "log.retention.ms": "-1",
         "log.segment.bytes": str(SEGMENT_BYTES),
     }
     pairs = [f"{key}={value}" for key, value in flags.items()]
@@ -65,7 +68,9 @@ def ask(broker: Mpbroker, command: str) -> dict[str, Any]:
 
 
 def tier_cpu_s(broker: Mpbroker) -> float:
-    return sum(one.get("cpu_s", 0) for one in ask(broker, "status")["processes"] if one["name"] == "tier")
+    return sum(
+        float(one.get("cpu_s", 0)) for one in ask(broker, "status")["processes"] if one["name"] == "tier"
+    )
 
 
 def loads(directory: Path, mode: str, seconds: float) -> None:

@@ -33,8 +33,9 @@ class Http(HttpClient):
 
 
 @pytest.fixture(scope="module")
-def http_settings() -> dict[str, str]:
-    return SETTINGS
+def http_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    store = tmp_path_factory.mktemp("store").as_uri()
+    return {**SETTINGS, "remote.log.storage.system.enable": "true", "mpbroker.remote.url": store}
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,10 @@ QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "con
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     """Of a broker with both planes that has served a little of everything, two looks apart."""
-    broker = SecureBroker(tmp_path_factory.mktemp("broker"))
+    broker, store = SecureBroker(tmp_path_factory.mktemp("broker")), tmp_path_factory.mktemp("store")
     with broker.properties.open("a") as properties:
-        properties.write("control.plane.listener.name=SHORT\n")
+        properties.write("control.plane.listener.name=SHORT\nremote.log.storage.system.enable=true\n")
+        properties.write(f"mpbroker.remote.url={store.as_uri()}\n")
     with served(broker), Client(broker) as client:
         meter = Meter(broker)
         limit(client)
@@ -127,7 +128,7 @@ def test_both_planes_are_told_apart(view: View) -> None:
     assert found["kafka.controller:type=KafkaController,name=GlobalPartitionCount"]["Value"] == 1
     assert found["kafka.server:type=ReplicaManager,name=PartitionCount"]["Value"] == 1
     ages = [attributes["heartbeat-age-ms"] for name, attributes in found.items() if "type=Process," in name]
-    assert len(ages) == 11
+    assert len(ages) == 12
     assert all(0 <= age < 5000 for age in ages)
 
 

@@ -139,7 +139,7 @@ def config_get(
 
 @config_app.command("list")
 def config_list(*, where: ClusterAddress, json: Json = False) -> None:
-    """List the groups and the subscriptions to clients' metrics that have settings of their own."""
+    """List groups and subscriptions to metrics that have settings."""
     with open_admin(where) as client:
         found = client.config_resources(_LISTED)
     rows = [{"type": _LISTED[ConfigResourceType(kind)], "name": name} for kind, name in sorted(found)]

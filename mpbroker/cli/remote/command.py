@@ -27,7 +27,7 @@ def status(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print what the object store has, what waits, and whether the store answers.
+    """Print what the object store has, what waits, and outages.
 
     With --topic where the partitions begin here, and where they end in the store.
     """
@@ -57,7 +57,7 @@ def verify(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check the object store by itself: its ledger, and each object that it names.
+    """Check the ledger, and each object that it names.
 
     The exit code is 1 if something is wrong.
     """
@@ -77,7 +77,7 @@ def gc(
     ] = False,
     json: Json = False,
 ) -> None:
-    """List objects that the ledger does not name: those of uploads that were given up.
+    """List objects of given-up uploads, or delete them.
 
     They are at least a day old by the store's clock.
     """
