@@ -341,7 +341,8 @@ def test_a_lost_broker_comes_back_from_a_bucket(
             monkeypatch.setenv(name, value)
         lost.url = f"s3://{server.bucket.name}/prefix"
         (server.bucket / "prefix").mkdir()
-        # The server keeps objects as files.
+        # The server keeps objects as files, and removes directories that become empty.
+        (server.bucket / "prefix" / "somebodys").touch()
         lost.store = DirectoryStore(server.bucket / "prefix")
         broker = lost.begin()
         broker.create_topic("tiered", 1, {"remote.storage.enable": "true", "segment.bytes": "1048576"})
