@@ -41,6 +41,8 @@ class Measuring:
     def __init__(self, manager: LogManager, remote_words: Words) -> None:
         self._manager = manager
         self._remote_words = remote_words
+        # Logs that the I/O thread has found to be older copies of what the object store has.
+        self._older: list[PartitionLog] = []
 
     def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
         """Return the live logs in these slots, without the metadata log, whose records must stay."""
@@ -50,16 +52,26 @@ class Measuring:
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
         """Yield until the I/O thread has measured `logs`. Skip logs whose files compaction is swapping.
 
-        If the tier has changed the file of a log's remote segments, the thread reads it again.
+        If the tier has changed the file of a log's remote segments, the thread reads it again. A log that
+        turns out to be an older copy goes offline.
         """
         for log in logs:
             version = self._remote_version(log)
             if version != log.remote_version:
-                self._manager.io_thread.submit(partial(read_remote, log, version), log.state.log_dir)
+                job = partial(read_remote, log, version, self._older)
+                self._manager.io_thread.submit(job, log.state.log_dir)
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:
                 self._manager.io_thread.submit(partial(measure, log.directory, unknown), log.state.log_dir)
         yield from self._manager.io_thread.catching_up()
+        while self._older:
+            self._take_offline(self._older.pop())
+
+    def _take_offline(self, log: PartitionLog) -> None:
+        """Refuse all requests for an older copy, which would give offsets out again (see `read_remote`)."""
+        if self._manager.is_served(log):
+            log.state.flags = PartitionFlag.PARTITION_OFFLINE
+            log.state.publish(self._manager.table)
 
     def _remote_version(self, log: PartitionLog) -> int:
         return version_of(self._remote_words.load(log.state.table_slot), log.state.generation)
@@ -100,22 +112,28 @@ class Measuring:
 # ---- in the I/O thread ----
 
 
-def read_remote(log: PartitionLog, version: int) -> None:
-    """Read which segments the object store has. `version`: that of the word before the call."""
+def read_remote(log: PartitionLog, version: int, older: list[PartitionLog]) -> None:
+    """Read which segments the object store has. `version`: that of the word before the call.
+
+    A log that ends before them is added to `older`.
+    """
     try:
         found = read_remote_segments(log.directory)
     except CheckpointCorrupt as error:
         _log.error("%s: local retention waits until the tier has written it again: %s", log.name, error)
         log.remote_version = 0
         return
-    if found.end > (end := log.state.high_watermark):
+    if found.end > (end := log.state.log_end):
         _log.error(
-            "%s: the object store has offsets up to %d, and the log ends at %d: its directory is an older "
-            "copy. No local segment is deleted. Restore the newest one, or delete the topic",
+            "%s: %s ends at offset %d, and the object store has its offsets up to %d: it is an older copy, "
+            "and they would be given to other records. The partition is offline, and no local segment "
+            "is deleted. Stop the broker and restore the directory, or delete the topic",
             log.name,
-            found.end - 1,
+            log.directory,
             end,
+            found.end - 1,
         )
+        older.append(log)
         found = NO_SEGMENTS
     log.remote, log.remote_version = found, version
 

@@ -116,6 +116,10 @@ def load(
     first = bases[0] if bases else known.log_start
     if files.has_remote and not config.is_remote_deleted:
         first = _read_remote(log, first)
+    elif config.remote_storage_enable:
+        # The file is lost, or the store has nothing yet. The ledger knows which, and the tier removes
+        # what is below the log start: the checkpoint alone says where that is.
+        first = 0
     if not bases:
         _refuse_reuse(log, known.log_start)
         _start_empty(log, known)

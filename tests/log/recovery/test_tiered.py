@@ -255,6 +255,33 @@ def test_a_damaged_file_is_no_reason_not_to_serve(n: TieredNode, caplog: pytest.
     assert n.start_and_end == (3, 10)
 
 
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_a_missing_file_moves_no_log_start(n: TieredNode, restart: Restart) -> None:
+    """The tier removes what is below the log start from the store."""
+    n.store((0, 3), (3, 6))
+    n.retain()
+    n.log.move_start(2)
+    n.log.state.publish(n.node.process.manager.table)
+    n.node.process.manager.checkpoints.write_log_starts([n.log])
+    wait_for_io(n.node.process)
+    n.node.checkpoint()
+    (n.directory / REMOTE_SEGMENTS).unlink()
+    restart(n)
+    assert (n.bases, n.start_and_end, n.log.local_start) == ([6, 9], (2, 10), 6)
+    n.produce(1)
+    assert n.start_and_end == (2, 11)
+
+
+def test_a_missing_file_of_a_topic_without_tiering_is_no_loss(n: TieredNode) -> None:
+    n.node.stop()
+    for base in (0, 3):
+        for path in n.directory.glob(f"{base:020}.*"):
+            path.unlink()
+    n.node.boot(**OPTIONS)
+    n.open(ensure(1, **SETTINGS))
+    assert n.start_and_end == (6, 10)
+
+
 def test_switched_off_the_log_starts_here_also_if_the_process_died_at_once(n: TieredNode) -> None:
     n.store((0, 3), (3, 6))
     n.retain()

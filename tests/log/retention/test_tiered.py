@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mpbroker.ipc.table import PartitionFlag, version_of, word_of
 from mpbroker.log.partition.partition_log import Segment
 from mpbroker.log.retention.retention import Expired, Marks, expired, expired_locally
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.storage.checkpoints import read_epochs, read_offsets
 from mpbroker.storage.names import LOG_STARTS, REMOTE_SEGMENTS
 from mpbroker.storage.reader import OffsetOutOfRange
@@ -36,7 +37,7 @@ from tests.log.retention.test_deletion import (
     start_and_end,
 )
 from tests.support.log_rig import MakeRig, ensure
-from tests.support.log_writer import T0, topic_config
+from tests.support.log_writer import T0, make_batch, topic_config
 from tests.support.stepped_log import Broker
 
 NOW_MS = 1_000_000
@@ -238,13 +239,18 @@ def test_a_damaged_file_deletes_nothing(tiered: Broker, caplog: pytest.LogCaptur
     assert bases(tiered) == [6, 9]
 
 
-def test_what_lies_beyond_the_log_end_is_not_believed(
-    tiered: Broker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_older_copy_gives_no_offset_out_again(tiered: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """A disk was replaced, and the tier writes the file back after the start."""
     store(tiered, (0, 3), (3, 6), (6, 9), (9, 11))
     look(tiered)
     assert (bases(tiered), tiered.log().remote) == ([0, 3, 6, 9], ())
-    assert "t-0: the object store has offsets up to 10, and the log ends at 10" in caplog.text
+    assert "t-0 ends at offset 10, and the object store has its offsets up to 10" in caplog.text
+    slot = tiered.targets[0][0]
+    assert tiered.rig.partition(slot).flags & PartitionFlag.PARTITION_OFFLINE
+    assert delete_before(tiered, 4) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+    (refused,) = tiered.produce(bytes(make_batch()))
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert tiered.rig.partition(slot).log_end_offset == 10
 
 
 def test_the_active_segment_is_rolled_so_that_the_store_can_have_it(rig: MakeRig) -> None:
