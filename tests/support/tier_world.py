@@ -98,6 +98,12 @@ class TierWorld:
     def segments(self, partition: int = 0) -> list[Path]:
         return sorted(self.directory(partition).glob("*.log"))
 
+    def retain(self) -> None:
+        """Let retention look at all partitions once."""
+        for _ in self.broker.process.deletion.deleting_expired():
+            self.broker.process.work(5)
+        self.broker.settle()
+
     # ---- the tier
 
     def again(self, store: ObjectStore | None = None, *, delay_ms: int = 3_600_000) -> TierWork:

@@ -16,6 +16,7 @@ from mpbroker.remote.tier.outage import Outage
 from mpbroker.remote.tier.places import Key, Place
 from mpbroker.remote.tier.remote_files import RemoteFiles
 from mpbroker.remote.tier.removal import topic_set
+from mpbroker.storage.remote_segments import NO_SEGMENTS
 from shm.clock import wall_ms
 from shm.counters import CounterPage
 
@@ -65,6 +66,17 @@ class Book:
             for place in self._places.values():
                 if not self._files.is_right(place):
                     self._files.write(place, self.state.remote_segments(*place.key))
+
+    def hide(self, place: Place) -> bool:
+        """Have a partition's file name no segments, until `follow` or `commit`; return whether it names none.
+
+        To be called before all segments are removed. The store may take the event late, after the partition
+        is tiered again: no local segment may be deleted meanwhile because of what will be removed.
+        """
+        with self._lock:
+            is_hidden = self._files.write(place, NO_SEGMENTS)
+            self._files.changed([place.key])
+            return is_hidden
 
     def add(self, events: Iterable[Event]) -> None:
         """Have the next entry say this."""

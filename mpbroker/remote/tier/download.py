@@ -165,9 +165,18 @@ def _aborted(
             f"{partition.directory} has no segment from offset {remote_end} on, where the remote ones end"
         )
     for base in local:
-        path = partition.directory / names.segment_name(base, names.TXN_INDEX_SUFFIX)
-        if base >= remote_end and path.exists():
-            yield read_aborted(path, may_grow=True)
+        if base >= remote_end:
+            yield _aborted_here(partition.directory, base)
+
+
+def _aborted_here(directory: Path, base: int) -> list[AbortedTransaction]:
+    """Return the aborted transactions of a local segment. Raises FileNotFoundError if it was deleted."""
+    try:
+        return read_aborted(directory / names.segment_name(base, names.TXN_INDEX_SUFFIX), may_grow=True)
+    except FileNotFoundError:
+        # A segment without aborted transactions has no such file. Of one that is deleted the log goes first.
+        (directory / names.segment_name(base)).stat()
+        return []
 
 
 class _CheckedBatches:

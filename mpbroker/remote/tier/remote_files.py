@@ -38,15 +38,18 @@ class RemoteFiles:
     def is_right(self, place: Place) -> bool:
         return self._right.get(place.key) == (place.slot, place.generation, place.directory)
 
-    def write(self, place: Place, segments: RemoteSegments) -> None:
-        """Have a partition's file say what the store has. An error is logged; the next call tries again."""
+    def write(self, place: Place, segments: RemoteSegments) -> bool:
+        """Have a partition's file say what the store has; return whether it does.
+
+        An error is logged; the next call tries again.
+        """
         try:
             with held(place) as directory:
                 found = _read(directory)
                 if found != segments:
                     write_remote_segments(directory, segments)
         except PlaceGone:
-            return
+            return False
         except (CheckpointCorrupt, OSError) as error:
             problem = told(place, error)
             if self._problems.get(place.key) != problem:
@@ -56,10 +59,11 @@ class RemoteFiles:
                     place.directory,
                     problem,
                 )
-            return
+            return False
         self._problems.pop(place.key, None)
         self._raise_word(place)
         self._right[place.key] = (place.slot, place.generation, place.directory)
+        return True
 
     def withdraw(self) -> None:
         """Clear all words, also a predecessor's: no local segment may be deleted because of the store."""

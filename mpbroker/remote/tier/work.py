@@ -34,7 +34,7 @@ from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.collector import collect
 from mpbroker.remote.tier.copying import Copying
 from mpbroker.remote.tier.outage import Outage
-from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.places import Place, Places
 from mpbroker.remote.tier.remote_files import RemoteFiles
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.uploader import Uploader
@@ -178,7 +178,9 @@ class TierWork:
         book.follow(places)
         book.add(list(removal.of_topics(book.state, topics, wall_ms())))
         for place in places:
-            book.add(list(removal.of_partition(book.state, place)))
+            events = list(removal.of_partition(book.state, place))
+            if events and (not place.is_removed or self._is_hidden(place, book)):
+                book.add(events)
         is_done = self._copying.copy(places, until)
         book.commit()
         self._copying.count(places)
@@ -190,6 +192,14 @@ class TierWork:
         self._count(book.state)
         self._counters.set_status(self._copying.problem or "waiting")
         return until - time.monotonic() if is_done else 0.0
+
+    def _is_hidden(self, place: Place, book: Book) -> bool:
+        """Return whether nobody relies any more on what the store has of a partition, and it is to go."""
+        if not book.hide(place):
+            return False
+        # Who has it tiered again from here on reads the file anew.
+        now = self._places.find(place.slot, place.generation)
+        return now is not None and now.is_removed
 
     def _count(self, state: RemoteState) -> None:
         counters = self._counters

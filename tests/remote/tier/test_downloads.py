@@ -11,13 +11,15 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.markers import ABORT
 from mpbroker.remote.tier import download, downloads
 from mpbroker.remote.tier import windows as windows_module
 from mpbroker.remote.tier.cache import RemoteCache
 from mpbroker.remote.tier.download import StoredPartition
 from mpbroker.remote.tier.downloads import Downloads
-from mpbroker.storage.names import REMOTE_CACHE, segment_name
+from mpbroker.storage.names import REMOTE_CACHE, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
+from mpbroker.storage.transaction_index import read_aborted
 from tests.support.polling import until
 from tests.support.stored_segments import MemoryStore, TieredLog, tiered_log
 
@@ -287,6 +289,37 @@ def test_flipped_indexes_are_found(rig: Rig) -> None:
     rig.store.objects[name] = rig.store.objects[name][:-1] + b"?"
     assert "checksum" in rig.failure(70).message
     assert rig.window(0).base == 0
+
+
+def test_aborted_transactions_of_a_segment_that_is_deleted_meanwhile_are_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t-0").mkdir()
+    log = TieredLog(tmp_path / "t-0")
+    log.append([(b"k", bytes(60))], producer=(7, 0, 0), transactional=True)
+    log.roll()
+    # The marker is in the second segment. The third one has no file of aborted transactions.
+    log.end_transaction(ABORT, 7)
+    log.append([(b"k", b"")])
+    log.roll()
+    log.append([(b"k", b"")])
+    rig = Rig(tmp_path, log)
+    whole = rig.partition
+    assert whole is not None
+    rig.partition = whole._replace(segments=whole.segments[:1])
+    listed = download.segments_of
+
+    def deleted_meanwhile(directory: Path) -> list[int]:
+        found = listed(directory)
+        log.delete_local(log.bases[-1])
+        return found
+
+    monkeypatch.setattr(download, "segments_of", deleted_meanwhile)
+    assert "has no segment from offset 1 on" in rig.failure(0).message
+    rig.partition = whole
+    path = Path(rig.window(0).path)
+    assert [one.producer_id for one in read_aborted(path / segment_name(0, TXN_INDEX_SUFFIX))] == [7]
+    rig.downloads.close()
 
 
 def test_a_short_object_is_found(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from unittest.mock import patch
 
@@ -15,8 +16,10 @@ from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.remote.tier import removal, work
+from mpbroker.remote.tier import remote_files, removal, work
+from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.collector import ORPHAN_MS
+from mpbroker.remote.tier.places import Place
 from mpbroker.remote.tier.remote_files import RemoteFiles
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
@@ -28,6 +31,7 @@ from mpbroker.storage.names import (
 from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.flipped_bits import flip
+from tests.support.full_disk import failing_with
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.log_rig import TOPIC_ID
 from tests.support.polling import until
@@ -289,6 +293,57 @@ def test_a_partition_that_is_tiered_no_more_loses_what_the_store_has(world: Tier
     world.again(delay_ms=0)
     world.turn()
     assert world.data_objects() == set()
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR, Fault.LOST])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_removal_that_comes_late_takes_no_segment_that_is_tiered_again(
+    world: TierWorld, fault: Fault, is_killed: bool
+) -> None:
+    world.turn()
+    world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    faults(world).plan("create", fault)
+    with pytest.raises(StoreError):
+        world.turn()
+    world.configure(remote_storage_enable="true", local_retention_bytes="1")
+    # The removal may be in the ledger or not.
+    world.retain()
+    assert [int(path.stem) for path in world.segments()] == [0, 3, 6, 9]
+    if is_killed:
+        world.again()
+    world.turn()
+    world.check()
+    assert [one.base for one in world.added()] == [0, 3, 6]
+    world.retain()
+    assert [int(path.stem) for path in world.segments()] == [9]
+
+
+def test_nothing_is_removed_while_the_file_cannot_be_written(world: TierWorld) -> None:
+    world.turn()
+    world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    with patch.object(remote_files, "write_remote_segments", failing_with(errno.EIO)):
+        world.turn()
+    assert [one.base for one in world.added()] == [0, 3, 6]
+    world.turn()
+    assert world.added() == []
+    assert world.file() == ()
+
+
+def test_nothing_is_removed_that_is_tiered_again_by_the_time_the_file_is_written(world: TierWorld) -> None:
+    world.turn()
+    world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    hide = Book.hide
+
+    def meanwhile(book: Book, place: Place) -> bool:
+        is_hidden = hide(book, place)
+        world.configure(remote_storage_enable="true")
+        return is_hidden
+
+    with patch.object(Book, "hide", meanwhile):
+        world.turn()
+    world.turn()
+    world.check()
+    assert [one.base for one in world.added()] == [0, 3, 6]
 
 
 # ---- removal
