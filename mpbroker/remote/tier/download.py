@@ -59,6 +59,7 @@ class StoredSegment(NamedTuple):
     base: int
     end: int
     size: int
+    segment_id: bytes
     log_name: str
     indexes_name: str
     sizes: IndexSizes
