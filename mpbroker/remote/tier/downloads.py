@@ -208,7 +208,7 @@ class Downloads:
         windows = self._windows(partition, segment, self._urgent, go_on)
         if windows is None:
             return
-        offset = message.offset
+        offset = max(message.offset, segment.base)
         if message.timestamp_ms >= 0:
             offset = max(offset, windows.offset_of_time(message.timestamp_ms))
         if (edge := windows.unsure(offset)) is not None:
