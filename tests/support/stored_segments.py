@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -129,6 +130,7 @@ class TieredLog(Segments):
             base,
             end,
             len(log),
+            hashlib.sha256(log).digest()[:16],
             names[0],
             names[1],
             IndexSizes(len(offset), len(time), len(snapshot), len(epochs), len(aborted)),

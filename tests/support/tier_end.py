@@ -97,7 +97,8 @@ class TieredHandler:
 
     def _largest_ms(self, segment: StoredSegment) -> int:
         batches = iterate_batches(self.store.objects[segment.log_name])
-        return max(batch.header.max_timestamp for batch in batches)
+        # Without records it is when the file was last written, which is later than all of them.
+        return max((batch.header.max_timestamp for batch in batches), default=1 << 50)
 
     def serve(self) -> None:
         """Do what the tier's loop does, and turn the handler."""

@@ -109,7 +109,8 @@ class _Search:
         self._now = now
         broker = context.broker
         self._deadline_ms = broker.monotonic_ms() + broker.config.remote_list_offsets_request_timeout_ms
-        self.segments = _segments(context, topic, now)
+        # Compaction may have left no record in a segment: it is not searched.
+        self.segments = [one for one in _segments(context, topic, now) if one.size]
 
     def first(self, timestamp_ms: int, start: int, end: int) -> Pieces[FoundOffset]:
         """Find the first record at or after a time, from offset `start` on; look no further than `end`."""

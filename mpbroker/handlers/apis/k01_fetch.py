@@ -64,6 +64,7 @@ from mpbroker.storage.reader import (
     SegmentGone,
     Slice,
 )
+from mpbroker.storage.remote_segments import RemoteSegment
 from mpbroker.storage.transaction_index import AbortedTransaction
 from shm.table import SlotBusy
 
@@ -450,23 +451,40 @@ class Fetch:
             raise OffsetOutOfRange(f"offset {wanted.fetch_offset} of {topic.name}-{index}")
         bound = bound_of(now, self.request.isolation_level)
         answer = self._answer_of(index, now)
-        if wanted.fetch_offset >= bound.offset or (budget <= 0 and not first):
+        if budget <= 0 and not first:
             return Read(answer)
         ask = _Ask(wanted.fetch_offset, max(min(wanted.partition_max_bytes, budget), 0), first)
+        return self._read_at(answer, topic, image, now, bound, ask)
+
+    def _read_at(
+        self, answer: Answer, topic: Topic, image: PartitionImage, now: Partition, bound: Bound, ask: _Ask
+    ) -> Read:
+        """Put a slice into an answer: from the local segments, or else from the object store."""
+        if ask.offset >= bound.offset:
+            return Read(answer)
+        broker = self.context.broker
         reader, piece = broker.reader(topic, now), None
         aborted: list[AbortedTransaction] = []
         try:
             piece = reader.fetch_slice(
-                ask.offset, ask.most, bound, min_one_batch=first, wait=self._has_lost_patience()
+                ask.offset, ask.most, bound, min_one_batch=ask.first, wait=self._has_lost_patience()
             )
         except NotResident as cold:
             self._prefetch(cold)
         except OffsetOutOfRange:
             # The offset is below the first local segment.
-            if not self._is_remote(topic, image, now, ask.offset):
+            segment = self._remote_segment(topic, image, now, ask.offset)
+            if segment is None:
                 raise
-            place = Place(topic.name, image, now.topic_id, index, ask.offset)
-            return self._read_remote(answer, place, ask, now)
+            next_offset = segment.end
+            if segment.size:
+                place = Place(topic.name, image, now.topic_id, now.partition, ask.offset)
+                read = self._read_remote(answer, place, ask, now)
+                if not isinstance(read, int):
+                    return read
+                next_offset = read
+            # Compaction has left no record from the offset on: the next segment has the next one.
+            return self._read_at(answer, topic, image, now, bound, ask._replace(offset=next_offset))
         if piece is not None:
             if self.request.isolation_level == READ_COMMITTED:
                 aborted = reader.aborted(ask.offset, piece, bound, now.aborted_end)
@@ -481,16 +499,28 @@ class Fetch:
             )
         return self._found(answer, image, bound, piece, aborted)
 
-    def _is_remote(self, topic: Topic, image: PartitionImage, now: Partition, offset: int) -> bool:
-        """Return whether the object store has the record of an offset that is in no local segment."""
+    def _remote_segment(
+        self, topic: Topic, image: PartitionImage, now: Partition, offset: int
+    ) -> RemoteSegment | None:
+        """Return the segment in the object store with an offset that is in no local segment; None if none.
+
+        If compaction has left no record in it, return the next one with records, or else the last one.
+        """
         broker = self.context.broker
         again = broker.in_table(image)
         if again is None or offset < again.log_start_offset:
-            return False
-        return offset < broker.remote.segments(image, broker.readers.directory(topic.name, now)).end
+            return None
+        segments = broker.remote.segments(image, broker.readers.directory(topic.name, now))
+        found = segments.find(offset)
+        if found is None or found.size:
+            return found
+        return next((one for one in segments if one.base > offset and one.size), segments[-1])
 
-    def _read_remote(self, answer: Answer, place: Place, ask: _Ask, now: Partition) -> Read:
-        """Put a slice of a window into an answer; none if the window has to be brought first."""
+    def _read_remote(self, answer: Answer, place: Place, ask: _Ask, now: Partition) -> Read | int:
+        """Put a slice of a window into an answer; none if the window has to be brought first.
+
+        Return the window's end if it has no record at or after the offset.
+        """
         remote = self.context.broker.remote
         window = remote.find(place, self._bytes_were_read)
         if window is None:
@@ -505,6 +535,8 @@ class Fetch:
             if piece is not None and self.request.isolation_level == READ_COMMITTED:
                 # `aborted_end` of the partition does not cover markers in segments that are remote alone.
                 aborted = reader.aborted(offset, piece, window.bound, window.end)
+            elif piece is None and reader.locate(offset, window.bound) is None:
+                return window.end
         except NotResident as cold:
             self._prefetch(cold)
         except (SegmentGone, FileNotFoundError):

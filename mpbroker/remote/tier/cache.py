@@ -1,9 +1,10 @@
 """The cache of what was fetched from the object store: windows of segments, and indexes of segments.
 
     remote-cache/<topic id, 32 hex digits>-<partition>/
-        <base of the segment>.<position>.<base>.<end>/      a window: offsets [base, end), from this position
+        <base of the segment>.<segment id, 32 hex digits>.<position>.<base>.<end>/
+                                                            a window: offsets [base, end), from this position
             <base>.log, .index, .timeindex, .txnindex       as in a partition's directory
-        <base of the segment>.indexes                       the indexes of a segment, as in the object store
+        <base of the segment>.<segment id>.indexes          the indexes of a segment, as in the object store
     remote-cache/new/                                       what is being written
     remote-cache/boot                                       the kernel's boot id
 
@@ -43,16 +44,21 @@ class PartitionKey(NamedTuple):
 
 
 class WindowKey(NamedTuple):
-    """A window of a segment, by the position at which it begins."""
+    """A window of a segment, by the position at which it begins.
+
+    After tiered storage was off for a topic, another segment may have the same base. The id tells them apart.
+    """
 
     partition: PartitionKey
     segment_base: int
+    segment_id: bytes
     position: int
 
 
 class IndexesKey(NamedTuple):
     partition: PartitionKey
     segment_base: int
+    segment_id: bytes
 
 
 class Cached(NamedTuple):
@@ -175,7 +181,7 @@ class RemoteCache:
         self._forget(key)
         directory = self.directory / key.partition.directory
         directory.mkdir(exist_ok=True)
-        name = f"{key.segment_base:0{OFFSET_DIGITS}d}"
+        name = f"{key.segment_base:0{OFFSET_DIGITS}d}.{key.segment_id.hex()}"
         if isinstance(key, WindowKey):
             path = directory / f"{name}.{key.position}.{base}.{end}"
             size = sum(file.stat().st_size for file in made.iterdir())
@@ -217,11 +223,13 @@ def _remove(path: Path) -> None:
 def _listed(partition: PartitionKey, path: Path) -> tuple[int, Key, Cached]:
     """Return when it was used, its key, and what is at `path`. Raises ValueError, FileNotFoundError."""
     if path.suffix == INDEXES:
-        key: Key = IndexesKey(partition, int(path.stem))
+        segment, segment_id = path.stem.split(".")
+        key: Key = IndexesKey(partition, int(segment), bytes.fromhex(segment_id))
         cached = Cached(path, path.stat().st_size)
     else:
-        segment, position, base, end = map(int, path.name.split("."))
-        key = WindowKey(partition, segment, position)
+        segment, segment_id, *numbers = path.name.split(".")
+        position, base, end = map(int, numbers)
+        key = WindowKey(partition, int(segment), bytes.fromhex(segment_id), position)
         cached = Cached(path, sum(file.stat().st_size for file in path.iterdir()), base, end)
     return cached.file.stat().st_mtime_ns, key, cached
 

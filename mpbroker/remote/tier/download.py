@@ -59,6 +59,7 @@ class StoredSegment(NamedTuple):
     base: int
     end: int
     size: int
+    segment_id: bytes
     log_name: str
     indexes_name: str
     sizes: IndexSizes
@@ -78,10 +79,11 @@ class StoredPartition(NamedTuple):
     segments: Sequence[StoredSegment]
 
     def find(self, offset: int) -> StoredSegment | None:
-        """Return the segment of an offset."""
+        """Return the segment of an offset, or the next one if compaction has left no record in that one."""
         place = bisect_right(self.segments, offset, key=lambda one: one.base) - 1
-        found = self.segments[place] if place >= 0 else None
-        return found if found is not None and offset < found.end else None
+        if place < 0:
+            return None
+        return next((one for one in self.segments[place:] if one.size and offset < one.end), None)
 
 
 def read_indexes(store: ObjectStore, segment: StoredSegment, path: Path) -> bytes:

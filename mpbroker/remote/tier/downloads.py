@@ -71,6 +71,7 @@ class _EdgeKey(NamedTuple):
 
     partition: PartitionKey
     segment_base: int
+    segment_id: bytes
     number: int
 
 
@@ -207,7 +208,7 @@ class Downloads:
         windows = self._windows(partition, segment, self._urgent, go_on)
         if windows is None:
             return
-        offset = message.offset
+        offset = max(message.offset, segment.base)
         if message.timestamp_ms >= 0:
             offset = max(offset, windows.offset_of_time(message.timestamp_ms))
         if (edge := windows.unsure(offset)) is not None:
@@ -234,7 +235,7 @@ class Downloads:
         then: Callable[[Exception | None], None],
     ) -> SegmentWindows | None:
         """Return a segment's windows; if its indexes are not in memory, return None and call `then` later."""
-        key = IndexesKey(partition.key, segment.base)
+        key = IndexesKey(partition.key, segment.base, segment.segment_id)
         known = self._known.get(key)
         if known is not None:
             self._known.move_to_end(key)
@@ -288,7 +289,7 @@ class Downloads:
             assert isinstance(result, int)
             windows.learn(number, result)
 
-        key = _EdgeKey(partition.key, segment.base, number)
+        key = _EdgeKey(partition.key, segment.base, segment.segment_id, number)
         job = _Job(key, 0, None, lambda: read_first(self._store, segment, position), done)
         self._begin(job, self._urgent, then)
 
@@ -367,7 +368,7 @@ class Downloads:
         self, partition: StoredPartition, segment: StoredSegment, left: int, error: Exception | None
     ) -> None:
         """Download the first windows of a segment whose indexes have come."""
-        windows = self._known.get(IndexesKey(partition.key, segment.base))
+        windows = self._known.get(IndexesKey(partition.key, segment.base, segment.segment_id))
         if error is None and windows is not None:
             self._download_after(partition, segment, windows, -1, left)
 
@@ -466,7 +467,7 @@ class Downloads:
 def _key(
     partition: StoredPartition, segment: StoredSegment, windows: SegmentWindows, number: int
 ) -> WindowKey:
-    return WindowKey(partition.key, segment.base, windows.span(number).position)
+    return WindowKey(partition.key, segment.base, segment.segment_id, windows.span(number).position)
 
 
 def _read_cached(cached: Cached, segment: StoredSegment) -> bytes | None:

@@ -44,6 +44,7 @@ def _stored(segment: SegmentAdded) -> StoredSegment:
         segment.base,
         segment.end,
         segment.size,
+        segment.segment_id,
         objects.log,
         objects.indexes,
         IndexSizes(*segment.index_sizes),

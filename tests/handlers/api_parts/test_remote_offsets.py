@@ -102,3 +102,27 @@ def test_a_search_for_a_time_fails_in_words_of_kafka(tier: TieredHandler) -> Non
     )
     (answer,) = tier.request(LIST_OFFSETS, 11, request).topics[0].partitions
     assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_segments_of_which_compaction_has_left_no_record_are_passed_over(tmp_path: Path) -> None:
+    def make(directory: Path) -> TieredLog:
+        log = TieredLog(directory)
+        for timestamp_ms in (1000, 2000):
+            log.append([(b"k", bytes(50))], timestamp=timestamp_ms)
+            log.end += 3
+            for _ in range(2):
+                log.roll()
+                log.path(log.bases[-1]).touch()
+                log.end += 5
+            log.roll()
+        log.append([(b"local", b"")], timestamp=1500)
+        return log
+
+    with tiered_handler(tmp_path, make) as tier:
+        assert [one.size == 0 for one in tier.partition.segments] == [False, True, True] * 2
+        # A start within a segment makes the search for the largest time look at each of its windows.
+        for log_start in (0, 2):
+            tier.publish(log_start_offset=log_start)
+            assert listed(tier, 1001) == (2000, 14)
+            assert listed(tier, 2001) == (-1, -1)
+            assert listed(tier, MAX_TIMESTAMP) == (2000, 14)

@@ -82,6 +82,40 @@ def test_aborted_transactions_are_known_without_the_end_of_the_last_one(tmp_path
         assert answer.aborted_transactions
 
 
+@pytest.mark.parametrize("max_bytes", [1 << 20, 1])
+def test_a_consumer_goes_on_where_compaction_has_left_no_record(tmp_path: Path, max_bytes: int) -> None:
+    bases: list[int] = []
+
+    def make(directory: Path) -> TieredLog:
+        log = TieredLog(directory)
+        for number in range(4):
+            bases.append(log.append([(b"k%d" % number, bytes(50))]))
+            # At the segment's end; and these segments have no other records.
+            for _ in range(number + 1):
+                log.end += number
+                log.path(log.bases[-1]).touch()
+                if log.end > log.bases[-1]:
+                    log.roll()
+        bases.append(log.append([(b"local", b"")]))
+        return log
+
+    with tiered_handler(tmp_path, make) as tier:
+        end, found, offset = tier.log.end, list[int](), 0
+        sizes = [one.size for one in tier.partition.segments]
+        assert sizes[-1] == 0 < sizes[0]
+        while offset < end:
+            answer = tier.fetch(fetch(offset, wait_ms=LONG_MS, max_bytes=max_bytes, each=max_bytes))
+            batches = list(tier.batches_in(bytes(answer.records)))
+            assert answer.error_code == 0
+            assert batches
+            found.extend(one.header.base_offset for one in batches)
+            offset = batches[-1].last_offset + 1
+        assert found == bases
+        for offset in range(end):
+            (first, *_) = tier.batches_in(bytes(tier.fetch(fetch(offset, wait_ms=LONG_MS)).records))
+            assert first.header.base_offset == min(base for base in bases if base >= offset)
+
+
 def test_max_bytes_of_one_brings_a_batch_each(tier: TieredHandler) -> None:
     found = walk(tier, tier.log.end, max_bytes=1, each=1)
     assert [offset for offset, _ in found] == list(range(0, tier.log.end, 3))

@@ -9,6 +9,7 @@ import pytest
 from mpbroker.remote.tier.cache import KEPT_MS, Cached, IndexesKey, PartitionKey, RemoteCache, WindowKey
 
 PARTITION = PartitionKey(bytes(range(16)), 3)
+SEGMENT_ID = bytes(range(16, 32))
 
 
 class Clock:
@@ -41,7 +42,7 @@ def put(cache: RemoteCache, position: int, size: int = 100) -> Cached | None:
 
 
 def key(position: int) -> WindowKey:
-    return WindowKey(PARTITION, 0, position)
+    return WindowKey(PARTITION, 0, SEGMENT_ID, position)
 
 
 def test_what_was_put_is_found_now_and_after_a_restart(tmp_path: Path, clock: Clock) -> None:
@@ -52,9 +53,9 @@ def test_what_was_put_is_found_now_and_after_a_restart(tmp_path: Path, clock: Cl
     indexes = cache.new_path()
     indexes.write_bytes(b"indexes")
     assert cache.promise(7)
-    at = cache.put(IndexesKey(PARTITION, 0), indexes, 7)
+    at = cache.put(IndexesKey(PARTITION, 0, SEGMENT_ID), indexes, 7)
     for one in (cache, cache_in(tmp_path, clock)):
-        assert (one.find(key(20)), one.peek(IndexesKey(PARTITION, 0))) == (made, at)
+        assert (one.find(key(20)), one.peek(IndexesKey(PARTITION, 0, SEGMENT_ID))) == (made, at)
         assert (made.base, made.end, made.size, one.bytes) == (20, 30, 100, 107)
         assert one.find(key(30)) is None
         assert key(20) in one
@@ -67,7 +68,7 @@ def test_half_written_and_foreign_files_are_removed_at_the_start(tmp_path: Path,
     (cache.new_path()).write_bytes(b"half")
     partition = made.path.parent
     # A window without its records, and what nobody here has written.
-    (partition / f"{0:020d}.500.20.30").mkdir()
+    (partition / f"{0:020d}.{SEGMENT_ID.hex()}.500.20.30").mkdir()
     (partition / "notes.txt").write_text("?")
     again = cache_in(tmp_path, clock)
     assert again.find(key(0)) == made

@@ -95,6 +95,7 @@ class Rig:
         assert self.partition is not None
         while offset < self.partition.segments[-1].end:
             found.append(self.window(offset))
+            assert offset < found[-1].end
             offset = found[-1].end
         return found
 
@@ -360,3 +361,20 @@ def test_windows_of_a_segment_without_index(tmp_path: Path) -> None:
     assert len(rig.store.windows_read()) > 4
     assert [len(list(iterate_batches(bytes_of(one)))) for one in found] == [20, 20]
     rig.downloads.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_another_segment_of_the_same_base_has_windows_of_its_own(
+    rig: Rig, tmp_path: Path, is_restarted: bool
+) -> None:
+    """Tiered storage was off for the topic, and compaction merged segments before it was on again."""
+    rig.walk()
+    (tmp_path / "merged").mkdir()
+    merged = tiered_log(tmp_path / "merged", per_segment=30)
+    rig.partition = merged.store(rig.store)
+    if is_restarted:
+        rig.downloads.close()
+        rig.begin()
+    found = rig.walk()
+    assert [one.base for one in found[1:]] == [one.end for one in found[:-1]]
+    assert b"".join(map(bytes_of, found)) == merged.path(0).read_bytes()
