@@ -1,7 +1,8 @@
 """What a sealed segment's `.indexes` object is made of: the files beside its `.log`.
 
 They are read as they are. A file that is missing is rebuilt in memory from the records, as a start of the
-broker would rebuild it on disk.
+broker would rebuild it on disk. So is an offset index with an entry that is wrong: local readers find their
+way without it, but windows of the remote segment begin at its entries.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.log.partition.batch_checker import check_batches
+from mpbroker.log.partition.batch_walker import header_of
 from mpbroker.log.partition.state import PartitionState
+from mpbroker.records.batch import BATCH_HEADER_BYTES
 from mpbroker.remote.layout.indexes import SegmentIndexes, epochs_within, leader_epochs_below
 from mpbroker.storage import scan
 from mpbroker.storage.checkpoints import read_epochs, read_whole
@@ -47,11 +50,43 @@ class LocalIndexes(NamedTuple):
     epochs: tuple[tuple[int, int], ...]
 
 
-def read_indexes(directory: Path, base: int, end: int, fd: int) -> LocalIndexes:
+class IndexEntries:
+    """Compares the offset index of the segment of `base` with the segment's batches, as they are read.
+
+    `are_right` until an entry does not have a batch's position and last offset.
+    """
+
+    def __init__(self, index: bytes, base: int) -> None:
+        self._base = base
+        whole = len(index) // _OFFSET_ENTRY.size * _OFFSET_ENTRY.size
+        self._entries = _OFFSET_ENTRY.iter_unpack(index[:whole])
+        self._next = next(self._entries, None)
+        self._before = 0
+        self.are_right = len(index) == whole
+
+    def feed(self, batches: memoryview, position: int) -> None:
+        """Compare with the next whole batches, which are at this position."""
+        end = position + len(batches)
+        while self.are_right and self._next is not None and self._next[1] < end:
+            relative, at = self._next
+            header = batches[at - position :][:BATCH_HEADER_BYTES] if at > self._before else b""
+            self.are_right = (
+                len(header) == BATCH_HEADER_BYTES and header_of(header)[0] == self._base + relative
+            )
+            self._before, self._next = at, next(self._entries, None)
+
+    def finish(self) -> bool:
+        """Return whether all entries were right. All batches were fed."""
+        return self.are_right and self._next is None
+
+
+def read_indexes(
+    directory: Path, base: int, end: int, fd: int, *, rebuilds_offset: bool = False
+) -> LocalIndexes:
     """Read the indexes of the segment of `base`, whose `.log` is open as `fd`.
 
-    `end` is the next segment's base. Raises SegmentDamaged, CheckpointCorrupt, TransactionIndexCorrupt,
-    OSError.
+    `end` is the next segment's base. `rebuilds_offset`: the offset index is wrong. Raises SegmentDamaged,
+    CheckpointCorrupt, TransactionIndexCorrupt, OSError.
     """
     offset = _read(directory, base, INDEX_SUFFIX)
     time = _read(directory, base, TIME_INDEX_SUFFIX)
@@ -62,7 +97,7 @@ def read_indexes(directory: Path, base: int, end: int, fd: int) -> LocalIndexes:
         replayed = _replayed(directory, base, end, fd)
         snapshot = replayed.snapshot if snapshot is None else snapshot
         aborted = replayed.aborted if aborted is None and lacks_index else aborted
-    if offset is None or time is None:
+    if offset is None or time is None or rebuilds_offset:
         offset, time = rebuilt(fd, base)
     if aborted:
         # An entry that is wrong would hide records, or show aborted ones.

@@ -7,6 +7,7 @@ harms none that comes later; only a ledger entry makes them part of the log.
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,14 +23,15 @@ from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.candidates import Candidate
 from mpbroker.remote.tier.places import PlaceGone, Places, held
-from mpbroker.remote.tier.segment_indexes import SegmentDamaged, read_indexes
+from mpbroker.remote.tier.segment_indexes import IndexEntries, SegmentDamaged, read_indexes
 from mpbroker.storage.checkpoints import opened, read_epochs
 from mpbroker.storage.leader_epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.storage.names import segment_name
+from mpbroker.storage.names import INDEX_SUFFIX, segment_name
 from shm.clock import wall_ms
 
 # The bytes of one read.
 PIECE_BYTES: Final = 256 << 10
+log = logging.getLogger("mpbroker.remote")
 
 
 class Uploader:
@@ -62,11 +64,19 @@ class Uploader:
         # With log.flush.policy=os nothing else has synced it. Local files are deleted by what is uploaded.
         os.fdatasync(fd)
         indexes = read_indexes(directory, segment.base, segment.end, fd)
-        pieces = CheckedPieces(fd, segment.base, segment.end, read_epochs(directory), self._paced)
+        entries = IndexEntries(indexes.parts.offset, segment.base)
+        pieces = CheckedPieces(fd, segment.base, segment.end, read_epochs(directory), entries, self._paced)
         objects = SegmentObjects(
             place.topic, place.topic_id, place.partition, segment.base, uuid.uuid4().bytes
         )
         self._store.put(objects.log, pieces, pieces.size)
+        if not entries.finish():
+            log.warning(
+                "%s: %s is damaged: the object store gets one that is rebuilt from the records",
+                place.directory,
+                segment_name(segment.base, INDEX_SUFFIX),
+            )
+            indexes = read_indexes(directory, segment.base, segment.end, fd, rebuilds_offset=True)
         joined = indexes.parts.joined
         self._store.put(objects.indexes, [joined], len(joined))
         manifest = encode_manifest(
@@ -102,14 +112,23 @@ class Uploader:
 class CheckedPieces:
     """Iterates over the bytes of a segment, and checks all of its batches before it yields the last ones.
 
-    `checksum` is the CRC-32C of what was yielded.
+    `entries` is given the batches. `checksum` is the CRC-32C of what was yielded.
     """
 
-    def __init__(self, fd: int, base: int, end: int, epochs: Epochs, paced: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        base: int,
+        end: int,
+        epochs: Epochs,
+        entries: IndexEntries,
+        paced: Callable[[int], None],
+    ) -> None:
         self._fd = fd
         self._end = end
         self._size = os.fstat(fd).st_size
         self._epochs = epochs
+        self._entries = entries
         self._walk = Walk(base, 0, base, ())
         self._base = base
         self._paced = paced
@@ -154,4 +173,6 @@ class CheckedPieces:
             raise SegmentDamaged(f"at byte {walk.position} a batch is bad: {reason}")
         if walk.next_offset > self._end:
             raise SegmentDamaged(f"its offsets reach beyond {self._end}, where the next segment begins")
-        return data[walk.position - before :]
+        length = walk.position - before
+        self._entries.feed(memoryview(data)[:length], before)
+        return data[length:]

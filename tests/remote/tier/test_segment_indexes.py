@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from pathlib import Path
+
 import pytest
 
-from mpbroker.remote.tier.segment_indexes import SegmentDamaged, read_indexes, rebuilt
+from mpbroker.remote.tier.segment_indexes import IndexEntries, SegmentDamaged, read_indexes, rebuilt
+from mpbroker.storage import scan
 from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
@@ -79,6 +83,39 @@ def test_whatever_is_missing_is_rebuilt(small: TierWorld, number: int) -> None:
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         path.with_suffix(suffix).unlink()
     assert read(small, number) == before
+
+
+def entries_are_right(path: Path, index: bytes) -> bool:
+    """Compare an index with a segment's batches in pieces of three."""
+    data = path.read_bytes()
+    entries = IndexEntries(index, int(path.stem))
+    ends = [batch.position + batch.length for batch in all_batches(path)]
+    position = 0
+    for end in (*ends[2::3], len(data)):
+        entries.feed(memoryview(data)[position:end], position)
+        position = end
+    return entries.finish()
+
+
+def all_batches(path: Path) -> list[scan.BatchAt]:
+    with opened(path) as fd:
+        return scan.batches(fd, 0, path.stat().st_size)
+
+
+def test_an_index_is_right_if_all_of_its_entries_are(small: TierWorld) -> None:
+    for path in small.segments()[:2]:
+        index = path.with_suffix(INDEX_SUFFIX).read_bytes()
+        assert len(index) > 10 * 8
+        assert entries_are_right(path, index)
+        assert entries_are_right(path, b"")
+        assert not entries_are_right(path, index[:-1])
+        assert not entries_are_right(path, index + bytes(8))
+        assert not entries_are_right(path, index[:8] + index[:8] + index[16:])
+        assert not entries_are_right(path, index + struct.pack(">ii", 1 << 30, path.stat().st_size))
+        for bit in range(len(index) * 8):
+            flipped = bytearray(index)
+            flipped[bit // 8] ^= 1 << bit % 8
+            assert not entries_are_right(path, flipped), bit
 
 
 def test_aborted_transactions_are_taken_over(small: TierWorld) -> None:

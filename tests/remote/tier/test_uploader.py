@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.records.batch import checksum
-from mpbroker.remote.tier.segment_indexes import SegmentDamaged
+from mpbroker.remote.tier.segment_indexes import IndexEntries, SegmentDamaged
 from mpbroker.remote.tier.uploader import CheckedPieces
 from mpbroker.storage.checkpoints import opened
 from tests.support.flipped_bits import flip
@@ -19,7 +19,7 @@ LEADER_EPOCH_AT = 15
 def pieces(path: Path, end: int = 3, epochs: tuple[tuple[int, int], ...] = ((0, 0),)) -> bytes:
     counted: list[int] = []
     with opened(path) as fd:
-        found = CheckedPieces(fd, 0, end, epochs, counted.append)
+        found = CheckedPieces(fd, 0, end, epochs, IndexEntries(b"", 0), counted.append)
         data = b"".join(found)
         assert found.checksum == checksum(data)
         assert sum(counted) == found.size == len(data)
@@ -58,7 +58,7 @@ def test_a_wrong_leader_epoch_is_damage_unless_the_checkpoint_is_wrong(world: Ti
 def test_a_file_that_becomes_shorter_is_no_segment(world: TierWorld) -> None:
     path = world.segments()[0]
     with opened(path) as fd:
-        found = CheckedPieces(fd, 0, 3, (), lambda _count: None)
+        found = CheckedPieces(fd, 0, 3, (), IndexEntries(b"", 0), lambda _count: None)
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(SegmentDamaged, match="shorter"):
             list(found)

@@ -34,6 +34,7 @@ from tests.support.flipped_bits import flip
 from tests.support.full_disk import failing_with
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.log_rig import TOPIC_ID
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.tier_world import MakeWorld, TierWorld
 
@@ -118,6 +119,23 @@ def test_missing_indexes_are_rebuilt_for_the_store(world: TierWorld, worlds: Mak
     world.check()
     assert [one.indexes_crc for one in world.added()] == [one.indexes_crc for one in twin.added()]
     assert [one.largest_ms for one in world.added()] == [one.largest_ms for one in twin.added()]
+
+
+def test_a_damaged_offset_index_is_rebuilt_for_the_store(
+    worlds: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, twin = worlds(), worlds()
+    for one in world, twin:
+        while len(one.segments()) < 3:
+            one.fill(10, batch=bytes(make_batch(1, size=20_000)))
+    path = world.segments()[0].with_suffix(INDEX_SUFFIX)
+    flip(path, 15, 4)
+    world.turn()
+    twin.turn()
+    world.check()
+    assert [one.indexes_crc for one in world.added()] == [one.indexes_crc for one in twin.added()]
+    assert [one.largest_ms for one in world.added()] == [one.largest_ms for one in twin.added()]
+    assert f"{path.name} is damaged" in caplog.text
 
 
 def test_a_damaged_segment_is_reported_and_nothing_behind_it_goes(
