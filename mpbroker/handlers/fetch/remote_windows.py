@@ -191,6 +191,10 @@ class RemoteWindows:
         logged.
         """
         partition = place.topic_id, place.partition
+        if isinstance(answer, calls.RemoteWindowReady) and answer.end <= place.offset:
+            # A bug of the tier. Without this the same question would follow at once, for ever.
+            text = f"the tier's window {answer.path} ends before it; restart the broker and report this"
+            answer = calls.Failed(ErrorCode.KAFKA_STORAGE_ERROR, text)
         if isinstance(answer, calls.RemoteWindowReady):
             self._failures.pop(partition, None)
             return self._add(RemoteWindow(place, answer, self._now_ms() + KNOWN_MS))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpbroker.ipc import calls
 from mpbroker.ipc.slots import SlotFlag
 from mpbroker.ipc.topology import TIER
 from mpbroker.protocol.errors import ErrorCode
@@ -253,6 +255,24 @@ def test_a_store_that_is_down_is_an_error_of_that_partition_until_it_is_back(
     assert bytes(tier.fetch(fetch(end, wait_ms=LONG_MS)).records)
     tier.store.fails = lambda _name: False
     until(lambda: bytes(tier.fetch(fetch(0, wait_ms=LONG_MS)).records), "the store is asked again")
+
+
+def test_a_window_without_the_offset_is_an_error_and_not_asked_for_again_at_once(
+    tier: TieredHandler, caplog: pytest.LogCaptureFixture
+) -> None:
+    questions = []
+
+    def asked(message: calls.RemoteWindow, answer: Callable[[calls.Message], object]) -> None:
+        questions.append(message.offset)
+        assert len(questions) == 1
+        answer(calls.RemoteWindowReady(0, 3, "window"))
+
+    tier.downloads.asked = asked  # type: ignore[method-assign]
+    tier.rig.handler.broker.remote._now_ms = lambda: 0
+    for _ in range(3):
+        assert tier.fetch(fetch(3, wait_ms=LONG_MS)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    (line,) = [one.message for one in caplog.records if one.name == "mpbroker.handlers"]
+    assert "logged-0 cannot be read at offset 3: the tier's window" in line
 
 
 def test_a_tier_that_dies_is_waited_for(tier: TieredHandler) -> None:
