@@ -102,8 +102,12 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker({"http.listener": f"{HOST}:0"}) as running:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    tiered = {
+        "remote.log.storage.system.enable": "true",
+        "mpbroker.remote.url": tmp_path_factory.mktemp("store").as_uri(),
+    }
+    with Broker({"http.listener": f"{HOST}:0"} | tiered) as running:
         topic = running.create_topic("orders", 3)
         produce(running.bootstrap_servers, topic, ["v"] * 20, partitions=3)
         with member(running.bootstrap_servers, "readers", topic) as consumer:
