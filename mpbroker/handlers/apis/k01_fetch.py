@@ -429,8 +429,13 @@ class Fetch:
                 code = ErrorCode.KAFKA_STORAGE_ERROR
         return Read(refused(wanted.partition, code))
 
-    def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
-        """Read up to `budget` bytes; if `first`, at least one batch. Raises one of `READ_ERRORS`."""
+    def _read(
+        self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool, start: int = 0
+    ) -> Read:
+        """Read up to `budget` bytes; if `first`, at least one batch. Raises one of `READ_ERRORS`.
+
+        There are no records between the offset that is wanted and `start`.
+        """
         broker, index = self.context.broker, wanted.partition
         found = topic if isinstance(topic, ErrorCode) else broker.partition(topic, index)
         if isinstance(found, ErrorCode):
@@ -451,23 +456,15 @@ class Fetch:
             raise OffsetOutOfRange(f"offset {wanted.fetch_offset} of {topic.name}-{index}")
         bound = bound_of(now, self.request.isolation_level)
         answer = self._answer_of(index, now)
-        if budget <= 0 and not first:
+        offset = max(wanted.fetch_offset, start)
+        if offset >= bound.offset or (budget <= 0 and not first):
             return Read(answer)
-        ask = _Ask(wanted.fetch_offset, max(min(wanted.partition_max_bytes, budget), 0), first)
-        return self._read_at(answer, topic, image, now, bound, ask)
-
-    def _read_at(
-        self, answer: Answer, topic: Topic, image: PartitionImage, now: Partition, bound: Bound, ask: _Ask
-    ) -> Read:
-        """Put a slice into an answer: from the local segments, or else from the object store."""
-        if ask.offset >= bound.offset:
-            return Read(answer)
-        broker = self.context.broker
+        ask = _Ask(offset, max(min(wanted.partition_max_bytes, budget), 0), first)
         reader, piece = broker.reader(topic, now), None
         aborted: list[AbortedTransaction] = []
         try:
             piece = reader.fetch_slice(
-                ask.offset, ask.most, bound, min_one_batch=ask.first, wait=self._has_lost_patience()
+                ask.offset, ask.most, bound, min_one_batch=first, wait=self._has_lost_patience()
             )
         except NotResident as cold:
             self._prefetch(cold)
@@ -484,7 +481,7 @@ class Fetch:
                     return read
                 next_offset = read
             # Compaction has left no record from the offset on: the next segment has the next one.
-            return self._read_at(answer, topic, image, now, bound, ask._replace(offset=next_offset))
+            return self._read(topic, wanted, budget, first, next_offset)
         if piece is not None:
             if self.request.isolation_level == READ_COMMITTED:
                 aborted = reader.aborted(ask.offset, piece, bound, now.aborted_end)
