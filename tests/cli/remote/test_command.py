@@ -33,6 +33,7 @@ def cli(place: Path) -> Iterator[OwnCli]:
         "remote.log.storage.system.enable": "true",
         "mpbroker.remote.url": f"file://{place}",
         "remote.log.manager.task.interval.ms": "20",
+        "log.initial.task.delay.ms": "20",
         "mpbroker.remote.commit.interval.ms": "10",
         "log.retention.check.interval.ms": "50",
     }

@@ -112,7 +112,7 @@ def test_an_index_is_right_if_all_of_its_entries_are(small: TierWorld) -> None:
         assert not entries_are_right(path, index + bytes(8))
         assert not entries_are_right(path, index[:8] + index[:8] + index[16:])
         assert not entries_are_right(path, index + struct.pack(">ii", 1 << 30, path.stat().st_size))
-        for bit in range(len(index) * 8):
+        for bit in range(0, len(index) * 8, 7):
             flipped = bytearray(index)
             flipped[bit // 8] ^= 1 << bit % 8
             assert not entries_are_right(path, flipped), bit
