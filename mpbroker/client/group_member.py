@@ -33,7 +33,7 @@ _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class AnyMember:
-    """What members of both protocols have in common: the coordinator, retries, committed offsets.
+    """The base of members of both protocols: finds the coordinator, retries, commits and fetches offsets.
 
     `patience_ms` limits retries.
     """

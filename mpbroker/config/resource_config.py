@@ -88,7 +88,7 @@ TELEMETRY_IS_OFF: Final = (
     "clients push nothing: set client.telemetry.enable=true, and http.listener or otlp.endpoint, in the "
     "broker's server.properties, and start it again"
 )
-"""What is wrong with a subscription to client metrics on a broker without client.telemetry.enable."""
+"""The warning about a subscription to client metrics while client.telemetry.enable is off."""
 KEYS: Final[Mapping[int, Mapping[str, Key]]] = {CLIENT_METRICS: CLIENT_METRICS_KEYS, GROUP: GROUP_KEYS}
 
 _RESET = re.compile(r"latest|earliest|by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")

@@ -52,6 +52,6 @@ def ledger(store: ObjectStore) -> Check:
     except (StoreError, LedgerDamaged) as error:
         return Check("ledger", PROBLEM, str(error), "mpbroker remote verify names all that is wrong")
     if found is None:
-        return Check("ledger", OK, "there is none yet: the first start makes it")
+        return Check("ledger", OK, "missing: the first start makes it")
     segments = sum(map(len, reader.state.segments.values()))
     return Check("ledger", OK, f"of cluster {found.cluster_id}: entry {reader.seq:,}, {segments:,} segments")

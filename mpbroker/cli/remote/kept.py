@@ -1,4 +1,4 @@
-"""What keeps the local segments of a tiered partition. Sans-I/O."""
+"""Finds what keeps each local segment of a tiered partition on the disk. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Partition(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """What the tier says, at a time by the wall clock."""
+    """The tier's state, as its counters had it at a time of the wall clock."""
 
     is_fenced: bool
     down_since_ms: int | None

@@ -13,7 +13,7 @@ from mpbroker.remote.verification import verify as verified_store
 
 
 def verify(here: LocalBroker, url: str | None, *, deep: bool, as_json: bool) -> bool:
-    """Print what was checked and what is wrong; return whether nothing is."""
+    """Print what was checked and what is wrong; return whether all is well."""
     url, store = opened(here, url)
     with said_of_store(), progress_bar(0) as update:
         try:

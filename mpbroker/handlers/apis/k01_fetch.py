@@ -105,7 +105,7 @@ class Read(NamedTuple):
 
 
 class _Ask(NamedTuple):
-    """What to read: at most `most` bytes from `offset` on; if `first`, at least one batch."""
+    """A read of at most `most` bytes from `offset` on; if `first`, of at least one batch."""
 
     offset: int
     most: int

@@ -75,7 +75,7 @@ class RemoteWindow:
     """A window with all records at offsets [first, end). `base` names its files, `bound` is its end."""
 
     def __init__(self, place: Place, ready: calls.RemoteWindowReady, until_ms: int) -> None:
-        """Make a window of the tier's answer. Raises FileNotFoundError if it is not in the cache any more."""
+        """Make a window of the tier's answer. Raises FileNotFoundError if the cache has dropped it."""
         self.topic_id = place.topic_id
         self.partition = place.partition
         # There are no records between the offset that was asked for and a base above it.

@@ -1,4 +1,4 @@
-"""Which partitions go to the object store, and what of them it has (Kafka: UnifiedLog.isRemoteLogEnabled)."""
+"""Decides which partitions go to the object store (Kafka: UnifiedLog.isRemoteLogEnabled)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class CutSkipped(Exception):
 
 
 class Instant(NamedTuple):
-    """What was found: all files, and those to be read, which are open.
+    """All files as they were in the pause, and the open ones that are still to be read.
 
     `paused_s`: how long the processes were stopped, `taken_ms` the time in the middle of it.
     """

@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Who writes entries."""
+    """The writer of entries, as their headers name it."""
 
     generation: int
     owner: str

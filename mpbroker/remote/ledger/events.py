@@ -1,4 +1,4 @@
-"""What an entry of the ledger says: its events, in the order in which they happened.
+"""The events of an entry of the ledger, in the order in which they happened.
 
 JSON, an event a line; `event` is its kind, ids and other bytes are in Base64. A kind that is not known here
 was written by a later version.

@@ -1,4 +1,4 @@
-"""What the events of a ledger add up to.
+"""The state that follows from the events of a ledger.
 
 One thread changes a state. Others may read it at any time: lists grow at their end, or are replaced.
 """

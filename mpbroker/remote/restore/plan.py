@@ -1,4 +1,4 @@
-"""What a restore needs of the store, and whether it is all there. Nothing is written here."""
+"""Plans a restore: finds the objects that it needs, and checks that all are there. Writes nothing."""
 
 from __future__ import annotations
 

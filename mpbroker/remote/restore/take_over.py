@@ -24,7 +24,7 @@ SILENT_MS: Final = 90_000
 
 
 class TakenLedger(NamedTuple):
-    """What the new owner has to remember: who it is, and the entry that made it the owner."""
+    """The new owner, and the ledger entry that made it the owner."""
 
     writer: Writer
     seq: int

@@ -1,4 +1,4 @@
-"""What the broker needs of an object store. All calls block, and may be made by several threads at once.
+"""The interface of object stores. All calls block, and several threads may make them at once.
 
 Nothing else may be assumed: a bucket has no rename, no append and no lock. Creating an object only if it is
 absent (`create`) is the one conditional operation; the ledger's order and the fence of its owner rest on it

@@ -246,8 +246,9 @@ class TierWork:
         counters.set_status(f"stopped: {why}")
         log.error(
             "nothing is uploaded or deleted any more: %s. Segments stay on this disk; those in the object "
-            "store can be read. Restart the broker when this is settled",
+            "store %s. Restart the broker when this is settled",
             why,
+            "can be read" if self.state and self.state.segments else "cannot be read before that",
         )
 
     def _paced(self, count: int) -> None:
