@@ -332,6 +332,8 @@ def test_a_removal_that_comes_late_takes_no_segment_that_is_tiered_again(
     world.turn()
     world.check()
     assert [one.base for one in world.added()] == [0, 3, 6]
+    # The first look may still go by the file as it was before, and has it read again.
+    world.retain()
     world.retain()
     assert [int(path.stem) for path in world.segments()] == [9]
 
