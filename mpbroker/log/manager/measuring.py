@@ -80,9 +80,11 @@ class Measuring:
         """Return the segments that the object store certainly has; none if the tier has not said so.
 
         The tier's file outlasts the broker. It counts only once the tier of this start has seen the store and
-        set the partition's word, and while it leaves the word there.
+        set the partition's word. If the word has changed since the file was read, the file may name segments
+        that are to be removed: it counts again after the next reading.
         """
-        return log.remote if self._remote_version(log) and log.remote_version else NO_SEGMENTS
+        version = self._remote_version(log)
+        return log.remote if version and version == log.remote_version else NO_SEGMENTS
 
     def segments_of(self, log: PartitionLog) -> list[Segment]:
         """Return the log's segments, the active one last; [] if they cannot be read."""

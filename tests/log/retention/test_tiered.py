@@ -306,6 +306,17 @@ def alter(b: Broker, **configs: str) -> None:
     b.process.manager.ensure(msgspec.structs.replace(topic, config_version=version))
 
 
+def test_a_file_that_is_written_anew_is_read_before_it_counts(tiered: Broker) -> None:
+    """Tiering was switched off and on: what the file had named is to be removed."""
+    store(tiered, (0, 3), (3, 6))
+    alter(tiered, local_retention_ms="-1", retention_ms="-1")
+    look(tiered)
+    measuring = tiered.process.deletion._measuring
+    assert measuring.stored(tiered.log()).end == 6
+    store(tiered)
+    assert measuring.stored(tiered.log()) == ()
+
+
 def test_switched_off_with_deletion_the_log_starts_here(tiered: Broker) -> None:
     store(tiered, (0, 3), (3, 6))
     look(tiered)
