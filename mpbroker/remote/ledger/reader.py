@@ -22,7 +22,7 @@ from mpbroker.remote.ledger.entries import (
     entry_name,
     seq_of,
 )
-from mpbroker.remote.ledger.events import TakenOver
+from mpbroker.remote.ledger.events import Started, TakenOver
 from mpbroker.remote.ledger.snapshots import Snapshot, newest_snapshot
 from mpbroker.remote.ledger.state import EventRefused, RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
@@ -100,8 +100,8 @@ class LedgerReader:
         entry = decode_entry(seq, body)
         if entry.header.previous != self.digest:
             raise LedgerDamaged(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there")
-        begins = bool(entry.events) and isinstance(entry.events[0], TakenOver)
-        if entry.header.generation != self.generation + begins:
+        first = entry.events[0] if entry.events else None
+        if entry.header.generation != self.generation + isinstance(first, TakenOver):
             raise LedgerDamaged(
                 f"{entry_name(seq)} is of generation {entry.header.generation}, those before of "
                 f"{self.generation}"
@@ -111,6 +111,8 @@ class LedgerReader:
         except EventRefused as error:
             raise LedgerDamaged(f"{entry_name(seq)}: {error}") from error
         self.state.apply(entry.events, entry.header.time_ms)
+        if isinstance(first, Started | TakenOver):
+            self.state.firsts.append(seq)
         self.seq, self.digest, self.last = seq, entry.digest, entry.header
 
     def _begin_with(self, snapshot: Snapshot) -> None:

@@ -14,12 +14,12 @@ import cramjam
 import msgspec
 
 from mpbroker.remote.ledger.entries import SEQ_DIGITS, digest
-from mpbroker.remote.ledger.events import SegmentAdded
-from mpbroker.remote.ledger.state import RemoteCut, RemoteState, RemoteTopic, RemovedSegment
+from mpbroker.remote.ledger.events import SegmentAdded, StandbySet, Started, TakenOver
+from mpbroker.remote.ledger.state import NamedSnapshot, RemoteCut, RemoteState, RemoteTopic, RemovedSegment
 from mpbroker.remote.store.object_store import ObjectStore
 
 PREFIX: Final = "mpbroker/snapshot/"
-SNAPSHOT_FORMAT: Final = 1
+SNAPSHOT_FORMAT: Final = 2
 # The newest may be damaged.
 KEPT: Final = 2
 _ZSTD_LEVEL: Final = 3
@@ -41,6 +41,11 @@ class _Body(msgspec.Struct, frozen=True):
     log_starts: list[tuple[bytes, int, int]]
     cuts: list[RemoteCut] = []
     bundles: list[tuple[bytes, int | None]] = []
+    leader: Started | TakenOver | None = None
+    is_released: bool = False
+    standbys: list[StandbySet] = []
+    snapshots: list[NamedSnapshot] = []
+    firsts: list[int] = []
 
 
 class Snapshot(NamedTuple):
@@ -64,6 +69,11 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         [(*key, offset) for key, offset in state.log_starts.items()],
         state.cuts,
         list(state.bundles.items()),
+        state.leader,
+        state.is_released,
+        list(state.standbys.values()),
+        state.snapshots,
+        state.firsts,
     )
     packed = bytes(cramjam.zstd.compress(msgspec.json.encode(body), _ZSTD_LEVEL))
     header = _Header(SNAPSHOT_FORMAT, snapshot.seq, snapshot.digest, digest(packed))
@@ -87,6 +97,9 @@ def decode_snapshot(data: bytes) -> Snapshot | None:
     state.removed = {one.segment.segment_id: one for one in body.removed}
     state.log_starts = {(topic_id, partition): offset for topic_id, partition, offset in body.log_starts}
     state.cuts, state.bundles = body.cuts, dict(body.bundles)
+    state.leader, state.is_released = body.leader, body.is_released
+    state.standbys = {one.broker_id: one for one in body.standbys}
+    state.snapshots, state.firsts = body.snapshots, body.firsts
     return Snapshot(header.seq, header.entry, state)
 
 
