@@ -21,7 +21,6 @@ class Mirror(msgspec.Struct, frozen=True):
     """The mirror. `log_dirs` are its directories, with `__cluster_metadata-0` in one of them."""
 
     version: int
-    cluster_id: str
     log_dirs: list[str]
 
 

@@ -15,7 +15,7 @@ NODES = Nodes(1, 3, [Node(1, "", {"PLAINTEXT": ("a.example", 9092)}), Node(2, "r
 
 def test_nodes_and_mirror_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert read_nodes(tmp_path) is read_mirror(tmp_path) is None
-    mirror = Mirror(4, "cluster", ["/a", "/b"])
+    mirror = Mirror(4, ["/a", "/b"])
     write_nodes(tmp_path, NODES)
     write_mirror(tmp_path, mirror)
     assert (read_nodes(tmp_path), read_mirror(tmp_path)) == (NODES, mirror)
@@ -28,11 +28,11 @@ def test_a_followed_file_is_read_again_after_each_replacement(
     followed = followed_mirror(tmp_path)
     assert not followed.poll()
     for version in (1, 2):
-        write_mirror(tmp_path, Mirror(version, "cluster", []))
+        write_mirror(tmp_path, Mirror(version, []))
         assert followed.poll()
-        assert followed.content == Mirror(version, "cluster", [])
+        assert followed.content == Mirror(version, [])
         assert not followed.poll()
-    write_mirror(tmp_path, Mirror(2, "cluster", []))
+    write_mirror(tmp_path, Mirror(2, []))
     assert not followed.poll(), "the same content is no news"
     followed.path.unlink()
     assert followed.poll()
