@@ -126,10 +126,11 @@ class Ledger:
         reader, owner = self._reader, self._file.owner
         self.fenced = None
         self._check_cluster(started.cluster_id)
-        while not self._is_owner:
+        while True:
             reader.read_to_end()
             if self._start and reader.last is not None and reader.last.start == self._start:
-                # A try whose answer was lost.
+                # A try is in, and nobody has written since: where older entries are trimmed, a create may
+                # fill the place of one, if this process has slept before it.
                 break
             self._check_place(started.cluster_id)
             if not self._start:
@@ -137,13 +138,11 @@ class Ledger:
                 owner.starts.append(start)
                 self._file.save()
                 self._start = start
-            # Made anew for each try: whichever is in, it is this start.
+            # Made anew for each try: whichever is in, it is this start. What is there instead may be a late
+            # entry of this owner: it is read in the next turn.
             entry = self._entry([started])
             self._first_start_ns = self._first_start_ns or entry.tried_ns
-            # What is there instead may be a late entry of this owner: it is read in the next turn.
-            if self._create(entry) is None:
-                self._follow(entry)
-                break
+            self._create(entry)
         # Which of the tries is in is not known: the first one counts.
         self.tried_ns = self._first_start_ns
         self._is_owner = True

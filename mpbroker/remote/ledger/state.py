@@ -90,6 +90,11 @@ class RemoteState:
         self.snapshots: list[NamedSnapshot] = []
         self.firsts: list[int] = []
 
+    @property
+    def trimmed_before(self) -> int:
+        """Return before which entry the ledger need not be whole."""
+        return self.snapshots[-1].event.first if self.snapshots else 0
+
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
         return self.segments.get((topic_id, partition), ())

@@ -17,6 +17,7 @@ from mpbroker.remote.ledger.entries import (
     seq_of,
 )
 from mpbroker.remote.ledger.events import (
+    Event,
     LogStartMoved,
     ObjectsDeleted,
     Released,
@@ -32,7 +33,7 @@ from mpbroker.remote.ledger.events import (
 )
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, segment
 
-EVENTS = [
+EVENTS: list[Event] = [
     *(STARTED, TOPIC, segment(0), segment(10, partition=1), TopicDeleted(TOPIC_ID), TopicRestored(TOPIC_ID)),
     SegmentsRemoved(TOPIC_ID, 1, (b"a" * 16, b"b" * 16)),
     *(ObjectsDeleted((b"a" * 16,)), LogStartMoved(TOPIC_ID, 0, 5), Shipped(b"c" * 16), Released()),
