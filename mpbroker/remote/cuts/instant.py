@@ -199,6 +199,19 @@ def take_instant(
         raise
 
 
+def instant_at_rest(broker: Broker, state: RemoteState, known: Mapping[str, CutFile]) -> Instant:
+    """Look at all files of a broker whose other processes have ended. Raises CutSkipped, OSError."""
+    files: list[Opened] = []
+    nothing = Look([], {})
+    try:
+        look = broker.look_at_rest(state, nothing, ())
+        open_changed(look, nothing, known, files)
+    except BaseException:
+        _close(files)
+        raise
+    return Instant(wall_ms(), 0.0, look, files)
+
+
 @contextmanager
 def opened_files(files: Iterable[Found]) -> Iterator[list[Opened]]:
     """Open files while their writers run; those that are gone are left out. Raises OSError."""
