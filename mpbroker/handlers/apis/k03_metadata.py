@@ -1,8 +1,8 @@
 """Metadata (key 3), versions 0-13: brokers, topics and their partitions. May create the requested topics.
 
-One broker is leader, replica and in-sync replica of every partition; a standby is named beside it. A partition
-whose log directory is offline has no leader. Versions 0-3 always allow creation. v10 and v11 have a field for
-topic ids but refuse them; v12 and later take names or ids. (Kafka: KafkaApis.handleTopicMetadataRequest,
+One broker is leader, replica and in-sync replica of every partition, also beside a standby. A partition whose
+log directory is offline has no leader. Versions 0-3 always allow creation. v10 and v11 have a field for topic
+ids but refuse them; v12 and later take names or ids. (Kafka: KafkaApis.handleTopicMetadataRequest,
 DefaultAutoTopicCreationManager.)
 """
 

@@ -1,4 +1,4 @@
-"""DescribeCluster (key 60), versions 0-2: the cluster's id, brokers and controller, which is the one that leads.
+"""DescribeCluster (key 60), versions 0-2: the cluster's id, brokers and controller: the one that leads.
 
 From v1 on a request asks for brokers or for controllers (KIP-919). There is no listener for controllers, so a
 request for controllers gets MISMATCHED_ENDPOINT_TYPE. No broker is ever fenced (v2). (Kafka:
