@@ -1,8 +1,6 @@
 """The leading word, for native code. `leading.py` says what it means and who writes it."""
 from libc.stdint cimport uint64_t
 
-from shm.atomics cimport load_relaxed
-
 cdef extern from *:
     """
     #include <stdint.h>
@@ -17,7 +15,6 @@ cdef extern from *:
     uint64_t LEADS_ALWAYS
     uint64_t boottime_ns() noexcept nogil
 
-cdef inline bint leads(const uint64_t *leading) noexcept nogil:
-    """Return whether the broker leads now. The clock is read only while there is a lease."""
-    cdef uint64_t until_ns = load_relaxed(leading)
-    return until_ns == LEADS_ALWAYS or boottime_ns() < until_ns
+cdef inline bint is_past(uint64_t until_ns) noexcept nogil:
+    """Return whether this value of the leading word has passed. Without a lease the clock is not read."""
+    return until_ns != LEADS_ALWAYS and boottime_ns() >= until_ns

@@ -4,9 +4,10 @@ It is `ALWAYS` without a lease, and `NEVER` in a broker that does not lead. The 
 the first fork; after that the tier process alone does. If the tier is killed, the lease that it wrote runs
 out, and its successor renews it.
 
-Past that time handlers refuse what only the leader may answer (`handlers/requests/leadership.py`), and
-processors close all connections of the data plane once, without sending answers (`network/processor/turn.pyx`).
-A process looks at the word when it wakes up: ring its bell after the word was lowered.
+Past that time handlers refuse what only the leader may answer (`handlers/requests/leadership.py`). Processors
+close all connections of the data plane, once for each value of the word that has passed, without sending
+answers (`network/processor/turn.pyx`). A process looks at the word when it wakes up: ring the processors'
+bells after lowering it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 
 from mpbroker.ipc.leading import ALWAYS, NEVER, boottime_ns
 from mpbroker.ipc.topology import SharedMemory
+from tests.support.polling import until
 
 SECOND_NS = 1_000_000_000
 
@@ -28,6 +29,5 @@ def test_a_lease_outlives_the_process_that_wrote_it_and_ends(memory: SharedMemor
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
     assert memory.leading().until_ns == ends_ns
-    while memory.leading().leads():
-        pass
+    until(lambda: not memory.leading().leads(), "the end of the lease")
     assert boottime_ns() >= ends_ns
