@@ -103,6 +103,14 @@ class RemoteSettings(CoordinatorSettings, frozen=True, kw_only=True):
     mpbroker_remote_checkpoint_retention_ms: Annotated[
         int, Key(LONG, "Time for which cuts are kept; the newest one always is.", at_least=0)
     ] = 86_400_000
+    mpbroker_remote_lease_ms: Annotated[
+        int,
+        Key(
+            LONG,
+            "Time without a ledger entry after which a standby takes over; the owner stops a tenth earlier.",
+            at_least=1_000,
+        ),
+    ] = 30_000
     log_local_retention_ms: Annotated[
         int,
         Key(

@@ -25,25 +25,75 @@ class _OfPartition(_Event, frozen=True):
         return self.topic_id, self.partition
 
 
-class Started(_Event, tag="start", frozen=True):
-    """A tier process has begun to write. The header of its entry says who it is."""
+class _Who(_Event, frozen=True):
+    """Says which broker writes from here on. The header of its entry has its owner and start."""
 
     cluster_id: str
     broker_id: int
     host: str
 
 
-class TakenOver(_Event, tag="take_over", frozen=True):
-    """A broker that was restored from a cut owns the ledger from here on, in the next generation.
+class _Leader(_Who, frozen=True, kw_only=True):
+    """`listeners` have the advertised host and port of each name. `acks` is "local" or "ledger".
 
-    The entry before is the last one of the owner before. Segments that are not of the cut are removed by
-    further events of this entry.
+    The lease is in force while a standby is named. `lease_ms` is 0 in entries of older versions.
     """
 
-    cluster_id: str
+    listeners: dict[str, tuple[str, int]] = {}
+    rack: str = ""
+    lease_ms: int = 0
+    acks: str = "local"
+
+
+class Started(_Leader, tag="start", frozen=True):
+    """A tier process has begun to write."""
+
+
+class TakenOver(_Leader, tag="take_over", frozen=True):
+    """Another broker owns the ledger from here on, in the next generation: a restored one, or a standby.
+
+    The entry before is the last one of the owner before. Segments that are not of the cut are removed by
+    further events of this entry. A restored broker knows of no standbys: they have to be named again.
+    """
+
+    cut_id: bytes
+    by_standby: bool = False
+
+
+class StandbySet(_Event, tag="standby", frozen=True):
+    """A broker stands by: while it is named it may take over when the owner's lease has run out."""
+
     broker_id: int
     host: str
+    rack: str
+    listeners: dict[str, tuple[str, int]]
+
+
+class StandbyGone(_Event, tag="standby_gone", frozen=True):
+    """A broker stands by no longer."""
+
+    broker_id: int
+
+
+class Released(_Event, tag="released", frozen=True):
+    """The owner has stopped, and all that it had is in the store. A standby need not wait for the lease."""
+
+
+class Shipped(_Event, tag="shipped", frozen=True):
+    """Bytes of partitions that were made durable after the newest cut."""
+
     cut_id: bytes
+
+
+class SnapshotWritten(_Event, tag="snapshot", frozen=True):
+    """The snapshot of entry `seq` is in the store. `digest` is the SHA-256 of the object.
+
+    Entries before `first` may be deleted, but for those that begin a generation or a start.
+    """
+
+    seq: int
+    digest: str
+    first: int
 
 
 class TopicSet(_Event, tag="topic", frozen=True):
@@ -136,6 +186,11 @@ class CutsRemoved(_Event, tag="cuts_removed", frozen=True):
 Event: TypeAlias = (
     Started
     | TakenOver
+    | StandbySet
+    | StandbyGone
+    | Released
+    | Shipped
+    | SnapshotWritten
     | TopicSet
     | TopicDeleted
     | TopicRestored

@@ -26,13 +26,15 @@ class Owner(msgspec.Struct):
     """`nonce` is the owner in the headers of entries. `generation` counts the owners of the ledger.
 
     `last_seq` is the last entry that may be in the ledger; all before it are. `starts` are the tier processes
-    that may have written entries since the last one that is known to have begun, and that one.
+    that may have written entries since the last one that is known to have begun, and that one. `standbys`
+    are the brokers that the ledger may name as such: they are here first.
     """
 
     nonce: str
     generation: int = 1
     last_seq: int = 0
     starts: list[str] = []
+    standbys: list[int] = []
 
 
 class OwnerFile:

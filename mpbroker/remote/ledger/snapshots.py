@@ -8,18 +8,19 @@ A ledger can always be read without them: one that is damaged, or of another for
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import cramjam
 import msgspec
 
 from mpbroker.remote.ledger.entries import SEQ_DIGITS, digest
-from mpbroker.remote.ledger.events import SegmentAdded
-from mpbroker.remote.ledger.state import RemoteCut, RemoteState, RemoteTopic, RemovedSegment
+from mpbroker.remote.ledger.events import SegmentAdded, StandbySet, Started, TakenOver
+from mpbroker.remote.ledger.state import NamedSnapshot, RemoteCut, RemoteState, RemoteTopic, RemovedSegment
 from mpbroker.remote.store.object_store import ObjectStore
 
 PREFIX: Final = "mpbroker/snapshot/"
-SNAPSHOT_FORMAT: Final = 1
+SNAPSHOT_FORMAT: Final = 2
 # The newest may be damaged.
 KEPT: Final = 2
 _ZSTD_LEVEL: Final = 3
@@ -41,6 +42,11 @@ class _Body(msgspec.Struct, frozen=True):
     log_starts: list[tuple[bytes, int, int]]
     cuts: list[RemoteCut] = []
     bundles: list[tuple[bytes, int | None]] = []
+    leader: Started | TakenOver | None = None
+    is_released: bool = False
+    standbys: list[StandbySet] = []
+    snapshots: list[NamedSnapshot] = []
+    firsts: list[int] = []
 
 
 class Snapshot(NamedTuple):
@@ -64,6 +70,11 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         [(*key, offset) for key, offset in state.log_starts.items()],
         state.cuts,
         list(state.bundles.items()),
+        state.leader,
+        state.is_released,
+        list(state.standbys.values()),
+        state.snapshots,
+        state.firsts,
     )
     packed = bytes(cramjam.zstd.compress(msgspec.json.encode(body), _ZSTD_LEVEL))
     header = _Header(SNAPSHOT_FORMAT, snapshot.seq, snapshot.digest, digest(packed))
@@ -87,13 +98,22 @@ def decode_snapshot(data: bytes) -> Snapshot | None:
     state.removed = {one.segment.segment_id: one for one in body.removed}
     state.log_starts = {(topic_id, partition): offset for topic_id, partition, offset in body.log_starts}
     state.cuts, state.bundles = body.cuts, dict(body.bundles)
+    state.leader, state.is_released = body.leader, body.is_released
+    state.standbys = {one.broker_id: one for one in body.standbys}
+    state.snapshots, state.firsts = body.snapshots, body.firsts
     return Snapshot(header.seq, header.entry, state)
 
 
-def newest_snapshot(store: ObjectStore, last: int | None = None) -> Snapshot | None:
-    """Return the newest snapshot that is whole, of an entry up to `last`; None if there is none."""
-    names = [found.name for found in store.list(PREFIX) if last is None or found.name <= snapshot_name(last)]
-    return next(filter(None, (decode_snapshot(store.get(name)) for name in reversed(names))), None)
+def snapshots(
+    store: ObjectStore, last: int | None = None, *, newest_first: bool = True
+) -> Iterator[Snapshot]:
+    """Yield the snapshots that are whole, of entries up to `last`. Raises StoreError."""
+    names = [found.name for found in store.list(PREFIX)]
+    for name in reversed(names) if newest_first else names:
+        if last is not None and name > snapshot_name(last):
+            continue
+        if (snapshot := decode_snapshot(store.get(name))) is not None:
+            yield snapshot
 
 
 def write_snapshot(store: ObjectStore, snapshot: Snapshot) -> None:

@@ -17,8 +17,13 @@ from mpbroker.remote.ledger.events import (
     Event,
     LogStartMoved,
     ObjectsDeleted,
+    Released,
     SegmentAdded,
     SegmentsRemoved,
+    Shipped,
+    SnapshotWritten,
+    StandbyGone,
+    StandbySet,
     Started,
     TakenOver,
     TopicDeleted,
@@ -56,11 +61,20 @@ class RemoteCut(msgspec.Struct, frozen=True):
     time_ms: int
 
 
+class NamedSnapshot(msgspec.Struct, frozen=True):
+    """A snapshot that the ledger names, and the time of its entry."""
+
+    event: SnapshotWritten
+    time_ms: int
+
+
 class RemoteState:
     """Topics by id, segments and log start offsets by (topic id, partition), removed segments by id.
 
     `cuts` are those that are kept, the oldest first. `bundles` are what they are made of, each with the
-    `after` of the first cut that named it no longer, or None.
+    `after` of the first cut that named it no longer, or None. `leader` is who writes the ledger, `standbys`
+    are by broker id. `snapshots` are those that the ledger names, `firsts` the entries that begin a start or
+    a generation.
     """
 
     def __init__(self) -> None:
@@ -70,6 +84,16 @@ class RemoteState:
         self.log_starts: dict[tuple[bytes, int], int] = {}
         self.cuts: list[RemoteCut] = []
         self.bundles: dict[bytes, int | None] = {}
+        self.leader: Started | TakenOver | None = None
+        self.is_released = False
+        self.standbys: dict[int, StandbySet] = {}
+        self.snapshots: list[NamedSnapshot] = []
+        self.firsts: list[int] = []
+
+    @property
+    def trimmed_before(self) -> int:
+        """Return before which entry the ledger need not be whole."""
+        return self.snapshots[-1].event.first if self.snapshots else 0
 
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
@@ -109,7 +133,7 @@ class RemoteState:
                 case LogStartMoved():
                     _expect(log_starts.get(event.key, 0) <= event.offset, event)
                     log_starts[event.key] = event.offset
-                case Started() | TakenOver() | ObjectsDeleted() | CutTaken() | CutsRemoved():
+                case _:
                     pass
 
     def apply(self, events: Iterable[Event], time_ms: int) -> None:
@@ -142,7 +166,23 @@ class RemoteState:
                     for bundle_id in event.bundle_ids:
                         self.bundles.pop(bundle_id, None)
                 case Started() | TakenOver():
+                    self._led_by(event)
+                case StandbySet():
+                    self.standbys = {**self.standbys, event.broker_id: event}
+                case StandbyGone():
+                    self.standbys = _without(self.standbys, event.broker_id)
+                case Released():
+                    self.is_released = True
+                case SnapshotWritten():
+                    kept = [one for one in self.snapshots if one.event.seq >= event.first]
+                    self.snapshots = [*kept, NamedSnapshot(event, time_ms)]
+                case Shipped():
                     pass
+
+    def _led_by(self, event: Started | TakenOver) -> None:
+        self.leader, self.is_released = event, False
+        is_restored = isinstance(event, TakenOver) and not event.by_standby
+        self.standbys = {} if is_restored else _without(self.standbys, event.broker_id)
 
     def _remove(self, event: SegmentsRemoved, time_ms: int) -> None:
         doomed = set(event.segment_ids)
@@ -175,6 +215,10 @@ def segments_file(segments: Iterable[SegmentAdded]) -> RemoteSegments:
     return RemoteSegments(
         RemoteSegment(one.base, one.end, one.size, one.largest_ms, one.segment_id) for one in segments
     )
+
+
+def _without(standbys: dict[int, StandbySet], broker_id: int) -> dict[int, StandbySet]:
+    return {key: one for key, one in standbys.items() if key != broker_id}
 
 
 def _topic(event: TopicSet) -> RemoteTopic:
