@@ -76,7 +76,7 @@ class Coordinator:
         for rings in self._bound_handlers():
             self._receive(rings)
         self.metadata.step()
-        self._services.step(self.metadata.is_serving)
+        self._services.step(self.metadata.is_serving and not self.metadata.following.is_face)
         self.metadata.link.flush()
         self._flush_to_handlers()
         groups, counters = self._services.groups.shard, self._context.counters
