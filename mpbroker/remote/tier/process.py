@@ -28,7 +28,7 @@ from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_retu
 from mpbroker.log.io.pace import only_when_idle
 from mpbroker.remote.cuts.cutter import Cutter
 from mpbroker.remote.cuts.files import Look
-from mpbroker.remote.cuts.instant import Broker, Instant, Rows, take_instant
+from mpbroker.remote.cuts.instant import Broker, Instant, Rows, instant_at_rest, take_instant
 from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
@@ -36,6 +36,8 @@ from mpbroker.remote.tier.cache import RemoteCache
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.downloads import Downloads, Totals
 from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.ranges import Ranges
+from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
@@ -87,7 +89,11 @@ class TierProcess:
         # A thread of usual priority: all processes wait for it.
         self._instants = ThreadPoolExecutor(1, "instant of a cut")
         self._instants.submit(int).result()
-        self._cutting = Cutting(config, self.work, context.counters, self._cutter, self._step_back)
+        self._first_cut = memory.words("first_cut") if config.ships_rounds else None
+        self._cutting = Cutting(
+            *(config, self.work, context.counters, self._cutter, self._step_back, self._first_cut)
+        )
+        self._shipper = self._make_shipper()
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
         self._bug: Exception | None = None
@@ -95,7 +101,11 @@ class TierProcess:
     def serve(self) -> int:
         threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
-            for name, run in (("remote writer", self.work.run), ("cuts", self._cutting.run))
+            for name, run in (
+                ("remote writer", self.work.run),
+                ("cuts", self._cutting.run),
+                *((("shipper", self._shipper.run),) if self._shipper is not None else ()),
+            )
         ]
         for thread in threads:
             thread.start()
@@ -125,6 +135,8 @@ class TierProcess:
             raise self._bug
         if news := self._news.poll():
             self._topics.apply(news)
+        if self._shipper is not None:
+            self._shipper.follow()
         if self._downloads is None and self.work.store is not None:
             self._downloads = self._begin_downloads()
         for rings in self._bound_handlers():
@@ -136,6 +148,8 @@ class TierProcess:
             rings.flush()
 
     def _something_waits(self) -> bool:
+        if self._shipper is not None and self._shipper.has_news:
+            return True
         return self.context.pending_order() is not None or any_waits(self._bound_handlers())
 
     def _sleep_ms(self) -> int:
@@ -173,9 +187,38 @@ class TierProcess:
         control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
 
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
-            return self._instants.submit(take_instant, control, broker, state, known, former).result()
+            if self._first_cut is not None and not self._first_cut.load(0):
+                # The supervisor waits for it, and nobody else runs who would change partitions.
+                return instant_at_rest(broker, state, known, former, self._mark)
+            return self._instants.submit(
+                *(take_instant, control, broker, state, known, former, self._mark)
+            ).result()
 
         return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
+
+    def _make_shipper(self) -> Shipper | None:
+        """Return what ships commit rounds, if they wait for that."""
+        memory, first_cut = self.context.memory, self._first_cut
+        if first_cut is None:
+            return None
+        bells = [memory.doorbell(role) for role in topology.LOG_WORKERS[: memory.sizes.log_workers]]
+        return Shipper(
+            self.work,
+            Ranges(memory.table(), self.context.config.log_dirs),
+            [memory.unshipped_block(number) for number in range(memory.sizes.log_workers)],
+            memory.words("shipped"),
+            first_cut,
+            lambda worker: bells[worker].ring(),
+            self.context.counters,
+        )
+
+    def _mark(self) -> tuple[int, int]:
+        """Return what `take_instant` asks for."""
+        if self._shipper is not None:
+            return self._shipper.mark()
+        book = self.work.book
+        assert book is not None
+        return book.state.shipped_number, book.ledger.seq
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)
