@@ -114,6 +114,14 @@ class RemoteSettings(CoordinatorSettings, frozen=True, kw_only=True):
             choices=REMOTE_ACKS,
         ),
     ] = "local"
+    mpbroker_remote_lease_ms: Annotated[
+        int,
+        Key(
+            LONG,
+            "Time without a ledger entry after which a standby takes over; the owner stops a tenth earlier.",
+            at_least=1_000,
+        ),
+    ] = 30_000
     log_local_retention_ms: Annotated[
         int,
         Key(

@@ -20,6 +20,7 @@ from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.client_metrics import PushQueue
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.leading import ALWAYS, Leading
 from mpbroker.ipc.listeners import COUNTS_BYTES, LISTENERS_BYTES, ListenerCounts, ListenerTable
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
 from mpbroker.ipc.meters import Meters, Reader
@@ -255,6 +256,7 @@ class SharedMemory:
         limits = self.words("request_limits")
         for index in PROCESSORS:
             limits.store(index, sizes.request_limit_bytes)
+        self.leading().until_ns = ALWAYS
         # Keys of clients in the rates are made with it, so that no client can choose names that collide.
         self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
@@ -317,6 +319,8 @@ class SharedMemory:
             # The supervisor, or a handler for a client: the log levels (ipc.log_levels has the reason).
             Block("request_log", 64),
             Block("log_levels", 8 * LOG_LEVELS),
+            # The supervisor before the first fork, then the tier: until when this broker leads (leading.py).
+            Block("leading", 64),
             # The coordinator: whether request time is limited for anybody, so that processors measure it.
             Block("request_quotas", 64),
             *self._role_blocks(),
@@ -402,6 +406,9 @@ class SharedMemory:
         """Return the ledger of a processor's connections."""
         at = (index - FIRST_PROCESSOR) * LEDGER_BYTES
         return Ledger(self.private.block("connections")[at : at + LEDGER_BYTES], CHANNELS_PER_PROCESSOR)
+
+    def leading(self) -> Leading:
+        return Leading(self.words("leading"))
 
     def listeners(self) -> ListenerTable:
         return ListenerTable(self.private.block("listeners"))

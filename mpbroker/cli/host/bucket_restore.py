@@ -56,7 +56,7 @@ def restore(
                 check_silent(plan.ledger.last, wall_ms())
             # Whoever relies on a fence has to know that the store keeps its promise.
             check_store(store)
-            plan, taken = take_over(store, lambda: _checked(store, before), is_forced=forced)
+            plan, taken = take_over(lambda: _checked(store, before), is_forced=forced)
         _write(store, plan, log_dirs, taken)
     command = _command(url, plan, log_dirs)
     if as_json:

@@ -98,10 +98,15 @@ def find(context: RequestContext, asked: MetadataRequest.MetadataRequestTopic) -
 
 
 def missing(context: RequestContext) -> Generator[None, None, list[str]]:
-    """Return the unknown topic names to create; an empty list unless client and broker allow creation."""
+    """Return the unknown topic names to create; an empty list unless client and broker allow creation.
+
+    A broker that does not lead creates none.
+    """
     request = context.body
     allowed = context.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
     if not allowed or not context.broker.config.auto_create_topics_enable:
+        return []
+    if not context.broker.leading.leads():
         return []
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
     metadata = context.broker.metadata

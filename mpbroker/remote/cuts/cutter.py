@@ -128,6 +128,10 @@ class Cutter:
             instant.close()
         return self._finished(instant)
 
+    def look_anew(self) -> None:
+        """Have the next cut list all files, also of partitions without appends."""
+        self._look = Look([], {})
+
     def published(self, cut: Cut) -> None:
         """Note that the ledger has a cut."""
         self._known = {one.path: one for one in cut.manifest.files}

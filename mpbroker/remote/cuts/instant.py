@@ -208,19 +208,22 @@ def instant_at_rest(
     broker: Broker,
     state: RemoteState,
     known: Mapping[str, CutFile],
-    former: Look,
     shipped: Callable[[], tuple[int, int]] = lambda: (0, 0),
 ) -> Instant:
-    """Do what `take_instant` does, while nobody changes partitions: at a start or a stop. Raises as that."""
+    """Look at all files while nobody changes partitions: before a start or after a stop of the others.
+
+    Raises CutSkipped, OSError.
+    """
     files: list[Opened] = []
+    nothing = Look([], {})
+    mark = shipped()
     try:
-        taken_ms, mark = wall_ms(), shipped()
-        look = broker.look_at_rest(state, former, ())
-        open_changed(look, former, known, files)
-        return Instant(taken_ms, 0.0, look, files, *mark)
+        look = broker.look_at_rest(state, nothing, ())
+        open_changed(look, nothing, known, files)
     except BaseException:
         _close(files)
         raise
+    return Instant(wall_ms(), 0.0, look, files, *mark)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from mpbroker.remote.ledger.entries import (
     seq_of,
 )
 from mpbroker.remote.ledger.events import Started, TakenOver
-from mpbroker.remote.ledger.snapshots import Snapshot, newest_snapshot
+from mpbroker.remote.ledger.snapshots import Snapshot, snapshots
 from mpbroker.remote.ledger.state import EventRefused, RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 
@@ -87,26 +87,40 @@ class LedgerReader:
     def read_to_end(self, last: int | None = None, *, by_snapshot: bool = True) -> None:
         """Apply all entries that are new, or those up to `last`; after a StoreError call it again.
 
-        `by_snapshot`: begin at the newest snapshot, where there is one. Raises LedgerDamaged.
+        `by_snapshot`: begin at the newest snapshot, where there is one. Otherwise begin at the first entry,
+        or at the oldest snapshot if entries before it are trimmed. A reader that lacks trimmed entries goes
+        on at a snapshot, too: then `state` is another one. Raises LedgerDamaged.
         """
-        if by_snapshot and not self.seq and (snapshot := newest_snapshot(self.store, last)) is not None:
-            self._begin_with(snapshot)
+        if by_snapshot and not self.seq:
+            self._begin_with(snapshots(self.store, last))
+        beyond = self._read(last)
+        if beyond is None:
+            return
+        missing = self.seq + 1
+        if self._begin_with(snapshots(self.store, last, newest_first=by_snapshot)):
+            beyond = self._read(last) or beyond
+        if missing >= self.state.trimmed_before or self.seq < beyond:
+            raise LedgerDamaged(f"{entry_name(missing)} is missing, {entry_name(beyond)} is there")
+
+    def _read(self, last: int | None) -> int | None:
+        """Apply what follows. If an entry is missing, return which one comes behind it."""
         for seq, body in self._listed():
             if self.seq == last:
-                return
+                return None
+            if seq != self.seq + 1:
+                return seq
             self.follow(seq, body)
         # A store may list an object later than it has it.
         while self.seq != last:
             try:
                 body = self.store.get(entry_name(self.seq + 1))
             except ObjectMissing:
-                return
+                break
             self.follow(self.seq + 1, body)
+        return None
 
     def follow(self, seq: int, body: bytes) -> None:
         """Apply the next entry. Raises LedgerDamaged."""
-        if seq != self.seq + 1:
-            raise LedgerDamaged(f"{entry_name(self.seq + 1)} is missing, {entry_name(seq)} is there")
         entry = decode_entry(seq, body)
         if entry.header.previous != self.digest:
             raise LedgerDamaged(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there")
@@ -125,15 +139,20 @@ class LedgerReader:
             self.state.firsts.append(seq)
         self.seq, self.digest, self.last = seq, entry.digest, entry.header
 
-    def _begin_with(self, snapshot: Snapshot) -> None:
-        """Begin at a snapshot, if it is one of the ledger that is there."""
+    def _begin_with(self, found: Iterator[Snapshot]) -> bool:
+        """Begin at a snapshot that is newer than what was read, if it is one of the ledger that is there."""
+        snapshot = next((one for one in found if one.seq > self.seq), None)
+        if snapshot is None:
+            return False
         try:
             body = self.store.get(entry_name(snapshot.seq))
         except ObjectMissing:
-            return
-        if digest(body) == snapshot.digest:
-            self.state, self.seq, self.digest = snapshot.state, snapshot.seq, snapshot.digest
-            self.last, self.snapshot_seq = decode_header(snapshot.seq, body), snapshot.seq
+            return False
+        if digest(body) != snapshot.digest:
+            return False
+        self.state, self.seq, self.digest = snapshot.state, snapshot.seq, snapshot.digest
+        self.last, self.snapshot_seq = decode_header(snapshot.seq, body), snapshot.seq
+        return True
 
     def _listed(self) -> Iterator[tuple[int, bytes]]:
         """Yield entries from the next one on, and read some ahead."""

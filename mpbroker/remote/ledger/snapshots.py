@@ -8,6 +8,7 @@ A ledger can always be read without them: one that is damaged, or of another for
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import cramjam
@@ -108,10 +109,16 @@ def decode_snapshot(data: bytes) -> Snapshot | None:
     return Snapshot(header.seq, header.entry, state)
 
 
-def newest_snapshot(store: ObjectStore, last: int | None = None) -> Snapshot | None:
-    """Return the newest snapshot that is whole, of an entry up to `last`; None if there is none."""
-    names = [found.name for found in store.list(PREFIX) if last is None or found.name <= snapshot_name(last)]
-    return next(filter(None, (decode_snapshot(store.get(name)) for name in reversed(names))), None)
+def snapshots(
+    store: ObjectStore, last: int | None = None, *, newest_first: bool = True
+) -> Iterator[Snapshot]:
+    """Yield the snapshots that are whole, of entries up to `last`. Raises StoreError."""
+    names = [found.name for found in store.list(PREFIX)]
+    for name in reversed(names) if newest_first else names:
+        if last is not None and name > snapshot_name(last):
+            continue
+        if (snapshot := decode_snapshot(store.get(name))) is not None:
+            yield snapshot
 
 
 def write_snapshot(store: ObjectStore, snapshot: Snapshot) -> None:

@@ -93,6 +93,11 @@ class RemoteState:
         self.shipped_number = 0
         self.shipped: list[tuple[int, bytes]] = []
 
+    @property
+    def trimmed_before(self) -> int:
+        """Return before which entry the ledger need not be whole."""
+        return self.snapshots[-1].event.first if self.snapshots else 0
+
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
         return self.segments.get((topic_id, partition), ())

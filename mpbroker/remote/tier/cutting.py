@@ -56,6 +56,8 @@ class Cutting:
         self._step_back = step_back
         self._stints = Stints()
         self._cutter: Cutter | None = None
+        # All other processes have ended: nothing is to be spared.
+        self.is_at_rest = False
 
     def run(self) -> None:
         """Make cuts until the work is stopped, or the ledger is another broker's."""
@@ -80,11 +82,7 @@ class Cutting:
         if book is None or store is None:
             return
         try:
-            if self._cutter is None:
-                cutter = self._cutter_of(store, self._paced)
-                cutter.remember(book.state)
-                self._cutter = cutter
-            self._cut(self._cutter, book)
+            self._cut(self._made_cutter(book, store), book)
             self._remove_expired(book, store)
         except CutSkipped as skipped:
             self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
@@ -92,6 +90,23 @@ class Cutting:
         except (StoreError, OSError) as error:
             self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
             log.info("a cut has failed: %s; the next one is due in %.0f s", error, self._interval_s())
+
+    def last(self, book: Book, store: ObjectStore) -> None:
+        """Make the cut of a broker whose other processes have ended.
+
+        Raises CutSkipped, StoreError, OSError, Fenced.
+        """
+        self.is_at_rest = True
+        cutter = self._made_cutter(book, store)
+        cutter.look_anew()
+        self._cut(cutter, book)
+
+    def _made_cutter(self, book: Book, store: ObjectStore) -> Cutter:
+        if self._cutter is None:
+            cutter = self._cutter_of(store, self._paced)
+            cutter.remember(book.state)
+            self._cutter = cutter
+        return self._cutter
 
     def _cut(self, cutter: Cutter, book: Book) -> None:
         cut = cutter.make(book.state)
@@ -128,7 +143,8 @@ class Cutting:
             self._work.wait(min(left_s, LOOK_S))
 
     def _paced(self, count: int) -> None:
-        self._work.pace(count, self._stints)
+        if not self.is_at_rest:
+            self._work.pace(count, self._stints)
 
 
 def objects_of(event: CutsRemoved) -> list[str]:

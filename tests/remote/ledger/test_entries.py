@@ -17,6 +17,7 @@ from mpbroker.remote.ledger.entries import (
     seq_of,
 )
 from mpbroker.remote.ledger.events import (
+    Event,
     LogStartMoved,
     ObjectsDeleted,
     Released,
@@ -34,7 +35,7 @@ from mpbroker.remote.ledger.events import (
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, segment
 
 SHIPPED = Shipped(1, (ShippedRange("0/t-1", TOPIC_ID, 3, ((0, 5, 2),), (9, 0, 7)),), b"\0\xff")
-EVENTS = [
+EVENTS: list[Event] = [
     *(STARTED, TOPIC, segment(0), segment(10, partition=1), TopicDeleted(TOPIC_ID), TopicRestored(TOPIC_ID)),
     SegmentsRemoved(TOPIC_ID, 1, (b"a" * 16, b"b" * 16)),
     *(ObjectsDeleted((b"a" * 16,)), LogStartMoved(TOPIC_ID, 0, 5), SHIPPED, Released()),

@@ -123,7 +123,7 @@ def test_events_that_contradict_are_refused(events: list[Event]) -> None:
 
 def test_events_of_one_entry_build_on_each_other() -> None:
     moved = LogStartMoved(TOPIC_ID, 0, 10)
-    events = [TOPIC, segment(0), segment(10), removed(0), moved, TopicDeleted(TOPIC_ID)]
+    events: list[Event] = [TOPIC, segment(0), segment(10), removed(0), moved, TopicDeleted(TOPIC_ID)]
     state = RemoteState()
     state.check(events)
     state.apply(events, 1)
