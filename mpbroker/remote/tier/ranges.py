@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.ipc.unshipped import Unsent
+from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.remote.cuts.files import is_partition
 from mpbroker.remote.ledger.events import ShippedRange
 from mpbroker.storage.checkpoints import opened, topic_id_if_any
-from mpbroker.storage.names import parse_partition, parse_segment, segment_name
+from mpbroker.storage.names import METADATA_DIRECTORY, parse_partition, parse_segment, segment_name
 from shm.table import SlotTable
 
 _READ_BYTES = 256 << 10
@@ -75,6 +76,8 @@ class Ranges:
     def _directory(self, now: Partition) -> Path:
         """Return a partition's directory. A deleted one may have left its name to a partition of today."""
         key, log_dir = (now.topic_id, now.partition), self._log_dirs[now.log_dir]
+        if now.topic_id == METADATA_TOPIC_ID:
+            return log_dir / METADATA_DIRECTORY
         name = self._names.get(key)
         if name is None or topic_id_if_any(log_dir / name) != now.topic_id:
             self._names |= dict(_partitions(log_dir))
