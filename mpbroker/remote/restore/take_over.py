@@ -69,7 +69,8 @@ def write_owner(directory: Path, taken: TakenLedger) -> None:
 def _events(plan: Plan) -> list[Event]:
     """Return the events of the entry: the segments in the ledger that are not of the cut go."""
     manifest = plan.manifest
-    taken = TakenOver(manifest.cluster_id, manifest.broker_id, socket.gethostname(), plan.cut.cut_id)
+    host, shipped = socket.gethostname(), -1 if plan.takes_shipped else plan.cut.shipped
+    taken = TakenOver(manifest.cluster_id, manifest.broker_id, host, cut_id=plan.cut.cut_id, shipped=shipped)
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
     events: list[Event] = [taken]
     for key, segments in plan.ledger.state.segments.items():
