@@ -91,110 +91,192 @@ class Runner:
         check_object_store(config)
         self.config = config
         self.log_dirs = [Path(name).absolute() for name in config.log_dirs]
-        self._notifier = Notifier()
         self._lease_ms = config.mpbroker_remote_lease_ms
-        # A ledger that does not answer must be noticed within a lease; what is downloaded may take longer.
+        # A ledger that does not answer has to be noticed within a lease; downloads may take longer.
         timeout_ms = config.mpbroker_remote_request_timeout_ms
         self._objects = _opened(config, timeout_ms)
-        self._reader = LedgerReader(_opened(config, min(timeout_ms, self._lease_ms // 3)))
-        self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
+        self._reader = LedgerReader(_opened(config, max(1, min(timeout_ms, self._lease_ms // RENEWALS))))
         self._claims = ClaimFile(self.log_dirs[0])
-        self._addresses = addresses_of(config)
-        self._registered_at_s = -float("inf")
+        self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
+        self._follower: Follower | None = None
+        self._notifier = Notifier()
+        self._registered_at_s = -math.inf
+        self._claimed_at_s = time.monotonic()
         self._problem = ""
         self._stops = False
-        self._wakeup = -1
 
     def run(self) -> None:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
         self._install_signals()
         locks = LogDirLocks(self.config)
         try:
-            self._read_ledger()
+            self._until_answered(self._reader.read_to_end)
             while not self._owns():
                 self._follow()
         finally:
             self._face.stop()
             for fd in locks.fds:
                 os.close(fd)
+        shutil.rmtree(self._face.directory, ignore_errors=True)
         self._notifier.give_back()
 
-    # ---- what the log directories are
-
-    def _read_ledger(self) -> None:
-        """Read the ledger to its end; wait for a store that does not answer."""
-        self._until_answered(self._reader.read_to_end)
-        leader = self._reader.state.leader
-        if leader is None:
-            raise FatalError(
-                f"{REMOTE_URL}={self.config.mpbroker_remote_url} has no ledger: start the broker first that "
-                "this one stands by for"
-            )
-
     def _owns(self) -> bool:
-        """Return whether this broker owns the ledger, and its directories are finished.
+        """Return whether this broker owns the ledger, and has its directories.
 
-        Otherwise leave directories that may become a mirror. Raises FatalError for those of another broker.
+        If not, the directories may be made a mirror. Raises FatalError for those of another broker.
         """
-        claim = self._claims.read()
-        owner = owner_in(self.log_dirs)
-        last = self._reader.last
-        assert last is not None
-        if owner is not None and owner.nonce == last.owner:
-            finish(self.log_dirs)
-            self._claims.remove()
-            return True
-        if owner is not None and owner.generation < last.generation:
-            for path in set_aside(self.log_dirs, owner.generation):
-                log.warning(
-                    "another broker has taken the ledger over: what this one had in generation %d is in %s "
-                    "now, and is not used. Delete it when nobody misses anything",
-                    owner.generation,
-                    path,
-                )
-            owner = None
-        if owner is not None or not is_mirror(self.log_dirs):
+        if self._reader.last is None:
             raise FatalError(
-                f"log.dirs: {', '.join(map(str, self.log_dirs))} have data of a broker that is not the owner "
-                f"of the ledger in {self.config.mpbroker_remote_url}: name empty directories for a standby",
+                f"{self.config.mpbroker_remote_url} has no ledger: start the broker that this one is to stand "
+                "by for"
+            )
+        owner, claim = owner_in(self.log_dirs), self._claims.read()
+        if owner is not None and owner.nonce == self._reader.last.owner:
+            self._claims.remove()
+            finish(self.log_dirs)
+            return True
+        if owner is not None and owner.generation < self._reader.generation:
+            self._set_aside(owner.generation)
+        elif owner is not None or not is_mirror(self.log_dirs):
+            raise FatalError(
+                f"log.dirs={','.join(self.config.log_dirs)} has data of another broker than the owner of the "
+                f"ledger in {self.config.mpbroker_remote_url}: name empty directories for a standby",
                 EXIT_MISCONFIGURED,
             )
-        if claim is not None:
-            return self._claimed(claim)
-        leader = self._leader
-        if leader.broker_id == self.config.node_id:
+        if claim is not None and self._wins(claim):
+            return True
+        if self._leader.broker_id == self.config.node_id:
             raise FatalError(
-                f"node.id={self.config.node_id} is the id of the ledger's owner, on {leader.host}: a standby "
-                "needs one of its own",
+                f"node.id={self.config.node_id} is that of the ledger's owner, which runs on "
+                f"{self._leader.host}: give the standby one of its own",
                 EXIT_MISCONFIGURED,
             )
         return False
 
+    def _set_aside(self, generation: int) -> None:
+        for path in set_aside(self.log_dirs, generation):
+            log.warning(
+                "broker %d on %s has taken over: what this broker had is in %s now, and nobody reads it; "
+                "delete it when it is not missed",
+                self._leader.broker_id,
+                self._leader.host,
+                path,
+            )
+
     # ---- following
 
     def _follow(self) -> None:
-        """Follow until this broker has claimed the ledger, or a claim is settled otherwise."""
+        """Follow the ledger until a claim of it is on disk."""
         self._face.directory.mkdir(0o750, exist_ok=True)
-        follower = self._begin()
-        told = False
+        follower = self._follower = self._follower or self._new_follower()
+        has_begun = False
         while True:
-            asleep_s = self._poll(follower)
-            if follower.is_up_to_date:
-                if self._face_ready(follower) and not told:
-                    told = True
-                    self._announce(follower)
+            try:
+                follower.poll()
+                if not has_begun:
+                    has_begun = self._begin(follower)
+                self._face.tell(self._nodes(), ToldMirror(follower.version, list(map(str, self.log_dirs))))
                 self._register()
                 if follower.may_claim() and self._claim(follower):
                     return
-            self._wait(asleep_s)
+                self._settled()
+            except (StoreError, OSError, RestoreRefused) as error:
+                self._note(error)
+            if has_begun:
+                self._face.step()
+            self._wait(min(self._lease_ms / POLLS / 1000, LONGEST_POLL_S))
 
-    def _begin(self) -> Follower:
+    def _new_follower(self) -> Follower:
         mirror = Mirror(self._objects, self.log_dirs, self._seen, (CLAIM_FILE,))
         watch = StandbyWatch(self.config.node_id, self._lease_ms)
         return Follower(self._reader, self._objects, self.log_dirs, mirror, watch)
 
-    @property
-    def _leader(self):
-        leader = self._reader.state.leader
-        assert leader is not None
-        return leader
+    def _begin(self, follower: Follower) -> bool:
+        """Say that the mirror follows, and make ready to answer clients."""
+        self._face.stop()
+        self._face.prepare(self.config, self._cluster_id())
+        log.info(
+            "broker %d follows broker %d on %s (%s), %s",
+            self.config.node_id,
+            self._leader.broker_id,
+            self._leader.host,
+            without_secrets(self.config.mpbroker_remote_url),
+            self._as_of(follower),
+        )
+        self._notifier.ready(f"Following broker {self._leader.broker_id}")
+        self._notifier.begin_watchdog()
+        return True
+
+    def _as_of(self, follower: Follower) -> str:
+        if follower.cut is None:
+            return "which has made no cut yet"
+        return f"as of {time_text(follower.cut.taken_ms)} and entry {self._reader.seq}"
+
+    def _nodes(self) -> Nodes:
+        state, leader = self._reader.state, self._leader
+        nodes = {
+            one.broker_id: Node(one.broker_id, one.rack, one.listeners)
+            for one in (leader, *state.standbys.values())
+        }
+        own = self.config.node_id
+        nodes[own] = Node(own, "", addresses_of(self.config))
+        return Nodes(leader.broker_id, self._reader.generation, [nodes[one] for one in sorted(nodes)])
+
+    def _register(self) -> None:
+        """Tell the owner that this standby is there, once in a lease."""
+        if time.monotonic() < self._registered_at_s + self._lease_ms / 1000:
+            return
+        own = self.config.node_id, socket.gethostname(), "", addresses_of(self.config)
+        register(self._objects, Registration(*own, wall_ms(), time.time_ns()))
+        self._registered_at_s = time.monotonic()
+
+    def _claim(self, follower: Follower) -> bool:
+        """Have a claim of the ledger on disk, if nothing has come in meanwhile. Raises StoreError, OSError."""
+        leader = self._leader
+        if self._reader.state.is_released:
+            log.info("broker %d on %s has stopped, and handed over", leader.broker_id, leader.host)
+        else:
+            log.warning(
+                "the lease of broker %d on %s has run out: it has written nothing after entry %d",
+                leader.broker_id,
+                leader.host,
+                self._reader.seq,
+            )
+        self._claimed_at_s = time.monotonic()
+        plan = make_plan(self._objects)
+        if plan.ledger.seq != self._reader.seq or plan.cut != follower.cut:
+            return False
+        taken = TakenOver(
+            self._cluster_id(),
+            self.config.node_id,
+            socket.gethostname(),
+            plan.cut.cut_id,
+            by_standby=True,
+            listeners=addresses_of(self.config),
+            lease_ms=self._lease_ms,
+            acks=self.config.mpbroker_remote_acks,
+        )
+        self._claims.write(new_claim(plan.ledger, take_over_events(plan, taken)))
+        return True
+
+    # ---- taking over
+
+    def _wins(self, claim: Claim) -> bool:
+        """Have the ledger decide about a claim; return whether this broker owns it, with its directories."""
+        if self._until_answered(lambda: settle(self._reader, claim)):
+            self._face.ask_to_stop()
+            lease_ms = min(self._lease_ms, self._leader.lease_ms)
+            renewing = Renewing(LedgerReader(self._reader.store), claim, lease_ms)
+            with suppress(ClaimLost), renewing:
+                self._until_answered(lambda: self._finish(renewing.check))
+            if not renewing.is_lost:
+                write_owner_file(self._reader, claim, self.log_dirs[0])
+                finish(self.log_dirs)
+                log.info(
+                    "broker %d has taken over in generation %d after %.1f s, as of the cut of %s%s",
+                )
+                return True
+        log.warning()
+        self._claims.remove()
+        self._follower = None
+        return False

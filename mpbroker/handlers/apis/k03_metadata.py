@@ -108,6 +108,8 @@ def missing(context: RequestContext) -> Generator[None, None, list[str]]:
     metadata = context.broker.metadata
     if not (allowed and context.broker.config.auto_create_topics_enable and metadata.leads):
         return []
+    if not context.broker.leading.leads():
+        return []
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
     found = []
     for done, name in enumerate(dict.fromkeys(names), start=1):

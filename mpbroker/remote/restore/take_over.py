@@ -54,7 +54,11 @@ def take_over(plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, Take
         if not is_forced:
             check_silent(ledger.last, wall_ms())
         manifest = plan.manifest
-        taken = TakenOver(manifest.cluster_id, manifest.broker_id, socket.gethostname(), plan.cut.cut_id)
+        taken = TakenOver(
+            *(manifest.cluster_id, manifest.broker_id, socket.gethostname()),
+            cut_id=plan.cut.cut_id,
+            shipped=-1 if plan.takes_shipped else plan.cut.shipped,
+        )
         claim = new_claim(ledger, take_over_events(plan, taken))
         if settle(ledger, claim):
             return plan, TakenLedger(claim.writer, claim.seq)
