@@ -35,7 +35,7 @@ log = logging.getLogger("mpbroker.standby")
 
 
 class Face:
-    """The child, whose log directory is `directory`. `command` is what starts a broker with these settings."""
+    """The child, whose log directory is `directory`. `command` starts a broker of the same settings."""
 
     def __init__(self, directory: Path, command: Sequence[str]) -> None:
         self.directory = directory

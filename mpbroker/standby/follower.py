@@ -1,17 +1,20 @@
-"""Follows a ledger: reads what is new, and keeps the mirror as the newest cut and what was shipped after it."""
+"""Follows a ledger: reads what is new, and keeps the mirror as the newest cut and what was shipped since."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from mpbroker.remote.cuts.manifest import cut_name, decode_manifest
 from mpbroker.remote.ledger.entries import decode_entry, entry_name
 from mpbroker.remote.ledger.events import CutTaken, Shipped
 from mpbroker.remote.ledger.lease import StandbyWatch
 from mpbroker.remote.ledger.reader import LedgerReader
-from mpbroker.remote.restore.mirror import Mirror, place
-from mpbroker.remote.restore.shipped import apply_shipped
+from mpbroker.remote.restore.mirror import Mirror
+from mpbroker.remote.restore.plan import Plan
+from mpbroker.remote.restore.shipped import ShippedFiles
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
 from mpbroker.storage.names import METADATA_DIRECTORY
 from shm.clock import boot_ns
@@ -41,6 +44,7 @@ class Follower:
         # The cut that the mirror is of, and the last entry that it has what was shipped of.
         self.cut: CutTaken | None = None
         self._shipped_seq = 0
+        self._shipped = ShippedFiles(objects, log_dirs)
         self._objects = objects
         self._log_dirs = log_dirs
         self._mirror = mirror
@@ -65,10 +69,15 @@ class Follower:
             raise
         self._watch.applied(self._clock_ns())
 
-    def catch_up(self) -> None:
-        """Read to the end and apply it, without a look at the lease. Raises as `poll`."""
-        self.reader.read_to_end()
+    def complete(self, plan: Plan) -> Plan:
+        """Bring the mirror to the end of the ledger; return the plan of its cut with all directories.
+
+        The directories may be changed then: this object must not go on. Raises as `poll`.
+        """
         self._apply()
+        self._shipped.finish()
+        directories = [*plan.manifest.directories, *self._shipped.made]
+        return plan._replace(manifest=msgspec.structs.replace(plan.manifest, directories=directories))
 
     def may_claim(self) -> bool:
         """Return whether the ledger may be claimed: there is a mirror, and the owner's lease has run out."""
@@ -115,6 +124,7 @@ class Follower:
             raise
         self.cut = cut
         self._shipped_seq = cut.since or cut.after
+        self._shipped = ShippedFiles(self._objects, self._log_dirs)
         self.version += 1
 
     def _apply_shipped(self, cut: CutTaken) -> None:
@@ -124,7 +134,7 @@ class Follower:
             body = self._bodies.get(seq) or self.reader.store.get(entry_name(seq))
             for event in decode_entry(seq, body).events:
                 if isinstance(event, Shipped) and event.number > cut.shipped:
-                    for path, position in apply_shipped(self._objects, event, self._log_dirs, place):
+                    for path, position in self._shipped.apply(event):
                         self._mirror.touched(path, position)
                         self.version += path.split("/")[1] == METADATA_DIRECTORY
             self._shipped_seq = seq

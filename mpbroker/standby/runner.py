@@ -6,16 +6,20 @@ It ends by becoming the broker that owns the ledger, or by a signal.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
+import shutil
 import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.otlp import without_secrets
 from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc import titles
 from mpbroker.ipc.mirror import Mirror as ToldMirror
@@ -23,9 +27,9 @@ from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.process import FatalError
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged
-from mpbroker.remote.ledger.events import TakenOver
-from mpbroker.remote.ledger.lease import StandbyWatch
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerDamaged
+from mpbroker.remote.ledger.events import Started, TakenOver
+from mpbroker.remote.ledger.lease import RENEWALS, StandbyWatch
+from mpbroker.remote.ledger.owner import OwnerDamaged
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import Registration, addresses_of, register
 from mpbroker.remote.restore.files import finish
@@ -44,6 +48,8 @@ from mpbroker.supervisor import logs
 from mpbroker.supervisor.claim import EXIT_MISCONFIGURED, check_object_store
 from mpbroker.supervisor.notify import Notifier
 from shm.clock import wall_ms
+
+T = TypeVar("T")
 
 # The ledger is asked for its next entry this often in a lease, and at least once a second.
 POLLS: Final = 10
@@ -104,6 +110,7 @@ class Runner:
         self._claimed_at_s = time.monotonic()
         self._problem = ""
         self._stops = False
+        self._signals = select.poll()
 
     def run(self) -> None:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
@@ -127,8 +134,7 @@ class Runner:
         """
         if self._reader.last is None:
             raise FatalError(
-                f"{self.config.mpbroker_remote_url} has no ledger: start the broker that this one is to stand "
-                "by for"
+                f"{self.config.mpbroker_remote_url} has no ledger: first start the broker that is to lead"
             )
         owner, claim = owner_in(self.log_dirs), self._claims.read()
         if owner is not None and owner.nonce == self._reader.last.owner:
@@ -231,7 +237,7 @@ class Runner:
         self._registered_at_s = time.monotonic()
 
     def _claim(self, follower: Follower) -> bool:
-        """Have a claim of the ledger on disk, if nothing has come in meanwhile. Raises StoreError, OSError."""
+        """Put a claim of the ledger on disk, if nothing has come in meanwhile. Raises StoreError, OSError."""
         leader = self._leader
         if self._reader.state.is_released:
             log.info("broker %d on %s has stopped, and handed over", leader.broker_id, leader.host)
@@ -263,20 +269,107 @@ class Runner:
 
     def _wins(self, claim: Claim) -> bool:
         """Have the ledger decide about a claim; return whether this broker owns it, with its directories."""
+        before = self._leader
         if self._until_answered(lambda: settle(self._reader, claim)):
             self._face.ask_to_stop()
-            lease_ms = min(self._lease_ms, self._leader.lease_ms)
-            renewing = Renewing(LedgerReader(self._reader.store), claim, lease_ms)
-            with suppress(ClaimLost), renewing:
+            lease_ms = min(self._lease_ms, before.lease_ms or self._lease_ms)
+            with Renewing(LedgerReader(self._reader.store), claim, lease_ms) as renewing, suppress(ClaimLost):
                 self._until_answered(lambda: self._finish(renewing.check))
             if not renewing.is_lost:
+                self._until_answered(self._reader.read_to_end)
                 write_owner_file(self._reader, claim, self.log_dirs[0])
                 finish(self.log_dirs)
-                log.info(
-                    "broker %d has taken over in generation %d after %.1f s, as of the cut of %s%s",
-                )
                 return True
-        log.warning()
+        log.warning(
+            "entry %d of the ledger is broker %d's on %s, who leads: this broker's claim is lost",
+            claim.seq,
+            self._leader.broker_id,
+            self._leader.host,
+        )
         self._claims.remove()
         self._follower = None
         return False
+
+    def _finish(self, check: Callable[[], None]) -> None:
+        """Make the directories the owner's, but for their names. After an error call it again."""
+        # What is changed beyond the cut below must not be taken for the mirror.
+        follower, self._follower = self._follower or self._new_follower(), None
+        plan = follower.complete(make_plan(self._objects))
+        check()
+        finish_directories(plan, self.log_dirs, self.config.node_id, check)
+        shipped = self._reader.state.shipped_number - plan.cut.shipped
+        log.info(
+            "broker %d leads as generation %d, %.1f s after its claim: as of the cut of %s%s",
+            self.config.node_id,
+            self._reader.generation,
+            time.monotonic() - self._claimed_at_s,
+            time_text(plan.cut.taken_ms),
+            ", and all that was shipped after it" if shipped else "; what was written after it is lost",
+        )
+
+    # ---- the ledger, the clock and signals
+
+    @property
+    def _leader(self) -> Started | TakenOver:
+        leader = self._reader.state.leader
+        assert leader is not None, "the ledger has entries"
+        return leader
+
+    def _cluster_id(self) -> str:
+        return self._leader.cluster_id
+
+    def _until_answered(self, do: Callable[[], T]) -> T:
+        """Do something that needs the store, until it is done. Raises what is no matter of time."""
+        while True:
+            try:
+                done = do()
+            except (StoreError, OSError) as error:
+                self._note(error)
+                self._notifier.extend()
+                self._wait(LONGEST_POLL_S)
+            else:
+                self._settled()
+                return done
+
+    def _note(self, error: Exception) -> None:
+        """Log a problem that may pass, once."""
+        if str(error) != self._problem:
+            self._problem = str(error)
+            log.warning("this standby waits: %s", error)
+
+    def _settled(self) -> None:
+        if self._problem:
+            self._problem = ""
+            log.info("this standby goes on")
+
+    def _seen(self, _count: int) -> None:
+        """Go on with a long download, unless a signal has come."""
+        if self._stops:
+            raise Stopped
+        if self._notifier.is_ping_due():
+            self._notifier.ping()
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait, or raise Stopped once a signal has come."""
+        if not self._stops:
+            self._signals.poll(timeout_s * 1000)
+        self._seen(0)
+
+    def _install_signals(self) -> None:
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer)
+        self._signals.register(reader, select.POLLIN)
+
+        def stop(*_: object) -> None:
+            self._stops = True
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+
+
+def _opened(config: BrokerConfig, timeout_ms: int) -> ObjectStore:
+    """Open the object store. Raises FatalError."""
+    try:
+        return open_store(config.mpbroker_remote_url, timeout_ms)
+    except StoreRefused as error:
+        raise FatalError(str(error)) from error

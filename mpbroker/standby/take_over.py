@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -95,9 +94,7 @@ def finish_directories(plan: Plan, log_dirs: Sequence[Path], node_id: int, check
     for step in (
         lambda: write_remote_files(plan, log_dirs),
         lambda: begin_epochs(plan, log_dirs),
-        lambda: jump_ahead(
-            plan.manifest.directories, log_dirs, plan.ledger.generation - plan.generation
-        ),
+        lambda: jump_ahead(plan.manifest.directories, log_dirs, plan.ledger.generation - plan.generation),
         lambda: _name_node(log_dirs, node_id),
     ):
         check()
