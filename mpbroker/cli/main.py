@@ -120,6 +120,7 @@ def serve(
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")
     ] = False,
+    follow: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a broker until it is told to stop."""
     with explaining_openssl():
@@ -133,7 +134,9 @@ def serve(
         "--log-workers": log_workers,
         "--http": http,
     }
-    code = command.serve(config, options or [], flags, log_format=log_format, check_only=check_config)
+    code = command.serve(
+        config, options or [], flags, log_format=log_format, check_only=check_config, follow=follow
+    )
     raise typer.Exit(code)
 
 

@@ -16,7 +16,10 @@ FLAG_KEYS = {
     "--http": "http.listener",
 }
 _CHECK = "--check-config"
-_WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "-o")} | {"-c": "--config"}
+# What a standby starts: a broker on this directory that follows another one (`mpbroker.ipc.mirror`).
+_FOLLOW = "--follow"
+_WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "-o", _FOLLOW)}
+_WITH_VALUE["-c"] = "--config"
 
 
 class ServeFlags(NamedTuple):
@@ -27,6 +30,7 @@ class ServeFlags(NamedTuple):
     flags: Mapping[str, str | None]
     log_format: str | None
     check_only: bool
+    follow: Path | None = None
 
 
 def parsed(words: Sequence[str]) -> ServeFlags | None:
@@ -55,4 +59,5 @@ def parsed(words: Sequence[str]) -> ServeFlags | None:
         {name: last.get(name) for name in FLAG_KEYS},
         last.get("--log-format"),
         _CHECK in last,
+        Path(last[_FOLLOW]) if _FOLLOW in last else None,
     )

@@ -12,8 +12,19 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.serve_flags import FLAG_KEYS
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import Flag, Loaded, load
+from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
+from mpbroker.ipc.mirror import MIRROR_FILE
 from mpbroker.security.listener import SecurityError, secure_listeners
 from mpbroker.supervisor import logs
+
+# A face keeps nothing: all that it has of its own is an empty metadata log.
+_FACE_SETTINGS = (
+    f"{SYSTEM_ENABLE}=false",
+    f"{REMOTE_URL}=",
+    "log.cleaner.enable=false",
+    "log.journal.bytes=1048576",
+    "log.reserve.bytes=0",
+)
 
 
 def serve(
@@ -23,30 +34,42 @@ def serve(
     *,
     log_format: str | None = None,
     check_only: bool,
+    follow: Path | None = None,
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    If the log is in JSON or goes to journald, warnings and errors before the first line of the log have the
-    same format.
+    `follow` is the directory of a broker that follows another one. If the log is in JSON or goes to journald,
+    warnings and errors before the first line of the log have the same format.
     """
+    # The standby that has started this one has warned already.
+    warns = follow is None
+    if follow is not None:
+        overrides, flags = [*overrides, *_FACE_SETTINGS], {**flags, "--log-dirs": str(_face(follow))}
     try:
         logs.wanted_level(os.environ)
         wanted = logs.wanted_format(os.environ, log_format)
     except ValueError as error:
         raise CliError(str(error), USAGE_ERROR) from error
     if wanted is logs.LogFormat.TEXT and not logs.is_journal(os.environ, 2):
-        return _serve(config_file, overrides, flags, _print, wanted, check_only=check_only)
+        return _serve(config_file, overrides, flags, _print, wanted, check_only=check_only, warns=warns)
     out = logs.handler(wanted)
 
     def say(level: int, text: str) -> None:
         out.handle(logging.LogRecord("mpbroker.supervisor", level, "", 0, "%s", (text,), None))
 
     try:
-        return _serve(config_file, overrides, flags, say, wanted, check_only=check_only)
+        return _serve(config_file, overrides, flags, say, wanted, check_only=check_only, warns=warns)
     except CliError as error:
         for line in str(error).splitlines():
             say(logging.ERROR, line)
         return error.exit_code
+
+
+def _face(directory: Path) -> Path:
+    """Return the directory if it is that of a face. Raises CliError: another broker must not lead there."""
+    if not (directory / MIRROR_FILE).exists():
+        raise CliError(f"--follow: {directory} has no {MIRROR_FILE}: mpbroker serve --standby makes it")
+    return directory
 
 
 def _print(level: int, text: str) -> None:
@@ -61,13 +84,14 @@ def _serve(
     log_format: logs.LogFormat,
     *,
     check_only: bool,
+    warns: bool,
 ) -> int:
     if not check_only:
         # A SIGHUP from now on waits for the supervisor, since the file may be read before its next change.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     loaded = read_config(config_file, overrides, flags)
     config = loaded.config
-    for warning in loaded.warnings:
+    for warning in loaded.warnings if warns else ():
         say(logging.WARNING, str(warning))
     if check_only:
         try:
