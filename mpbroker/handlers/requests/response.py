@@ -101,7 +101,10 @@ class PendingRequest(ReceivedRequest):
             self.takes_long = True
             self.pieces = self._decode_and_handle()
         elif (refusal := self.broker.admission.refusal(self)) is not None:
-            self.fail(*refusal)
+            if refusal.code is None:
+                self.close()
+            else:
+                self.fail(refusal.code, refusal.message)
         else:
             self.finish(self.api.handle(self))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.ipc.leading import NEVER
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.errors import ErrorCode
@@ -113,6 +114,7 @@ def test_a_standby_describes_the_metadata_log_as_far_as_it_has_followed(rig: Rig
 
 
 def test_a_standby_creates_no_topic(rig: Rig) -> None:
+    rig.memory.leading().until_ns = NEVER
     publish(rig, 2)
     ((topic),) = metadata(rig, "new").topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

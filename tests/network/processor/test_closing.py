@@ -25,7 +25,7 @@ def end_lease(rig: Rig) -> None:
     rig.memory.leading().until_ns = boottime_ns()
 
 
-@pytest.mark.parametrize("until_ns", [ALWAYS, boottime_ns() + HOUR_NS])
+@pytest.mark.parametrize("until_ns", [ALWAYS, boottime_ns() + HOUR_NS], ids=["always", "for an hour"])
 def test_connections_stay_while_the_broker_leads(rig: Rig, until_ns: int) -> None:
     rig.memory.leading().until_ns = until_ns
     client = rig.connect()
@@ -88,7 +88,7 @@ def test_parked_requests_are_cancelled(rig: Rig) -> None:
     assert rig.in_use_bytes() == 0
 
 
-@pytest.mark.parametrize("ended_ns", [NEVER, boottime_ns()])
+@pytest.mark.parametrize("ended_ns", [NEVER, boottime_ns()], ids=["never", "no longer"])
 def test_connections_opened_later_are_served_until_the_next_lease_has_ended(rig: Rig, ended_ns: int) -> None:
     leading = rig.memory.leading()
     for _ in range(3):
