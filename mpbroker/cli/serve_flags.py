@@ -18,6 +18,7 @@ FLAG_KEYS = {
 _CHECK = "--check-config"
 # What a standby starts: a broker on this directory that follows another one (`mpbroker.ipc.mirror`).
 _FOLLOW = "--follow"
+_STANDBY = "--standby"
 _WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "-o", _FOLLOW)}
 _WITH_VALUE["-c"] = "--config"
 
@@ -31,6 +32,7 @@ class ServeFlags(NamedTuple):
     log_format: str | None
     check_only: bool
     follow: Path | None = None
+    standby: bool = False
 
 
 def parsed(words: Sequence[str]) -> ServeFlags | None:
@@ -44,8 +46,8 @@ def parsed(words: Sequence[str]) -> ServeFlags | None:
     rest = iter(words[1:])
     for word in rest:
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if word == _CHECK:
-            values[_CHECK] = [word]
+        if word in (_CHECK, _STANDBY):
+            values[word] = [word]
             continue
         if not equals:
             value = next(rest, "-")
@@ -60,4 +62,5 @@ def parsed(words: Sequence[str]) -> ServeFlags | None:
         last.get("--log-format"),
         _CHECK in last,
         Path(last[_FOLLOW]) if _FOLLOW in last else None,
+        _STANDBY in last,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
@@ -10,6 +11,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
+from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerDamaged, read_owner
 from shm.counters import CounterPage
 
 # Reported as they are.
@@ -57,6 +59,28 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
         **{name: page.get(counter) for name, counter in COUNTS.items()},
         **{name: page.get(counter) or None for name, counter in TIMES.items()},
     }
+
+
+def has_lease(config: BrokerConfig) -> bool:
+    """Return whether this broker leads only with a lease, which the tier has to get first.
+
+    Raises FatalError if it needs one and has no tier, OSError.
+    """
+    directory = Path(config.log_dirs[0])
+    try:
+        owner = read_owner(directory)
+    except OwnerDamaged:
+        # It may have named a standby. The tier reports the damage, and looks into the ledger.
+        return config.remote_log_storage_system_enable
+    if owner is None or not owner.standbys:
+        return False
+    if not config.remote_log_storage_system_enable:
+        raise FatalError(
+            f"{directory / OWNER_FILE} names standbys (brokers {', '.join(map(str, owner.standbys))}): one "
+            "may take over while this broker runs without remote.log.storage.system.enable. Stop them, and "
+            "start this broker with it until mpbroker remote status shows none"
+        )
+    return True
 
 
 def _state(page: CounterPage) -> str:

@@ -20,6 +20,7 @@ from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
@@ -45,6 +46,8 @@ class TierWorld:
     settings: dict[str, str] = field(default_factory=dict)
     memory_store: MemoryStore = field(default_factory=MemoryStore)
     version_of_config: int = 5
+    # CLOCK_BOOTTIME of the lease.
+    now_ns: int = 1_000_000_000_000
 
     def __post_init__(self) -> None:
         settings = {"segment_bytes": str(SEGMENT_BYTES), "remote_storage_enable": "true", **self.settings}
@@ -119,6 +122,7 @@ class TierWorld:
         )
         self.work = TierWork(
             *(config, CLUSTER, self.topics, places, memory.words("remote"), self.context.counters),
+            Leadership(memory.leading(), self.context.counters, clock_ns=lambda: self.now_ns),
             opened=lambda _url, _timeout_ms: self.store,
         )
         return self.work

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.serve_flags import FLAG_KEYS
@@ -14,6 +15,7 @@ from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import Flag, Loaded, load
 from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc.mirror import MIRROR_FILE
+from mpbroker.ipc.process import EXIT_STANDBY
 from mpbroker.security.listener import SecurityError, secure_listeners
 from mpbroker.supervisor import logs
 
@@ -35,13 +37,17 @@ def serve(
     log_format: str | None = None,
     check_only: bool,
     follow: Path | None = None,
+    standby: bool = False,
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    `follow` is the directory of a broker that follows another one. If the log is in JSON or goes to journald,
-    warnings and errors before the first line of the log have the same format.
+    A standby becomes a broker when it has taken over, and an owner that was followed by another one becomes a
+    standby: in this process, by the same command line. `follow` is the directory of a standby's face. If the
+    log is in JSON or goes to journald, warnings and errors before the first line of the log have the same
+    format.
     """
-    # The standby that has started this one has warned already.
+    words = _words(config_file, overrides, flags, log_format)
+    # The standby that has started a face has warned already.
     warns = follow is None
     if follow is not None:
         overrides, flags = [*overrides, *_FACE_SETTINGS], {**flags, "--log-dirs": str(_face(follow))}
@@ -50,19 +56,46 @@ def serve(
         wanted = logs.wanted_format(os.environ, log_format)
     except ValueError as error:
         raise CliError(str(error), USAGE_ERROR) from error
-    if wanted is logs.LogFormat.TEXT and not logs.is_journal(os.environ, 2):
-        return _serve(config_file, overrides, flags, _print, wanted, check_only=check_only, warns=warns)
-    out = logs.handler(wanted)
+    say, is_text = _print, wanted is logs.LogFormat.TEXT and not logs.is_journal(os.environ, 2)
+    if not is_text:
+        out = logs.handler(wanted)
 
-    def say(level: int, text: str) -> None:
-        out.handle(logging.LogRecord("mpbroker.supervisor", level, "", 0, "%s", (text,), None))
+        def say(level: int, text: str) -> None:
+            out.handle(logging.LogRecord("mpbroker.supervisor", level, "", 0, "%s", (text,), None))
 
     try:
-        return _serve(config_file, overrides, flags, say, wanted, check_only=check_only, warns=warns)
+        code = _serve(
+            *(config_file, overrides, flags, say, wanted),
+            check_only=check_only,
+            warns=warns,
+            words=words if standby else None,
+        )
     except CliError as error:
+        if is_text:
+            raise
         for line in str(error).splitlines():
             say(logging.ERROR, line)
         return error.exit_code
+    if code is None or code == EXIT_STANDBY:
+        _become([*words, *([] if code is None else ["--standby"])])
+    return code
+
+
+def _words(
+    config_file: Path | None,
+    overrides: Sequence[str],
+    flags: Mapping[str, str | None],
+    log_format: str | None,
+) -> list[str]:
+    """Return the words of a plain `mpbroker serve` with these arguments."""
+    named = {"--config": None if config_file is None else str(config_file), "--log-format": log_format}
+    given = [f"{name}={value}" for name, value in {**named, **flags}.items() if value is not None]
+    return ["serve", *given, *(word for one in overrides for word in ("-o", one))]
+
+
+def _become(words: Sequence[str]) -> NoReturn:
+    command = [sys.executable, "-m", "mpbroker", *words]
+    os.execv(command[0], command)
 
 
 def _face(directory: Path) -> Path:
@@ -85,7 +118,12 @@ def _serve(
     *,
     check_only: bool,
     warns: bool,
-) -> int:
+    words: Sequence[str] | None,
+) -> int | None:
+    """Run the broker; or, if `words` are given, a standby that becomes the broker of these words.
+
+    Return the exit code; None for a standby that is to become the broker. Raises CliError.
+    """
     if not check_only:
         # A SIGHUP from now on waits for the supervisor, since the file may be read before its next change.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -101,6 +139,10 @@ def _serve(
         say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
+    if words is not None:
+        from mpbroker.standby.runner import run as stand_by
+
+        return stand_by(config, words, log_format)
     # Garbage collection is off until the supervisor forks: imports leave no garbage.
     gc.disable()
     from mpbroker.supervisor.main import run

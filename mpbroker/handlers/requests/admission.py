@@ -72,7 +72,7 @@ class Admission:
         return None if self._leading.leads() else _refusal_without_leadership(request)
 
     def is_left_to_leader(self, api_key: int, errors: Iterable[int]) -> bool:
-        """Return whether to close the connection in place of these errors, so that another broker is asked."""
+        """Return whether to close the connection in place of these errors: another broker is asked then."""
         left = LEFT_TO_LEADER.get(api_key)
         return left is not None and not left.isdisjoint(errors) and not self._leading.leads()
 

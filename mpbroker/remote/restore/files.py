@@ -48,7 +48,8 @@ def begin_epochs(plan: Plan, log_dirs: Sequence[Path]) -> None:
 
 
 def finish(log_dirs: Iterable[Path]) -> None:
-    """Give the directories their names as a broker's. Raises OSError."""
+    """Give the directories their names as a broker's, those that have none yet. Raises OSError."""
     for log_dir in log_dirs:
-        (log_dir / unfinished(META_PROPERTIES)).rename(log_dir / META_PROPERTIES)
+        with suppress(FileNotFoundError):
+            (log_dir / unfinished(META_PROPERTIES)).rename(log_dir / META_PROPERTIES)
         fsync_directory(log_dir)

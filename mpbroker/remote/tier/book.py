@@ -27,6 +27,7 @@ from shm.counters import CounterPage
 
 T = TypeVar("T")
 
+
 class Book:
     """The ledger, with the events that wait for its next entry. `interval_ms()` lies between two entries.
 
@@ -134,7 +135,7 @@ class Book:
         self._settle()
 
     def follow_standbys(self, found: Iterable[Registration]) -> Sequence[int]:
-        """Have the ledger name the standbys that are there; return who is gone. Raises as `commit`, OSError."""
+        """Have the ledger name the standbys that are there; return who is gone. Raises as `commit`."""
         return self.in_turn(lambda: self._leadership.follow(found, self._append))
 
     def check_fence(self) -> None:

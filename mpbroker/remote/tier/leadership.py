@@ -18,7 +18,6 @@ from mpbroker.ipc.process import EXIT_STANDBY, EXIT_TAKEN_OVER, FatalError
 from mpbroker.remote.ledger.events import Event, StandbyGone, StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.lease import OwnerLease
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.registrations import Registration
 from shm.clock import boot_ns
 from shm.counters import CounterPage
@@ -45,7 +44,7 @@ class Leadership:
         self._leading = leading
         self._counters = counters
         self._lowered = lowered
-        self._clock_ns = clock_ns
+        self.clock_ns = clock_ns
         # By broker: the beat of its object, and when it was first seen.
         self._beats: dict[int, tuple[int, int]] = {}
         self._nodes: Nodes | None = None
@@ -53,7 +52,7 @@ class Leadership:
     def begin(self, ledger: Ledger, started: Started) -> None:
         """Lead, as the entry of this start is in the ledger. Raises OSError."""
         self._ledger, self._file, self._started = ledger, ledger.owner_file, started
-        self._lease = OwnerLease(started.lease_ms, self._clock_ns)
+        self._lease = OwnerLease(started.lease_ms, self.clock_ns)
         # A try of an earlier start to name one cannot come late any more.
         self._set_standbys(ledger.state.standbys)
         self.renewed()
@@ -79,6 +78,10 @@ class Leadership:
         if self._ledger.fenced is None:
             self._write_word()
 
+    def lead_alone(self) -> None:
+        """Lead without an entry of this start: nobody stands by."""
+        self._leading.until_ns = ALWAYS
+
     def lost(self, fenced: Fenced) -> None:
         """Lead no more, if another broker does or may."""
         if fenced.leader is not None or self.has_lease:
@@ -101,7 +104,7 @@ class Leadership:
         if events:
             if not self.has_lease:
                 # As if this try were in.
-                self._lease.renewed(self._clock_ns())
+                self._lease.renewed(self.clock_ns())
             self._set_standbys({*self._file.owner.standbys, *wanted})
             self._write_word()
             append(events)
@@ -114,7 +117,7 @@ class Leadership:
 
     def _is_there(self, found: Registration) -> bool:
         """Return whether a standby's object has changed a while ago; a broker is no standby of its own."""
-        now_ns = self._clock_ns()
+        now_ns = self.clock_ns()
         beat, since_ns = self._beats.get(found.broker_id, (None, 0))
         if beat != found.beat:
             self._beats[found.broker_id] = found.beat, (since_ns := now_ns)

@@ -31,6 +31,11 @@ class Renewing:
         self._stops = threading.Event()
         self._is_failing = False
 
+    @property
+    def has_lease(self) -> bool:
+        """Return whether a standby may wait for this broker's end."""
+        return self._leadership.has_lease
+
     def stop(self) -> None:
         self._stops.set()
 

@@ -29,6 +29,7 @@ from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import addresses_of
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -130,7 +131,7 @@ class TierWork:
             if isinstance(error, Fenced):
                 self.end_if_taken_over(error)
             with suppress(Stopped):
-                self._read_only()
+                self._read_only(error)
 
     def end_if_taken_over(self, fenced: Fenced) -> None:
         """Raise FatalError if another broker leads what this one has led."""
@@ -152,9 +153,7 @@ class TierWork:
             self._is_fit = True
         if self._ledger is None:
             file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
-            self._ledger = Ledger(
-                self._reader, file, store=self._open_store(url, self._entry_timeout_ms())
-            )
+            self._ledger = Ledger(self._reader, file, store=self._open_store(url, self._entry_timeout_ms()))
             self._started = Started(
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
@@ -255,6 +254,9 @@ class TierWork:
         if time.monotonic() < self._next_collection and asked == self._asked:
             return
         found = collect(self.store, book.state, book.check_fence, self._give_way)
+        trimmed = trim(self.store, book.state, book.check_fence)
+        if trimmed:
+            log.info("%d entries and snapshots of the ledger that are of no more use are deleted", trimmed)
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
         self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked
@@ -267,25 +269,27 @@ class TierWork:
         counters.set_last_error(why)
         counters.set_status(f"stopped: {why}")
         log.error(
-            "nothing is uploaded or deleted any more: %s. Segments stay on this disk. Restart the broker when "
-            "this is settled",
+            "nothing is uploaded or deleted any more: %s. Segments stay on this disk. Restart the broker "
+            "when this is settled",
             why,
         )
 
-    def _read_only(self) -> None:
+    def _read_only(self, refused: Exception) -> None:
         """Read the ledger for those who read what the store has, if that was not reached. Raises Stopped."""
         if self.store is None or self.book is not None:
             return
-        self._reader = self._reader or LedgerReader(self.store)
+        reader = self._reader = self._reader or LedgerReader(self.store)
         while True:
             try:
-                self._reader.read_to_end()
-                return
+                reader.read_to_end()
+                break
             except LedgerDamaged as error:
                 log.error("what the object store has can be read as far as its ledger: %s", error)
                 return
             except StoreError:
                 self.wait(LOOK_S)
+        if isinstance(refused, OwnerDamaged) and not reader.state.standbys:
+            self._leadership.lead_alone()
 
     def _entry_timeout_ms(self) -> int:
         """Return when an entry that has no answer is tried again: before the lease runs out."""
