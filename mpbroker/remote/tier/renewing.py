@@ -41,8 +41,8 @@ class Renewing:
 
     def renew(self) -> None:
         """Renew the lease until `stop`. Raises FatalError when another broker has taken over."""
-        while not self._stops.wait(self.turn()):
-            pass
+        while not self._stops.is_set():
+            self._stops.wait(self.turn())
 
     def turn(self) -> float:
         """Renew the lease if that is due; return the seconds until the next look. Raises as `renew`."""
