@@ -29,6 +29,7 @@ from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import addresses_of
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -257,6 +258,9 @@ class TierWork:
         if time.monotonic() < self._next_collection and asked == self._asked:
             return
         found = collect(self.store, book.state, book.check_fence, self._give_way)
+        trimmed = trim(self.store, book.state, book.check_fence)
+        if trimmed:
+            log.info("%d entries and snapshots of the ledger that are of no more use are deleted", trimmed)
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
         self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked
