@@ -22,7 +22,7 @@ from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.leading import HAND_OVER_S, NEVER
+from mpbroker.ipc.leading import HAND_OVER_S, NEVER, lease_left_ms
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
@@ -198,7 +198,10 @@ class TierProcess:
 
     def _sleep_ms(self) -> int:
         next_ms = None if self._downloads is None else self._downloads.next_ms()
-        return IDLE_SLEEP_MS if next_ms is None else next_ms
+        sleep_ms = IDLE_SLEEP_MS if next_ms is None else next_ms
+        left_ms = lease_left_ms(self.context.counters.get(Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
+        # Processors are told at once when the lease has run out.
+        return min(sleep_ms, left_ms + 1) if left_ms else sleep_ms
 
     # ---- threads
 
