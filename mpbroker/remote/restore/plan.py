@@ -9,7 +9,14 @@ from typing import Final, NamedTuple
 
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import checksum
-from mpbroker.remote.cuts.manifest import CutManifest, Piece, bundle_name, cut_name, decode_manifest, shipped_name
+from mpbroker.remote.cuts.manifest import (
+    CutManifest,
+    Piece,
+    bundle_name,
+    cut_name,
+    decode_manifest,
+    shipped_name,
+)
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
