@@ -42,8 +42,8 @@ from mpbroker.remote.tier.hand_over import HandOver
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.ranges import Ranges
-from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.renewing import Renewing
+from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
