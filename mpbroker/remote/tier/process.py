@@ -39,6 +39,7 @@ from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
+from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.names import REMOTE_CACHE
 from shm.clock import monotonic_ms
 
@@ -90,6 +91,7 @@ class TierProcess:
         self._cutting = Cutting(config, self.work, context.counters, self._cutter, self._step_back)
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
+        self._lacks_room = False
         self._bug: Exception | None = None
 
     def serve(self) -> int:
@@ -126,7 +128,7 @@ class TierProcess:
         if news := self._news.poll():
             self._topics.apply(news)
         if self._downloads is None and self.work.store is not None:
-            self._downloads = self._begin_downloads()
+            self._begin_downloads(self.work.store)
         for rings in self._bound_handlers():
             self._receive(rings)
         if self._downloads is not None:
@@ -180,14 +182,22 @@ class TierProcess:
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)
 
-    def _begin_downloads(self) -> Downloads:
+    def _begin_downloads(self, store: ObjectStore) -> None:
         config = self.context.config
         cache = RemoteCache(
             Path(config.log_dirs[0]) / REMOTE_CACHE, lambda: config.mpbroker_remote_cache_bytes, monotonic_ms
         )
-        cache.open()
-        assert self.work.store is not None
-        return Downloads(self.work.store, cache, self._stored.find, config, self._wake)
+        try:
+            cache.open()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # What is uploaded makes room.
+            if not self._lacks_room:
+                self.context.log.error("nothing can be read from the object store yet: %s", error)
+            self._lacks_room = True
+            return
+        self._downloads = Downloads(store, cache, self._stored.find, config, self._wake)
 
     def _count(self, downloads: Downloads) -> None:
         totals, counters = downloads.totals, self.context.counters
