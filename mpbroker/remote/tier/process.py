@@ -47,6 +47,7 @@ from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
+from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.names import REMOTE_CACHE
 from shm.clock import monotonic_ms
 
@@ -110,6 +111,7 @@ class TierProcess:
         self._renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
+        self._lacks_room = False
         self._bug: Exception | None = None
 
     def serve(self) -> int:
@@ -163,7 +165,7 @@ class TierProcess:
         if self._shipper is not None:
             self._shipper.follow()
         if self._downloads is None and self.work.store is not None:
-            self._downloads = self._begin_downloads()
+            self._begin_downloads(self.work.store)
         for rings in self._bound_handlers():
             self._receive(rings)
         if self._downloads is not None:
@@ -270,14 +272,22 @@ class TierProcess:
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)
 
-    def _begin_downloads(self) -> Downloads:
+    def _begin_downloads(self, store: ObjectStore) -> None:
         config = self.context.config
         cache = RemoteCache(
             Path(config.log_dirs[0]) / REMOTE_CACHE, lambda: config.mpbroker_remote_cache_bytes, monotonic_ms
         )
-        cache.open()
-        assert self.work.store is not None
-        return Downloads(self.work.store, cache, self._stored.find, config, self._wake)
+        try:
+            cache.open()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # What is uploaded makes room.
+            if not self._lacks_room:
+                self.context.log.error("nothing can be read from the object store yet: %s", error)
+            self._lacks_room = True
+            return
+        self._downloads = Downloads(store, cache, self._stored.find, config, self._wake)
 
     def _count(self, downloads: Downloads) -> None:
         totals, counters = downloads.totals, self.context.counters
