@@ -101,14 +101,13 @@ def find(context: RequestContext, asked: MetadataRequest.MetadataRequestTopic) -
 def missing(context: RequestContext) -> Generator[None, None, list[str]]:
     """Return the unknown topic names to create; an empty list unless client and broker allow creation.
 
-    A standby creates none: the client asks again, the leading broker sooner or later.
+    A broker that does not lead creates none: the client asks again, the leading broker sooner or later.
     """
     request = context.body
     allowed = context.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
     metadata = context.broker.metadata
-    if not (allowed and context.broker.config.auto_create_topics_enable and metadata.leads):
-        return []
-    if not context.broker.leading.leads():
+    may_create = context.broker.config.auto_create_topics_enable and context.broker.leading.leads()
+    if not (allowed and may_create):
         return []
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
     found = []
