@@ -57,7 +57,7 @@ LONGEST_POLL_S: Final = 1.0
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-log = logging.getLogger("mpbroker.standby")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class Stopped(BaseException):

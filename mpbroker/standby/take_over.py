@@ -29,7 +29,7 @@ from shm.clock import wall_ms
 
 _NODE_ID: Final = "node.id="
 
-log = logging.getLogger("mpbroker.standby")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class ClaimLost(Exception):
