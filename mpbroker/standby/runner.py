@@ -57,7 +57,7 @@ LONGEST_POLL_S: Final = 1.0
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-log = logging.getLogger("mpbroker.standby")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class Stopped(BaseException):
@@ -69,12 +69,14 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
 
     `words` are those of the command line that starts a broker with this configuration.
     """
+    logs.set_process_name("standby")
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.name_broker(config)
     titles.entitle("standby")
     try:
         with restricted_new_files():
-            return Runner(config, words).run()
+            Runner(config, words).run()
+            return None
     except Stopped:
         log.info("stopped")
         return EXIT_OK
@@ -108,6 +110,7 @@ class Runner:
         self._notifier = Notifier()
         self._registered_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
+        self._since_cut = ": what was acknowledged later is lost"
         self._problem = ""
         self._stops = False
         self._signals = select.poll()
@@ -270,6 +273,10 @@ class Runner:
     def _wins(self, claim: Claim) -> bool:
         """Have the ledger decide about a claim; return whether this broker owns it, with its directories."""
         before = self._leader
+        if self._reader.state.is_released:
+            self._since_cut = ", its last one"
+        elif before.acks == "ledger":
+            self._since_cut = ", and all that was acknowledged since"
         if self._until_answered(lambda: settle(self._reader, claim)):
             self._face.ask_to_stop()
             lease_ms = min(self._lease_ms, before.lease_ms or self._lease_ms)
@@ -297,14 +304,13 @@ class Runner:
         plan = follower.complete(make_plan(self._objects))
         check()
         finish_directories(plan, self.log_dirs, self.config.node_id, check)
-        shipped = self._reader.state.shipped_number - plan.cut.shipped
         log.info(
             "broker %d leads as generation %d, %.1f s after its claim: as of the cut of %s%s",
             self.config.node_id,
             self._reader.generation,
             time.monotonic() - self._claimed_at_s,
             time_text(plan.cut.taken_ms),
-            ", and all that was shipped after it" if shipped else "; what was written after it is lost",
+            self._since_cut,
         )
 
     # ---- the ledger, the clock and signals

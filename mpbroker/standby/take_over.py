@@ -29,7 +29,7 @@ from shm.clock import wall_ms
 
 _NODE_ID: Final = "node.id="
 
-log = logging.getLogger("mpbroker.standby")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class ClaimLost(Exception):
@@ -91,14 +91,14 @@ def finish_directories(plan: Plan, log_dirs: Sequence[Path], node_id: int, check
     All but the owner's file and the name of meta.properties is durable then. `check()` raises to give up.
     Raises OSError.
     """
-    for step in (
-        lambda: write_remote_files(plan, log_dirs),
-        lambda: begin_epochs(plan, log_dirs),
-        lambda: jump_ahead(plan.manifest.directories, log_dirs, plan.ledger.generation - plan.generation),
-        lambda: _name_node(log_dirs, node_id),
-    ):
-        check()
-        step()
+    ahead = plan.ledger.generation - plan.generation
+    write_remote_files(plan, log_dirs)
+    check()
+    begin_epochs(plan, log_dirs)
+    check()
+    jump_ahead(plan.manifest.directories, log_dirs, ahead)
+    _name_node(log_dirs, node_id)
+    check()
 
 
 def write_owner_file(reader: LedgerReader, claim: Claim, directory: Path) -> None:
