@@ -18,11 +18,18 @@ from shm.word import Words
 
 ALWAYS = (1 << 63) - 1
 NEVER = 0
+# The longest time that a clean stop takes to bring the last changes into the object store.
+HAND_OVER_S = 60.0
 
 
 def boottime_ns() -> int:
     """Return the time since the machine's boot. It goes on while the machine is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def lease_left_ms(until_ms: int) -> int | None:
+    """Return how long a lease lasts, by the counter of its end; 0 if it has run out, None without one."""
+    return max(until_ms - boottime_ns() // 1_000_000, 0) if until_ms else None
 
 
 class Leading:
