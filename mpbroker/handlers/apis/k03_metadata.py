@@ -101,14 +101,14 @@ def find(context: RequestContext, asked: MetadataRequest.MetadataRequestTopic) -
 def missing(context: RequestContext) -> Generator[None, None, list[str]]:
     """Return the unknown topic names to create; an empty list unless client and broker allow creation.
 
-    A broker that does not lead creates none: the client asks again, the leading broker sooner or later.
+    A broker that does not lead creates none: clients ask again, and sooner or later the one that leads.
     """
     request = context.body
     allowed = context.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
-    metadata = context.broker.metadata
-    may_create = context.broker.config.auto_create_topics_enable and context.broker.leading.leads()
-    if not (allowed and may_create):
+    broker = context.broker
+    if not (allowed and broker.config.auto_create_topics_enable and broker.leading.leads()):
         return []
+    metadata = broker.metadata
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
     found = []
     for done, name in enumerate(dict.fromkeys(names), start=1):
@@ -117,7 +117,7 @@ def missing(context: RequestContext) -> Generator[None, None, list[str]]:
             and name != METADATA_TOPIC
             and problem_with(name) is None
             and not metadata.collides(name)
-            and context.broker.authorization.allows(context, DESCRIBE_TOPIC, name, is_logged=False)
+            and broker.authorization.allows(context, DESCRIBE_TOPIC, name, is_logged=False)
         ):
             found.append(name)
         if context.should_yield(done, LOOKUPS_PER_PIECE):

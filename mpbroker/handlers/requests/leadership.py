@@ -58,6 +58,10 @@ _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
         *(ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
     ),
 }
+# A standby learns of topics late. It closes the connection in place of these errors: the leader may know them.
+_DESCRIBES_TOPICS: Final = (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CONFIGS)
+_UNKNOWN_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+LEFT_TO_LEADER: Final = {key: frozenset(_UNKNOWN_TOPIC) for key in _DESCRIBES_TOPICS}
 WITHOUT_LEADERSHIP: Final = {key: answer for answer, keys in _ANSWERS.items() for key in keys}
 
 

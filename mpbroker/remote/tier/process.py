@@ -22,7 +22,7 @@ from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.leading import HAND_OVER_S, NEVER
+from mpbroker.ipc.leading import HAND_OVER_S, NEVER, lease_left_ms
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
@@ -42,11 +42,12 @@ from mpbroker.remote.tier.hand_over import HandOver
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.ranges import Ranges
-from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.renewing import Renewing
+from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
+from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.names import REMOTE_CACHE
 from shm.clock import monotonic_ms
 
@@ -110,6 +111,7 @@ class TierProcess:
         self._renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
+        self._lacks_room = False
         self._bug: Exception | None = None
 
     def serve(self) -> int:
@@ -163,7 +165,7 @@ class TierProcess:
         if self._shipper is not None:
             self._shipper.follow()
         if self._downloads is None and self.work.store is not None:
-            self._downloads = self._begin_downloads()
+            self._begin_downloads(self.work.store)
         for rings in self._bound_handlers():
             self._receive(rings)
         if self._downloads is not None:
@@ -198,7 +200,10 @@ class TierProcess:
 
     def _sleep_ms(self) -> int:
         next_ms = None if self._downloads is None else self._downloads.next_ms()
-        return IDLE_SLEEP_MS if next_ms is None else next_ms
+        sleep_ms = IDLE_SLEEP_MS if next_ms is None else next_ms
+        left_ms = lease_left_ms(self.context.counters.get(Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
+        # Processors are told at once when the lease has run out.
+        return min(sleep_ms, left_ms + 1) if left_ms else sleep_ms
 
     # ---- threads
 
@@ -267,14 +272,22 @@ class TierProcess:
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)
 
-    def _begin_downloads(self) -> Downloads:
+    def _begin_downloads(self, store: ObjectStore) -> None:
         config = self.context.config
         cache = RemoteCache(
             Path(config.log_dirs[0]) / REMOTE_CACHE, lambda: config.mpbroker_remote_cache_bytes, monotonic_ms
         )
-        cache.open()
-        assert self.work.store is not None
-        return Downloads(self.work.store, cache, self._stored.find, config, self._wake)
+        try:
+            cache.open()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # What is uploaded makes room.
+            if not self._lacks_room:
+                self.context.log.error("nothing can be read from the object store yet: %s", error)
+            self._lacks_room = True
+            return
+        self._downloads = Downloads(store, cache, self._stored.find, config, self._wake)
 
     def _count(self, downloads: Downloads) -> None:
         totals, counters = downloads.totals, self.context.counters

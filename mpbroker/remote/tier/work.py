@@ -153,7 +153,11 @@ class TierWork:
             self._is_fit = True
         if self._ledger is None:
             file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
-            self._ledger = Ledger(self._reader, file, store=self._open_store(url, self._entry_timeout_ms()))
+            self._ledger = Ledger(
+                *(self._reader, file),
+                boot_clock_ns=self._leadership.clock_ns,
+                store=self._open_store(url, self._entry_timeout_ms()),
+            )
             self._started = Started(
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),

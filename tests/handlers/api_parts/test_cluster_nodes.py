@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from mpbroker.ipc.leading import NEVER
 from mpbroker.ipc.nodes import Node, Nodes
+from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -112,11 +114,18 @@ def test_a_standby_describes_the_metadata_log_as_far_as_it_has_followed(rig: Rig
     assert [(n.node_id, n.listeners[0].host) for n in response.nodes] == [(1, HERE[1]), (2, THERE[1])]
 
 
-def test_a_standby_creates_no_topic(rig: Rig) -> None:
-    publish(rig, 2)
-    ((topic),) = metadata(rig, "new").topics
-    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def test_a_standby_leaves_topics_that_it_does_not_know_to_the_leader(rig: Rig) -> None:
+    """Neither create them nor deny them: close the connection, so that the client asks elsewhere."""
+    rig.memory.leading().until_ns = NEVER
+    publish(rig, 2, FOLLOWED)
+    named = MetadataRequest([MetadataRequest.MetadataRequestTopic(name="new")])
+    by_id = MetadataRequest([MetadataRequest.MetadataRequestTopic(topic_id=bytes(15) + b"9")])
+    described = DescribeTopicPartitionsRequest([DescribeTopicPartitionsRequest.TopicRequest("new")], 10)
+    for key, version, body in ((METADATA, 4, named), (METADATA, 13, by_id), (DESCRIBE_TOPICS, 0, described)):
+        rig.send(key, version, body)
+        assert [reply.kind for reply in rig.processor.replies()] == [SlotKind.CLOSE]
     assert not rig.coordinator.take()
+    assert [topic.name for topic in metadata(rig, "orders").topics] == ["orders"]
 
 
 def test_a_broker_that_leads_is_alone_with_its_offline_partitions(rig: Rig) -> None:
