@@ -229,6 +229,11 @@ class Tree:
             self._wait(STARTING_TICK_MS, self._something_to_do)
             self._advance()
 
+    def await_true(self, is_there: Callable[[], bool]) -> None:
+        while not is_there():
+            self._wait(STARTING_TICK_MS, self._something_to_do)
+            self._advance()
+
     def _has_started(self, child: Child) -> bool:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 

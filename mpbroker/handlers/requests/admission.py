@@ -8,13 +8,14 @@ refuses what only the leader may answer. (Kafka: KafkaApis.handle, AuthHelper.)
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
-from mpbroker.handlers.requests.leadership import Instead, answer_without_leadership
+from mpbroker.handlers.requests.leadership import LEFT_TO_LEADER, Instead, answer_without_leadership
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
 from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.handlers.requests.responses import NO_PAUSE, Pause
@@ -69,6 +70,11 @@ class Admission:
             request.act = None
             return Refusal(code)
         return None if self._leading.leads() else _refusal_without_leadership(request)
+
+    def is_left_to_leader(self, api_key: int, errors: Iterable[int]) -> bool:
+        """Return whether to close the connection in place of these errors: another broker is asked then."""
+        left = LEFT_TO_LEADER.get(api_key)
+        return left is not None and not left.isdisjoint(errors) and not self._leading.leads()
 
     def _begin_act(self, request: ReceivedRequest) -> str:
         """Set `request.act` and return "", or return the reason if the listener forbids administration."""

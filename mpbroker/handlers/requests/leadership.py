@@ -58,6 +58,10 @@ _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
         *(ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
     ),
 }
+# A standby learns of topics late. It closes the connection in place of these errors: the leader may know them.
+_DESCRIBES_TOPICS: Final = (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CONFIGS)
+_UNKNOWN_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+LEFT_TO_LEADER: Final = {key: frozenset(_UNKNOWN_TOPIC) for key in _DESCRIBES_TOPICS}
 WITHOUT_LEADERSHIP: Final = {key: answer for answer, keys in _ANSWERS.items() for key in keys}
 
 
@@ -68,6 +72,6 @@ def answer_without_leadership(request: ReceivedRequest) -> ErrorCode | Instead:
     """
     key = ApiKey(request.slot.api_key)
     if key is ApiKey.INIT_PRODUCER_ID and request.body.transactional_id is None:
-        # On NOT_COORDINATOR Java's idempotent producer would look for a coordinator without a name.
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # After an error librdkafka would ask this broker for ever, and Java look for a nameless coordinator.
+        return Instead.CLOSE
     return WITHOUT_LEADERSHIP[key]

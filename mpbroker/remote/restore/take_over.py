@@ -53,7 +53,13 @@ def take_over(plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, Take
         assert ledger.last is not None, "a ledger with a cut has entries"
         if not is_forced:
             check_silent(ledger.last, wall_ms())
-        claim = new_claim(ledger, _events(plan))
+        manifest = plan.manifest
+        taken = TakenOver(
+            *(manifest.cluster_id, manifest.broker_id, socket.gethostname()),
+            cut_id=plan.cut.cut_id,
+            shipped=-1 if plan.takes_shipped else plan.cut.shipped,
+        )
+        claim = new_claim(ledger, take_over_events(plan, taken))
         if settle(ledger, claim):
             return plan, TakenLedger(claim.writer, claim.seq)
 
@@ -66,10 +72,8 @@ def write_owner(directory: Path, taken: TakenLedger) -> None:
     file.save()
 
 
-def _events(plan: Plan) -> list[Event]:
+def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
     """Return the events of the entry: the segments in the ledger that are not of the cut go."""
-    manifest = plan.manifest
-    taken = TakenOver(manifest.cluster_id, manifest.broker_id, socket.gethostname(), plan.cut.cut_id)
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
     events: list[Event] = [taken]
     for key, segments in plan.ledger.state.segments.items():

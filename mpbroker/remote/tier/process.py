@@ -41,10 +41,13 @@ from mpbroker.remote.tier.downloads import Downloads, Totals
 from mpbroker.remote.tier.hand_over import HandOver
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.ranges import Ranges
 from mpbroker.remote.tier.renewing import Renewing
+from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
+from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.names import REMOTE_CACHE
 from shm.clock import monotonic_ms
 
@@ -100,10 +103,15 @@ class TierProcess:
         # A thread of usual priority: all processes wait for it.
         self._instants = ThreadPoolExecutor(1, "instant of a cut")
         self._instants.submit(int).result()
-        self._cutting = Cutting(config, self.work, context.counters, self._cutter, self._step_back)
+        self._first_cut = memory.words("first_cut") if config.ships_rounds else None
+        self._cutting = Cutting(
+            *(config, self.work, context.counters, self._cutter, self._step_back, self._first_cut)
+        )
+        self._shipper = self._make_shipper()
         self._renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
+        self._lacks_room = False
         self._bug: Exception | None = None
 
     def serve(self) -> int:
@@ -112,6 +120,7 @@ class TierProcess:
             self._begin("standbys", self._renewing.follow_standbys),
             self._begin("remote writer", self.work.run),
             self._begin("cuts", self._cutting.run),
+            *((self._begin("shipper", self._shipper.run),) if self._shipper is not None else ()),
         ]
         self.context.ready()
         while not self.context.must_stop():
@@ -153,8 +162,10 @@ class TierProcess:
         self._watch_lease()
         if news := self._news.poll():
             self._topics.apply(news)
+        if self._shipper is not None:
+            self._shipper.follow()
         if self._downloads is None and self.work.store is not None:
-            self._downloads = self._begin_downloads()
+            self._begin_downloads(self.work.store)
         for rings in self._bound_handlers():
             self._receive(rings)
         if self._downloads is not None:
@@ -183,6 +194,8 @@ class TierProcess:
             self.context.ring(role)
 
     def _something_waits(self) -> bool:
+        if self._shipper is not None and self._shipper.has_news:
+            return True
         return self.context.pending_order() is not None or any_waits(self._bound_handlers())
 
     def _sleep_ms(self) -> int:
@@ -223,23 +236,58 @@ class TierProcess:
         control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
 
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
-            if self._cutting.is_at_rest:
-                return instant_at_rest(broker, state, known)
-            return self._instants.submit(take_instant, control, broker, state, known, former).result()
+            is_first = self._first_cut is not None and not self._first_cut.load(0)
+            if is_first or self._cutting.is_at_rest:
+                return instant_at_rest(broker, state, known, self._mark)
+            return self._instants.submit(
+                *(take_instant, control, broker, state, known, former, self._mark)
+            ).result()
 
         return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
+
+    def _make_shipper(self) -> Shipper | None:
+        """Return what ships commit rounds, if they wait for that."""
+        memory, first_cut = self.context.memory, self._first_cut
+        if first_cut is None:
+            return None
+        bells = [memory.doorbell(role) for role in topology.LOG_WORKERS[: memory.sizes.log_workers]]
+        return Shipper(
+            self.work,
+            Ranges(memory.table(), self.context.config.log_dirs),
+            [memory.unshipped_block(number) for number in range(memory.sizes.log_workers)],
+            memory.words("shipped"),
+            first_cut,
+            lambda worker: bells[worker].ring(),
+            self.context.counters,
+        )
+
+    def _mark(self) -> tuple[int, int]:
+        """Return what `take_instant` asks for."""
+        if self._shipper is not None:
+            return self._shipper.mark()
+        book = self.work.book
+        assert book is not None
+        return book.state.shipped_number, book.ledger.seq
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)
 
-    def _begin_downloads(self) -> Downloads:
+    def _begin_downloads(self, store: ObjectStore) -> None:
         config = self.context.config
         cache = RemoteCache(
             Path(config.log_dirs[0]) / REMOTE_CACHE, lambda: config.mpbroker_remote_cache_bytes, monotonic_ms
         )
-        cache.open()
-        assert self.work.store is not None
-        return Downloads(self.work.store, cache, self._stored.find, config, self._wake)
+        try:
+            cache.open()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # What is uploaded makes room.
+            if not self._lacks_room:
+                self.context.log.error("nothing can be read from the object store yet: %s", error)
+            self._lacks_room = True
+            return
+        self._downloads = Downloads(store, cache, self._stored.find, config, self._wake)
 
     def _count(self, downloads: Downloads) -> None:
         totals, counters = downloads.totals, self.context.counters
