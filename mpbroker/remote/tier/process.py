@@ -22,7 +22,7 @@ from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.leading import HAND_OVER_S, NEVER, lease_left_ms
+from mpbroker.ipc.leading import NEVER, lease_left_ms
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
@@ -116,10 +116,11 @@ class TierProcess:
 
     def serve(self) -> int:
         self._begin("lease", self._renewing.renew)
+        cuts = self._begin("cuts", self._cutting.run)
         threads = [
+            cuts,
             self._begin("standbys", self._renewing.follow_standbys),
             self._begin("remote writer", self.work.run),
-            self._begin("cuts", self._cutting.run),
             *((self._begin("shipper", self._shipper.run),) if self._shipper is not None else ()),
         ]
         self.context.ready()
@@ -129,13 +130,15 @@ class TierProcess:
         self.work.stop()
         if self._downloads is not None:
             self._downloads.close()
-        # A thread may wait for the store. It dies with the process, as it would by a kill.
-        ended = [self._await(thread, STOP_S) for thread in threads]
-        if all(ended) and not self.context.orphaned and self.work.book is not None:
+        until = time.monotonic() + STOP_S
+        if self.work.book is not None and not self.context.orphaned:
             # The supervisor stops this process when all others that write have ended.
-            last = HandOver(self.work, self._cutting, self._renewing)
-            if not self._await(self._begin("hand-over", last.run), HAND_OVER_S):
-                last.give_up(f"it has taken {HAND_OVER_S:.0f} s")
+            last = HandOver(self.work, self._cutting, self._renewing, cuts)
+            if not self._await(self._begin("hand-over", last.run), time.monotonic() + last.limit_s):
+                last.give_up(f"it has taken {last.limit_s:.0f} s")
+        # A thread may wait for the store. It dies with the process, as it would by a kill.
+        for thread in threads:
+            self._await(thread, until)
         self.context.stopped()
         return ExitCode.STOPPED
 
@@ -144,9 +147,8 @@ class TierProcess:
         thread.start()
         return thread
 
-    def _await(self, thread: threading.Thread, limit_s: float) -> bool:
+    def _await(self, thread: threading.Thread, until: float) -> bool:
         """Return whether the thread ends in time."""
-        until = time.monotonic() + limit_s
         while thread.is_alive() and time.monotonic() < until:
             self.context.counters.beat()
             thread.join(0.1)
