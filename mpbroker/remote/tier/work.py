@@ -157,6 +157,7 @@ class TierWork:
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
                 lease_ms=config.mpbroker_remote_lease_ms,
+                acks=config.mpbroker_remote_acks,
             )
         if self.book is None:
             counters.set_status("reading the ledger")
