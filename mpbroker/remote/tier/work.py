@@ -121,6 +121,9 @@ class TierWork:
                         self.wait(self.turn())
                 except (StoreError, StoreRefused, OSError) as error:
                     delay_s = self._outage.failed(error)
+                    if self.book is None and self._config.ships_rounds:
+                        # Everybody waits for it.
+                        delay_s = min(delay_s, LOOK_S)
                     self._counters.set_status(f"the object store fails: {error}")
                     self.wait(delay_s)
         except Stopped:
