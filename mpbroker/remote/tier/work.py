@@ -122,6 +122,9 @@ class TierWork:
                         self.wait(self.turn())
                 except (StoreError, StoreRefused, OSError) as error:
                     delay_s = self._outage.failed(error)
+                    if self.book is None and self._config.ships_rounds:
+                        # Everybody waits for it.
+                        delay_s = min(delay_s, LOOK_S)
                     self._counters.set_status(f"the object store fails: {error}")
                     self.wait(delay_s)
         except Stopped:
@@ -162,6 +165,7 @@ class TierWork:
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
                 lease_ms=config.mpbroker_remote_lease_ms,
+                acks=config.mpbroker_remote_acks,
             )
         if self.book is None:
             counters.set_status("reading the ledger")
