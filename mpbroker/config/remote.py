@@ -20,6 +20,8 @@ AS_RETENTION: Final = -2
 """The value of a local retention that takes the value of the whole retention."""
 SYSTEM_ENABLE: Final = "remote.log.storage.system.enable"
 REMOTE_URL: Final = "mpbroker.remote.url"
+UNDELETED: Final = "mpbroker.remote.topic.id"
+"""In CreateTopics, the id of a deleted topic that comes back. No topic keeps it as a setting."""
 BUCKETS: Final = ("s3", "gs", "az")
 """Schemes of URLs that name a bucket, or a container of Azure."""
 _FORMS: Final = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path"
