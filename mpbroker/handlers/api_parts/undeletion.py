@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from mpbroker.config.remote import SYSTEM_ENABLE
-from mpbroker.config.remote import UNDELETED
+from mpbroker.config.remote import SYSTEM_ENABLE, UNDELETED
 from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc import calls
