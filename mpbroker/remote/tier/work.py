@@ -199,7 +199,8 @@ class TierWork:
         topics = self._topics.now
         if topics is None:
             return LOOK_S
-        places = self._places.read()
+        # A topic that came back after `topics` were read is not yet in the ledger again.
+        places = [place for place in self._places.read() if place.topic_id in topics]
         # Before the first request: in an outage no other step is reached.
         self._copying.count(places)
         # What a failure has left comes first: no event may be found twice.
