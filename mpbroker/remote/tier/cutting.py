@@ -46,6 +46,10 @@ class Cutting:
         self._stints = Stints()
         self._cutter: Cutter | None = None
 
+    def bundles(self) -> set[bytes]:
+        """Return the bundles that a cut may yet name, also if the ledger names them nowhere."""
+        return set() if self._cutter is None else self._cutter.bundles()
+
     def run(self) -> None:
         """Make cuts until the work is stopped, or the ledger is another broker's."""
         self._step_back()

@@ -81,6 +81,7 @@ class TierProcess:
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
             collections_asked=lambda: asked.load(0),
+            bundles=lambda: self._cutting.bundles(),
             step_back=self._step_back,
         )
         self._cluster_id = cluster_id
