@@ -51,6 +51,8 @@ class Cut(NamedTuple):
     size: int
     digest: str
     paused_s: float
+    shipped: int = 0
+    since: int = 0
 
     def event(self, state: RemoteState, after: int) -> CutTaken:
         named = set(map(bytes.fromhex, self.manifest.bundles))
@@ -59,6 +61,8 @@ class Cut(NamedTuple):
             *(self.cut_id, self.manifest.taken_ms, self.size, self.digest, after),
             added=tuple(sorted(named - there)),
             dropped=tuple(sorted(there - named)),
+            shipped=self.shipped,
+            since=self.since,
         )
 
 
@@ -123,6 +127,10 @@ class Cutter:
             instant.close()
         return self._finished(instant)
 
+    def look_anew(self) -> None:
+        """Have the next cut list all files, also of partitions without appends."""
+        self._look = Look([], {})
+
     def published(self, cut: Cut) -> None:
         """Note that the ledger has a cut."""
         self._known = {one.path: one for one in cut.manifest.files}
@@ -156,7 +164,8 @@ class Cutter:
         )
         packed, cut_id = encode_manifest(manifest), new_id()
         self._store.put(cut_name(cut_id), [packed], len(packed))
-        return Cut(cut_id, manifest, len(packed), digest(packed), instant.paused_s)
+        sizes = len(packed), digest(packed)
+        return Cut(cut_id, manifest, *sizes, instant.paused_s, instant.shipped, instant.since)
 
 
 def expired(state: RemoteState, now_ms: int, retention_ms: int) -> CutsRemoved | None:

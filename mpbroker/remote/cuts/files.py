@@ -15,9 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpbroker.ipc.nodes import NODES_FILE
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
 from mpbroker.remote.cuts.manifest import CutPartition
+from mpbroker.remote.ledger.claim import CLAIM_FILE
 from mpbroker.remote.ledger.owner import OWNER_FILE
+from mpbroker.remote.ledger.spare import SPARE
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -34,10 +37,13 @@ from mpbroker.storage.names import (
 # What grows at its end only.
 APPENDED: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
 _NOT_KEPT: Final = frozenset(
-    (LOCK, POINTER_NAME, OWNER_FILE, CLEAN_SHUTDOWN, CLEANER_OFFSETS, SCRUB, REMOTE_SEGMENTS)
+    (
+        *(LOCK, POINTER_NAME, OWNER_FILE, CLAIM_FILE, NODES_FILE, SCRUB, REMOTE_SEGMENTS),
+        *(CLEAN_SHUTDOWN, CLEANER_OFFSETS),
+    )
 )
-# Files of work that was not finished. One that ends in `.swap` is part of the log.
-_UNFINISHED: Final = (".tmp", ".deleted", ".cleaned", ".damaged", ".repaired")
+# Files of work that was not finished, and spares. One that ends in `.swap` is part of the log.
+_UNFINISHED: Final = (".tmp", ".deleted", ".cleaned", ".damaged", ".repaired", SPARE)
 _JOURNAL: Final = "mpbroker.journal"
 
 

@@ -52,6 +52,7 @@ def orphans(store: ObjectStore, state: RemoteState) -> Iterator[ObjectInfo]:
     named = {one.segment_id for segments in list(state.segments.values()) for one in segments}
     named |= state.removed.keys()
     named |= state.bundles.keys() | {one.event.cut_id for one in state.cuts}
+    named |= {object_id for _, object_id in list(state.shipped)}
     for found in store.list(""):
         objects = parse_object(found.name)
         one = parse_cut_object(found.name) if objects is None else objects.segment_id

@@ -68,7 +68,7 @@ def test_what_is_of_the_running_broker_or_not_finished_is_in_no_cut(world: CutWo
     before = expected(world)
     for name in (
         *(".lock", "mpbroker.json", "mpbroker.journal", "mpbroker.journal.1", ".kafka_cleanshutdown"),
-        "cleaner-offset-checkpoint",
+        *("mpbroker.nodes", "mpbroker.remote.claim", "cleaner-offset-checkpoint"),
         *("x.tmp", f"t-0/{0:020d}.log.deleted", f"t-0/{0:020d}.log.cleaned", f"t-0/{REMOTE_SEGMENTS}"),
         *(f"t-1.{'0' * 32}-delete/{0:020d}.log", "remote-cache/window", f"t-1.{'0' * 32}-stray/x"),
     ):

@@ -1,0 +1,53 @@
+"""What the log directories of a standby hold when it starts, and where those of a former owner go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from mpbroker.ipc.pointer import LOCK
+from mpbroker.remote.ledger.owner import OWNER_FILE, Owner, OwnerFile
+from mpbroker.storage.checkpoints import fsync_directory
+from mpbroker.storage.names import FENCED, META_PROPERTIES, NOT_PARTITIONS, STANDBY_FACE
+
+# They are of whoever uses the directory.
+_STAY: Final = NOT_PARTITIONS | {LOCK}
+
+
+def owner_in(log_dirs: Sequence[Path]) -> Owner | None:
+    """Return who owned a ledger with these directories; None if nobody did. Raises OwnerDamaged, OSError."""
+    return OwnerFile(log_dirs[0]).owner if (log_dirs[0] / OWNER_FILE).exists() else None
+
+
+def is_mirror(log_dirs: Sequence[Path]) -> bool:
+    """Return whether the directories are a standby's, or empty, so that a mirror may be made in them."""
+    if any((one / META_PROPERTIES).exists() for one in log_dirs):
+        return False
+    return (log_dirs[0] / STANDBY_FACE).is_dir() or not any(any(_contents(one)) for one in log_dirs)
+
+
+def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
+    """Move all that a former owner has into a directory below each; return these. Raises OSError.
+
+    It may be killed anywhere: no broker starts on what is left, and the owner's file, which says that it is
+    to be moved, goes last.
+    """
+    targets = []
+    for log_dir in reversed(log_dirs):
+        target = log_dir / FENCED / str(generation)
+        target.mkdir(0o750, parents=True, exist_ok=True)
+        for path in sorted(_contents(log_dir), key=_turn):
+            path.rename(target / path.name)
+        for one in (target, target.parent, log_dir):
+            fsync_directory(one)
+        targets.append(target)
+    return targets[::-1]
+
+
+def _turn(path: Path) -> tuple[bool, bool, str]:
+    return path.name == OWNER_FILE, path.name != META_PROPERTIES, path.name
+
+
+def _contents(log_dir: Path) -> Iterator[Path]:
+    return (one for one in log_dir.iterdir() if one.name not in _STAY)
