@@ -74,7 +74,7 @@ def test_each_owner_after_a_cut_begins_another_epoch_where_the_log_ends(world: C
     """Also if the first of them was lost before it made a cut of its own."""
     for epoch in (4, 5):
         path = target(world, epoch)
-        plan, _ = take_over(world.objects, world.plan, is_forced=True)
+        plan, _ = take_over(world.plan, is_forced=True)
         write_files(world.objects, plan, [path], nothing)
         begin_epochs(plan, [path])
         # As whoever opens the log does it.
