@@ -101,6 +101,7 @@ class TierProcess:
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
             leadership,
             collections_asked=lambda: asked.load(0),
+            bundles=lambda: self._cutting.bundles(),
             step_back=self._step_back,
         )
         self._cluster_id = cluster_id
