@@ -53,11 +53,13 @@ class TakenOver(_Leader, tag="take_over", frozen=True):
     """Another broker owns the ledger from here on, in the next generation: a restored one, or a standby.
 
     The entry before is the last one of the owner before. Segments that are not of the cut are removed by
-    further events of this entry. A restored broker knows of no standbys: they have to be named again.
+    further events of this entry. A restored broker knows of no standbys: they have to be named again. It has
+    no `Shipped` above the number `shipped`, if that is not -1.
     """
 
     cut_id: bytes
     by_standby: bool = False
+    shipped: int = -1
 
 
 class StandbySet(_Event, tag="standby", frozen=True):
@@ -79,10 +81,33 @@ class Released(_Event, tag="released", frozen=True):
     """The owner has stopped, and all that it had is in the store. A standby need not wait for the lease."""
 
 
-class Shipped(_Event, tag="shipped", frozen=True):
-    """Bytes of partitions that were made durable after the newest cut."""
+class ShippedRange(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Bytes at the end of a partition's log. `directory` begins with the number of its log directory.
 
-    cut_id: bytes
+    `pieces` are (base of the segment, position, length). The log ends at `end`: offset, base of the segment,
+    position. `log_start` is its log start offset.
+    """
+
+    directory: str
+    topic_id: bytes
+    log_start: int
+    pieces: tuple[tuple[int, int, int], ...]
+    end: tuple[int, int, int]
+
+
+class Shipped(_Event, tag="shipped", frozen=True):
+    """What has become durable in the owner's log directories since a cut (`mpbroker.remote.acks=ledger`).
+
+    `number` grows through all of the ledger. The bytes of all pieces, one after the other, are `data`, or the
+    object `object_id` of `size` bytes; `crc` is the object's CRC-32C. They are as they were in the files.
+    """
+
+    number: int
+    ranges: tuple[ShippedRange, ...]
+    data: bytes = b""
+    object_id: bytes = b""
+    size: int = 0
+    crc: int = 0
 
 
 class SnapshotWritten(_Event, tag="snapshot", frozen=True):
@@ -163,7 +188,8 @@ class CutTaken(_Event, tag="cut", frozen=True):
 
     `digest` is the SHA-256 of its manifest, `size` the manifest's bytes, `taken_ms` the instant by the
     owner's clock, `after` the entry before this one. `added` are bundles that no cut before had named,
-    `dropped` those that this one names no longer.
+    `dropped` those that this one names no longer. `Shipped` up to number `shipped` are in the cut. Those
+    above it are later; they are in entries above `since`.
     """
 
     cut_id: bytes
@@ -173,6 +199,8 @@ class CutTaken(_Event, tag="cut", frozen=True):
     after: int
     added: tuple[bytes, ...]
     dropped: tuple[bytes, ...]
+    shipped: int = 0
+    since: int = 0
 
 
 class CutsRemoved(_Event, tag="cuts_removed", frozen=True):

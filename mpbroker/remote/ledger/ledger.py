@@ -29,11 +29,11 @@ from mpbroker.remote.ledger.entries import (
     Header,
     LedgerDamaged,
     Writer,
-    decode_header,
+    decode_entry,
     encode_entry,
     entry_name,
 )
-from mpbroker.remote.ledger.events import Event, Started
+from mpbroker.remote.ledger.events import Event, Started, TakenOver
 from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, new_nonce
 from mpbroker.remote.ledger.reader import FORMAT_NAME, Format, LedgerReader
 from mpbroker.remote.ledger.snapshots import MadeSnapshot, Snapshot, make_snapshot, put_snapshot
@@ -46,7 +46,15 @@ EVENTS_MAX: Final = 5_000
 
 
 class Fenced(Exception):
-    """Raised where the ledger is another broker's; the message says whose, and what to do."""
+    """Raised where the ledger is another broker's; the message says whose, and what to do.
+
+    `leader` is set if this broker was the owner, and a later generation has begun: what its first entry, or
+    the last start in it, says of the owner.
+    """
+
+    def __init__(self, why: str, leader: Started | TakenOver | None = None) -> None:
+        super().__init__(why)
+        self.leader = leader
 
 
 class _Pending(NamedTuple):
@@ -64,6 +72,8 @@ class _Pending(NamedTuple):
 class Ledger:
     """A ledger and its owner. One thread uses it; others may read `state`, `seq` and `fenced`.
 
+    `store` is what entries are written to, if it has another timeout than the reader's.
+
     After a StoreError nothing is lost: `append` goes on with what it has, and must not be given it again.
     """
 
@@ -73,10 +83,12 @@ class Ledger:
         owner_file: OwnerFile,
         clock_ms: Callable[[], int] = wall_ms,
         boot_clock_ns: Callable[[], int] = boot_ns,
+        *,
+        store: ObjectStore | None = None,
     ) -> None:
         self._reader = reader
-        self._store = reader.store
-        self._file = owner_file
+        self._store = store or reader.store
+        self._file = self.owner_file = owner_file
         self._clock_ms = clock_ms
         self._boot_ns = boot_clock_ns
         self._start = ""
@@ -84,8 +96,8 @@ class Ledger:
         self._is_owner = False
         self._pending: _Pending | None = None
         self._queued: list[Event] = []
-        # Why this broker must not write; empty while it may.
-        self.fenced = ""
+        # Why this broker must not write; None while it may.
+        self.fenced: Fenced | None = None
         # When the first try of the last entry that is in began, by CLOCK_BOOTTIME; 0 before the first one.
         self.tried_ns = 0
 
@@ -112,7 +124,7 @@ class Ledger:
         Raises Fenced if the ledger is another broker's, LedgerDamaged, StoreError, OSError.
         """
         reader, owner = self._reader, self._file.owner
-        self.fenced = ""
+        self.fenced = None
         self._check_cluster(started.cluster_id)
         while True:
             reader.read_to_end()
@@ -149,8 +161,8 @@ class Ledger:
         Raises Fenced.
         """
         assert self._is_owner, "start comes first"
-        if self.fenced:
-            raise Fenced(self.fenced)
+        if self.fenced is not None:
+            raise self.fenced
         self.state.check([*self._queued, *events])
         self._queued += events
         while self._queued or self._pending is not None or is_renewal:
@@ -192,7 +204,7 @@ class Ledger:
 
     def write_snapshot(self, made: MadeSnapshot) -> None:
         """Put a snapshot into the store; then its events are due. Any thread may do it. Raises StoreError."""
-        put_snapshot(self._store, made)
+        put_snapshot(self._reader.store, made)
         self._reader.snapshot_seq = made.seq
 
     def _entry(self, events: Sequence[Event]) -> _Pending:
@@ -248,10 +260,13 @@ class Ledger:
     def _check_owner(self, last: Header) -> None:
         owner = self._file.owner
         if last.owner != owner.nonce:
+            was_owner = owner.last_seq > 0 and last.generation > owner.generation
+            leader = self._reader.state.leader if was_owner else None
             self._refuse(
                 f"the ledger belongs to another broker: {_described(last)}. If that one is gone for good, "
                 f"this one needs its {OWNER_FILE}, or to be restored with mpbroker restore --take-over; if "
-                "not, give mpbroker.remote.url a prefix of its own"
+                "not, give mpbroker.remote.url a prefix of its own",
+                leader,
             )
         if last.start not in owner.starts:
             self._refuse(
@@ -265,15 +280,19 @@ class Ledger:
             )
 
     def _fence(self, seq: int, found: bytes) -> NoReturn:
+        leader = None
         try:
-            who = _described(decode_header(seq, found))
+            header, events, _ = decode_entry(seq, found)
+            who = _described(header)
+            if events and isinstance(events[0], TakenOver):
+                leader = events[0]
         except LedgerDamaged as error:
             who = str(error)
-        self._refuse(f"another broker has taken the ledger over: {who}")
+        self._refuse(f"another broker has taken the ledger over: {who}", leader)
 
-    def _refuse(self, why: str) -> NoReturn:
-        self.fenced = why
-        raise Fenced(why)
+    def _refuse(self, why: str, leader: Started | TakenOver | None = None) -> NoReturn:
+        self.fenced = Fenced(why, leader)
+        raise self.fenced
 
 
 def _described(header: Header) -> str:

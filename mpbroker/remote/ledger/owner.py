@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from mpbroker.remote.ledger.spare import write_or_spare
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.storage.checkpoints import write_whole
 
 OWNER_FILE: Final = "mpbroker.remote.owner"
 
@@ -37,19 +37,27 @@ class Owner(msgspec.Struct):
     standbys: list[int] = []
 
 
+def read_owner(directory: Path) -> Owner | None:
+    """Return what the file says, None if there is none. Raises OwnerDamaged, OSError."""
+    path = directory / OWNER_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Owner)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise OwnerDamaged(f"{path} is damaged: {error}: restore it from a backup") from error
+
+
 class OwnerFile:
     """The owner, kept in a log directory."""
 
     def __init__(self, directory: Path) -> None:
         """Read the file, or make it. Raises OwnerDamaged, OSError."""
         self.path = directory / OWNER_FILE
-        try:
-            self.owner = msgspec.json.decode(self.path.read_bytes(), type=Owner)
-        except FileNotFoundError:
-            self.owner = Owner(new_nonce())
+        found = read_owner(directory)
+        self.owner = found or Owner(new_nonce())
+        if found is None:
             self.save()
-        except msgspec.DecodeError as error:
-            raise OwnerDamaged(f"{self.path} is damaged: {error}: restore it from a backup") from error
 
     def announce(self, seq: int) -> None:
         """Say that entry `seq` may be in the ledger from now on. Raises StoreError; then it must not be."""
@@ -64,8 +72,13 @@ class OwnerFile:
             raise StoreError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def save(self) -> None:
-        """Replace the file, durably. Raises OSError."""
-        write_whole(self.path, msgspec.json.encode(self.owner))
+        """Replace the file, durably, also on a full disk. Raises OSError."""
+        write_or_spare(self.path, msgspec.json.encode(self.owner))
+
+
+def save_owner(directory: Path, owner: Owner) -> None:
+    """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
+    write_or_spare(directory / OWNER_FILE, msgspec.json.encode(owner))
 
 
 def new_nonce() -> str:

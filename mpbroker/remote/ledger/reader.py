@@ -14,6 +14,7 @@ from mpbroker.remote.ledger.entries import (
     GENERATION,
     NO_DIGEST,
     PREFIX,
+    Entry,
     Header,
     LedgerDamaged,
     decode_entry,
@@ -48,6 +49,15 @@ class Format(msgspec.Struct, frozen=True):
 
     format: int
     cluster_id: str
+
+
+def read_entries(store: ObjectStore, first: int, last: int) -> Iterator[Entry]:
+    """Yield entries of a ledger that was read to its end. Raises LedgerDamaged, StoreError."""
+    with ThreadPoolExecutor(READERS) as readers:
+        for start in range(first, last + 1, READ_AHEAD):
+            seqs = range(start, min(start + READ_AHEAD, last + 1))
+            bodies = readers.map(store.get, map(entry_name, seqs))
+            yield from map(decode_entry, seqs, bodies)
 
 
 class LedgerReader:

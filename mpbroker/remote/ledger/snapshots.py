@@ -51,6 +51,8 @@ class _Body(msgspec.Struct, frozen=True):
     standbys: list[StandbySet] = []
     snapshots: list[NamedSnapshot] = []
     firsts: list[int] = []
+    shipped_number: int = 0
+    shipped: list[tuple[int, bytes]] = []
 
 
 class Snapshot(NamedTuple):
@@ -91,6 +93,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         list(state.standbys.values()),
         state.snapshots,
         state.firsts,
+        state.shipped_number,
+        state.shipped,
     )
     packed = bytes(cramjam.zstd.compress(msgspec.json.encode(body), _ZSTD_LEVEL))
     header = _Header(SNAPSHOT_FORMAT, snapshot.seq, snapshot.digest, digest(packed))
@@ -117,6 +121,7 @@ def decode_snapshot(data: bytes) -> Snapshot | None:
     state.leader, state.is_released = body.leader, body.is_released
     state.standbys = {one.broker_id: one for one in body.standbys}
     state.snapshots, state.firsts = body.snapshots, body.firsts
+    state.shipped_number, state.shipped = body.shipped_number, body.shipped
     return Snapshot(header.seq, header.entry, state)
 
 

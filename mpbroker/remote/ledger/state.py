@@ -89,6 +89,9 @@ class RemoteState:
         self.standbys: dict[int, StandbySet] = {}
         self.snapshots: list[NamedSnapshot] = []
         self.firsts: list[int] = []
+        # The number of the last one, and (number, id of the object or b"") of those that no cut has.
+        self.shipped_number = 0
+        self.shipped: list[tuple[int, bytes]] = []
 
     @property
     def trimmed_before(self) -> int:
@@ -109,6 +112,7 @@ class RemoteState:
         log_starts: ChainMap[tuple[bytes, int], int] = ChainMap({}, self.log_starts)
         added: dict[tuple[bytes, int], list[SegmentAdded]] = {}
         gone: set[bytes] = set()
+        shipped = self.shipped_number
         for event in events:
             match event:
                 case TopicSet():
@@ -133,6 +137,9 @@ class RemoteState:
                 case LogStartMoved():
                     _expect(log_starts.get(event.key, 0) <= event.offset, event)
                     log_starts[event.key] = event.offset
+                case Shipped():
+                    _expect(shipped < event.number, event)
+                    shipped = event.number
                 case _:
                     pass
 
@@ -163,6 +170,7 @@ class RemoteState:
                     self.cuts = [*self.cuts, RemoteCut(event, time_ms)]
                     self.bundles |= dict.fromkeys(event.added)
                     self.bundles |= dict.fromkeys(event.dropped, event.after)
+                    self.shipped = [one for one in self.shipped if one[0] > event.shipped]
                 case CutsRemoved():
                     self.cuts = [one for one in self.cuts if one.event.cut_id not in event.cut_ids]
                     for bundle_id in event.bundle_ids:
@@ -179,11 +187,14 @@ class RemoteState:
                     kept = [one for one in self.snapshots if one.event.seq >= event.first]
                     self.snapshots = [*kept, NamedSnapshot(event, time_ms)]
                 case Shipped():
-                    pass
+                    self.shipped_number = event.number
+                    self.shipped.append((event.number, event.object_id))
 
     def _led_by(self, event: Started | TakenOver) -> None:
         self.leader, self.is_released = event, False
         is_restored = isinstance(event, TakenOver) and not event.by_standby
+        if isinstance(event, TakenOver) and event.shipped >= 0:
+            self.shipped = [one for one in self.shipped if one[0] <= event.shipped]
         self.standbys = {} if is_restored else _without(self.standbys, event.broker_id)
 
     def _remove(self, event: SegmentsRemoved, time_ms: int) -> None:

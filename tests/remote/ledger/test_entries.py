@@ -23,6 +23,7 @@ from mpbroker.remote.ledger.events import (
     Released,
     SegmentsRemoved,
     Shipped,
+    ShippedRange,
     SnapshotWritten,
     StandbyGone,
     StandbySet,
@@ -33,10 +34,11 @@ from mpbroker.remote.ledger.events import (
 )
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, segment
 
+SHIPPED = Shipped(1, (ShippedRange("0/t-1", TOPIC_ID, 3, ((0, 5, 2),), (9, 0, 7)),), b"\0\xff")
 EVENTS: list[Event] = [
     *(STARTED, TOPIC, segment(0), segment(10, partition=1), TopicDeleted(TOPIC_ID), TopicRestored(TOPIC_ID)),
     SegmentsRemoved(TOPIC_ID, 1, (b"a" * 16, b"b" * 16)),
-    *(ObjectsDeleted((b"a" * 16,)), LogStartMoved(TOPIC_ID, 0, 5), Shipped(b"c" * 16), Released()),
+    *(ObjectsDeleted((b"a" * 16,)), LogStartMoved(TOPIC_ID, 0, 5), SHIPPED, Released()),
     TakenOver("cluster", 2, "host", b"c" * 16, rack="r", by_standby=True),
     Started("cluster", 2, "host", listeners={"PLAINTEXT": ("host", 9092)}, lease_ms=30_000, acks="ledger"),
     *(StandbySet(3, "host", "", {"PLAINTEXT": ("host", 9093)}), StandbyGone(3)),

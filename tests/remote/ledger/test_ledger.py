@@ -251,7 +251,7 @@ def test_a_copied_disk_is_noticed(ledger: Ledger, store: FaultStore, tmp_path: P
     for events in ([], [segment(0)]):
         with pytest.raises(Fenced):
             ledger.append(events)
-    assert "taken the ledger over" in ledger.fenced
+    assert "taken the ledger over" in str(ledger.fenced)
     # And when it starts again, since its disk knows nothing of the twin's start.
     with pytest.raises(Fenced, match=r"has a copy of this one's mpbroker\.remote\.owner"):
         ledger_of(store, tmp_path).start(STARTED)
@@ -287,7 +287,7 @@ def test_an_entry_is_announced_on_disk_first(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("mpbroker.remote.ledger.owner.write_whole", full)
+        patched.setattr("mpbroker.remote.ledger.owner.write_or_spare", full)
         for _ in range(2):
             store.calls.clear()
             with pytest.raises(StoreError, match=r"remote\.owner cannot be written: No space left"):
