@@ -185,7 +185,7 @@ _REMOTE = (
     (_gauge("remote_standbys", "Brokers that stand by."), Counter.COUNT_REMOTE_STANDBYS),
 )
 REMOTE_LEADS = _gauge("remote_leads", "1 if clients are served; 0: the lease has run out.")
-REMOTE_LEASE = _gauge("remote_lease_seconds", "Time until the lease runs out; missing without a standby.")
+REMOTE_LEASE = _gauge("remote_lease_seconds", "Time until the lease runs out; -1: nobody stands by.")
 # Seconds since a time by the wall clock; 0 if there is none.
 _REMOTE_AGES = (
     (
@@ -347,8 +347,7 @@ def write_remote(now: Snapshot, now_ms: int, page: Page) -> None:
         page.add(family, max(now_ms - since_ms, 0) / 1000 if since_ms else 0)
     left_ms = lease_left_ms(now.get(TIER, Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
     page.add(REMOTE_LEADS, int(left_ms != 0))
-    if left_ms is not None:
-        page.add(REMOTE_LEASE, left_ms / 1000)
+    page.add(REMOTE_LEASE, -1 if left_ms is None else left_ms / 1000)
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
