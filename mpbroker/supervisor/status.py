@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.environment import BECAME
 from mpbroker.config.version import VERSION
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.counters import Counter
@@ -84,9 +85,11 @@ def standby(config: BrokerConfig) -> dict[str, bool]:
 def up_s() -> float:
     """Return the age of this process, the supervisor, in seconds, with a precision of 10 ms.
 
-    The age includes the start of Python, and a shell that ran in this process before it called exec(2).
+    The age includes the start of Python, and a shell that ran in this process before it called exec(2). It
+    does not include the time for which the process was a standby.
     """
-    started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    ticks_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    started_s = float(os.environ.get(BECAME, ticks_s))
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
