@@ -29,7 +29,7 @@ from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Started, TakenOver
 from mpbroker.remote.ledger.lease import RENEWALS, StandbyWatch
-from mpbroker.remote.ledger.owner import OwnerDamaged
+from mpbroker.remote.ledger.owner import Owner, OwnerDamaged, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import Registration, addresses_of, register
 from mpbroker.remote.restore.files import finish
@@ -38,7 +38,12 @@ from mpbroker.remote.restore.plan import RestoreRefused, make_plan, time_text
 from mpbroker.remote.restore.take_over import take_over_events
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
-from mpbroker.standby.directories import is_mirror, owner_in, set_aside
+from mpbroker.standby.directories import (
+    become_mirror,
+    has_handed_over,
+    is_mirror,
+    set_aside,
+)
 from mpbroker.standby.face import Face, command_of
 from mpbroker.standby.follower import CannotFollow, Follower
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
@@ -75,7 +80,9 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
     titles.entitle("standby")
     try:
         with restricted_new_files():
-            Runner(config, words).run()
+            runner = Runner(config, words)
+            runner.install_signals()
+            runner.run()
             return None
     except Stopped:
         log.info("stopped")
@@ -117,7 +124,6 @@ class Runner:
 
     def run(self) -> None:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
-        self._install_signals()
         locks = LogDirLocks(self.config)
         try:
             self._until_answered(self._reader.read_to_end)
@@ -139,13 +145,13 @@ class Runner:
             raise FatalError(
                 f"{self.config.mpbroker_remote_url} has no ledger: first start the broker that is to lead"
             )
-        owner, claim = owner_in(self.log_dirs), self._claims.read()
+        owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
         if owner is not None and owner.nonce == self._reader.last.owner:
             self._claims.remove()
             finish(self.log_dirs)
             return True
         if owner is not None and owner.generation < self._reader.generation:
-            self._set_aside(owner.generation)
+            self._leave(owner)
         elif owner is not None or not is_mirror(self.log_dirs):
             raise FatalError(
                 f"log.dirs={','.join(self.config.log_dirs)} has data of another broker than the owner of the "
@@ -162,8 +168,12 @@ class Runner:
             )
         return False
 
-    def _set_aside(self, generation: int) -> None:
-        for path in set_aside(self.log_dirs, generation):
+    def _leave(self, owner: Owner) -> None:
+        """Make room for a mirror in the directories of a former owner."""
+        if self._until_answered(lambda: has_handed_over(self._objects, owner)):
+            become_mirror(self.log_dirs)
+            return
+        for path in set_aside(self.log_dirs, owner.generation):
             log.warning(
                 "broker %d on %s has taken over: what this broker had is in %s now, and nobody reads it; "
                 "delete it when it is not missed",
@@ -361,7 +371,7 @@ class Runner:
             self._signals.poll(timeout_s * 1000)
         self._seen(0)
 
-    def _install_signals(self) -> None:
+    def install_signals(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer)
         self._signals.register(reader, select.POLLIN)

@@ -13,7 +13,7 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.serve_flags import FLAG_KEYS
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import Flag, Loaded, load
-from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
+from mpbroker.config.remote import ACKS, REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc.mirror import MIRROR_FILE
 from mpbroker.ipc.process import EXIT_STANDBY
 from mpbroker.security.listener import SecurityError, secure_listeners
@@ -23,6 +23,7 @@ from mpbroker.supervisor import logs
 _FACE_SETTINGS = (
     f"{SYSTEM_ENABLE}=false",
     f"{REMOTE_URL}=",
+    f"{ACKS}=local",
     "log.cleaner.enable=false",
     "log.journal.bytes=1048576",
     "log.reserve.bytes=0",

@@ -15,7 +15,12 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
-from mpbroker.handlers.requests.leadership import LEFT_TO_LEADER, Instead, answer_without_leadership
+from mpbroker.handlers.requests.leadership import (
+    UNKNOWN_TOPIC,
+    Instead,
+    UnknownTopics,
+    answer_without_leadership,
+)
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
 from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.handlers.requests.responses import NO_PAUSE, Pause
@@ -55,6 +60,7 @@ class Admission:
         self._authorization = authorization
         self._audit = audit
         self._leading = leading
+        self._unknown_topics = UnknownTopics()
         self.throttling = throttling
 
     def refusal(self, request: ReceivedRequest) -> Refusal | None:
@@ -71,10 +77,11 @@ class Admission:
             return Refusal(code)
         return None if self._leading.leads() else _refusal_without_leadership(request)
 
-    def is_left_to_leader(self, api_key: int, errors: Iterable[int]) -> bool:
-        """Return whether to close the connection in place of these errors: another broker is asked then."""
-        left = LEFT_TO_LEADER.get(api_key)
-        return left is not None and not left.isdisjoint(errors) and not self._leading.leads()
+    def is_left_to_leader(self, request: ReceivedRequest, errors: Iterable[int]) -> bool:
+        """Return whether to close the connection in place of a response with these errors."""
+        if UNKNOWN_TOPIC.isdisjoint(errors) or self._leading.leads():
+            return False
+        return self._unknown_topics.are_left_to_leader(request)
 
     def _begin_act(self, request: ReceivedRequest) -> str:
         """Set `request.act` and return "", or return the reason if the listener forbids administration."""

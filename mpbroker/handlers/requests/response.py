@@ -282,7 +282,7 @@ class PendingRequest(ReceivedRequest):
         If the frame is too long, send an error response instead. If that is too long as well, close the
         connection.
         """
-        if self.broker.admission.is_left_to_leader(self.slot.api_key, errors):
+        if self.broker.admission.is_left_to_leader(self, errors):
             self.close()
             return
         size = sum(len(segment) for segment in frame if not isinstance(segment, RecordsSlice))

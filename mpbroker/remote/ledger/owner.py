@@ -76,5 +76,10 @@ class OwnerFile:
         write_or_spare(self.path, msgspec.json.encode(self.owner))
 
 
+def save_owner(directory: Path, owner: Owner) -> None:
+    """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
+    write_or_spare(directory / OWNER_FILE, msgspec.json.encode(owner))
+
+
 def new_nonce() -> str:
     return uuid.uuid4().hex

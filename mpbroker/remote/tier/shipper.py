@@ -118,7 +118,7 @@ class Shipper:
             # Only now: a cut that is made from here on counts what is read later as not its own.
             self.number = max(self.number, book.state.shipped_number)
             book.add(list(self._events(store, found)))
-            self._given = dict(rounds)
+            self._given = dict(rounds.keys())
         book.commit()
         for worker, number in self._given.items():
             self._words.store(worker, number)

@@ -44,6 +44,10 @@ def brokers(response: Any) -> list[Any]:
     return [tuple(getattr(one, name) for name in ("host", "port", "rack")) for one in response.brokers]
 
 
+def kinds(rig: Rig) -> list[int]:
+    return [reply.kind for reply in rig.processor.replies()]
+
+
 def metadata(rig: Rig, *names: str) -> Any:
     topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     return rig.ask(METADATA, 13, MetadataRequest(topics))
@@ -114,16 +118,20 @@ def test_a_standby_describes_the_metadata_log_as_far_as_it_has_followed(rig: Rig
     assert [(n.node_id, n.listeners[0].host) for n in response.nodes] == [(1, HERE[1]), (2, THERE[1])]
 
 
-def test_a_standby_leaves_topics_that_it_does_not_know_to_the_leader(rig: Rig) -> None:
-    """Neither create them nor deny them: close the connection, so that the client asks elsewhere."""
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_standby_leaves_topics_that_it_does_not_know_to_the_leader(rig: Rig, by_id: bool) -> None:
+    """It creates none, and closes the connection unless that knows the leader from no earlier answer."""
     rig.memory.leading().until_ns = NEVER
     publish(rig, 2, FOLLOWED)
-    named = MetadataRequest([MetadataRequest.MetadataRequestTopic(name="new")])
-    by_id = MetadataRequest([MetadataRequest.MetadataRequestTopic(topic_id=bytes(15) + b"9")])
+    name = {"topic_id": bytes(15) + b"9", "name": None} if by_id else {"name": "new"}
+    asked = MetadataRequest([MetadataRequest.MetadataRequestTopic(**name)])  # type: ignore[arg-type]
+    assert [one.node_id for one in rig.ask(METADATA, 13, asked).brokers] == [1, 2]
+    rig.send(METADATA, 13, asked, connection=9)
+    assert kinds(rig) == [SlotKind.SEND], "another connection"
     described = DescribeTopicPartitionsRequest([DescribeTopicPartitionsRequest.TopicRequest("new")], 10)
-    for key, version, body in ((METADATA, 4, named), (METADATA, 13, by_id), (DESCRIBE_TOPICS, 0, described)):
-        rig.send(key, version, body)
-        assert [reply.kind for reply in rig.processor.replies()] == [SlotKind.CLOSE]
+    for key, version, body in ((METADATA, 13, asked), (DESCRIBE_TOPICS, 0, described)):
+        rig.send(key, version, body, connection=9)
+        assert kinds(rig) == [SlotKind.CLOSE]
     assert not rig.coordinator.take()
     assert [topic.name for topic in metadata(rig, "orders").topics] == ["orders"]
 
