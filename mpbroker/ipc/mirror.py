@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.replaced_files import FollowedFile, read_json, write_json
 
 MIRROR_FILE: Final = "mpbroker.mirror"
@@ -22,6 +23,11 @@ class Mirror(msgspec.Struct, frozen=True):
 
     version: int
     log_dirs: list[str]
+
+
+def follows(config: BrokerConfig) -> bool:
+    """Return whether the broker with this configuration is a face."""
+    return (Path(config.log_dirs[0]) / MIRROR_FILE).exists()
 
 
 def write_mirror(directory: Path, mirror: Mirror) -> None:

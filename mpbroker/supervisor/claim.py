@@ -18,6 +18,7 @@ from mpbroker.config.otlp import OWN_SETTING, Destination, NotServed, destinatio
 from mpbroker.config.remote import BUCKETS, REMOTE_URL
 from mpbroker.ipc import console_token, settings, titles
 from mpbroker.ipc.leading import NEVER
+from mpbroker.ipc.mirror import follows
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
@@ -92,7 +93,7 @@ class Claim:
         self.pointers = Pointers(self.config, self.directory, self.http)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
         undo.callback(self.memory.close)
-        if tiering.has_lease(config):
+        if follows(config) or tiering.has_lease(config):
             self.memory.leading().until_ns = NEVER
         buffers.give_out(self.memory, config, config.num_network_threads)
         self.listeners = Listeners(self.config, fds, self.memory, security, inherited.serving)

@@ -125,6 +125,8 @@ class Supervisor:
             self.claim.release()
             os.close(wakeup)
         log.info("stopped with status %d", code)
+        if code == EXIT_STANDBY:
+            self.notifier.give_back()
         return code
 
     # ---- signals

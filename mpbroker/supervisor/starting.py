@@ -12,6 +12,7 @@ from mpbroker.config.listeners import page_url
 from mpbroker.config.protocols import uses_tls
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.mirror import follows
 from mpbroker.ipc.process import EXIT_STANDBY as EXIT_STANDBY
 from mpbroker.log import process as log_process
 from mpbroker.log.append.turn_partitions import give_back_memory
@@ -142,15 +143,18 @@ class Starting:
             workers = [listeners.processor(topology.CONTROL_PROCESSOR), control, *workers]
         for child in workers:
             tree.launch(child)
-        # Start the scrubber before any client can ask for records known to be damaged.
-        scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self._claim.locks))
-        tree.launch(scrubber)
+        needed = workers
+        if not follows(tree.config):
+            # Start the scrubber before any client can ask for records known to be damaged.
+            scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self._claim.locks))
+            tree.launch(scrubber)
+            needed = [*workers, scrubber]
         if tree.config.log_cleaner_enable:
             # The cleaner also writes below the log directories: it holds their locks as log workers do.
             tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self._claim.locks)))
         if tree.config.remote_log_storage_system_enable and not tree.config.ships_rounds:
             self._launch_tier()
-        for child in (*workers, scrubber):
+        for child in needed:
             tree.await_serving(child)
         # Clients may be served from here on, so a stop has to be a clean one.
         tree.on_wait = None
@@ -174,8 +178,9 @@ class Starting:
         if any(uses_tls(listener.protocol) for listener in config.listeners):
             log.info("%s", library.description())
         log.info(
-            "serving on %s (cluster %s, node %d, processors %d, handlers %d, log workers %d, log.dirs %s) "
+            "%s on %s (cluster %s, node %d, processors %d, handlers %d, log workers %d, log.dirs %s) "
             "after %.0f ms",
+            "standing by" if follows(config) else "serving",
             listeners,
             self._claim.identity.cluster_id,
             config.node_id,

@@ -15,6 +15,7 @@ from mpbroker.client.times import parse_time
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.restore.files import begin_epochs, finish, write_files
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, read_all, time_text
+from mpbroker.remote.restore.producer_ids import jump_ahead
 from mpbroker.remote.restore.shipped import apply_all_shipped, bytes_of, shipped_after
 from mpbroker.remote.restore.take_over import TakenLedger, check_silent, take_over, write_owner
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
@@ -85,6 +86,7 @@ def _write(store: ObjectStore, plan: Plan, log_dirs: Sequence[Path], taken: Take
     plan = apply_all_shipped(store, plan, log_dirs)
     if taken is not None:
         begin_epochs(plan, log_dirs)
+        jump_ahead(plan.manifest.directories, log_dirs, plan.ledger.generation - plan.generation)
         write_owner(log_dirs[0], taken)
     finish(log_dirs)
 

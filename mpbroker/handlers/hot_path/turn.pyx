@@ -188,7 +188,7 @@ cdef class HandlerTurn:
     cdef public bint paused     # requests stay in their rings
     cdef public bint leaves_all  # True: every request goes to Python
     cdef const uint64_t *leading  # the leading word (mpbroker.ipc.leading)
-    cdef bint leaves_these      # the requests taken now go to Python: `leaves_all`, or the broker leads not
+    cdef bint leaves_these      # the requests taken now go to Python
     cdef public bint logs_requests  # True: Python describes every request, for the request log
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public bint forwards   # the coordinator is there, and nothing of Python's waits for room in its ring
@@ -597,10 +597,15 @@ cdef class HandlerTurn:
                 return True
         return False
 
-    cdef inline bint _are_grants_old(self) noexcept nogil:
-        """Return True if permissions may have changed, and Python has not read the change yet."""
+    cdef inline bint _must_leave(self) noexcept nogil:
+        """Return True if Python must serve what was taken: the broker does not lead, or permissions may have
+        changed, and Python has not read the change yet.
+        """
         cdef Watched *watched = &self.watched[self.permissions_word]
-        return load_acquire(watched.word) != watched.seen
+        return (
+            self.leaves_all or is_past(load_relaxed(self.leading))
+            or (self.topics.ref.grants != NULL and load_acquire(watched.word) != watched.seen)
+        )
 
     cdef void _sleep(self, int timeout_ms) noexcept nogil:
         cdef uint64_t before
@@ -622,7 +627,6 @@ cdef class HandlerTurn:
         cdef uint64_t since_clock = 0, unpacked
         cdef int64_t now_ms
         cdef int failed = 0
-        cdef bint stale
         cdef Slot slot
         cdef ProduceSlot job
         cdef RequestSlot *request
@@ -637,8 +641,7 @@ cdef class HandlerTurn:
             bell_ring(peer.bell)
         now_ns, now_ms = monotonic_ns(), wall_clock_ms()
         # A change of permissions that was answered before one of these was sent is among the news by now.
-        self.leaves_these = self.leaves_all or is_past(load_relaxed(self.leading))
-        stale = self.topics.ref.grants != NULL and self._are_grants_old()
+        self.leaves_these = self._must_leave()
         for i in range(count):
             request = &taken[i]
             memcpy(&slot, request, sizeof(Slot))
@@ -649,7 +652,7 @@ cdef class HandlerTurn:
             if request.api_key == PRODUCE_KEY:
                 self.unpacker.ref.too_large = 0
                 if (
-                    not stale and not self.leaves_these and not peer.slow_produces[request.channel]
+                    not self.leaves_these and not peer.slow_produces[request.channel]
                     and self._produce(peer, request, now_ms, &job)
                 ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
@@ -666,7 +669,7 @@ cdef class HandlerTurn:
                 peer.slow_produces[request.channel] += 1
                 if self.unpacker.ref.too_large:
                     self._announce(request, &slot)
-            elif request.api_key == FETCH_KEY and not stale and self._fetch(peer, request, now_ns):
+            elif request.api_key == FETCH_KEY and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
             elif is_forwardable(&self.forwarded, request.api_key):

@@ -8,13 +8,19 @@ refuses what only the leader may answer. (Kafka: KafkaApis.handle, AuthHelper.)
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
-from mpbroker.handlers.requests.leadership import Instead, answer_without_leadership
+from mpbroker.handlers.requests.leadership import (
+    UNKNOWN_TOPIC,
+    Instead,
+    UnknownTopics,
+    answer_without_leadership,
+)
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
 from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.handlers.requests.responses import NO_PAUSE, Pause
@@ -54,6 +60,7 @@ class Admission:
         self._authorization = authorization
         self._audit = audit
         self._leading = leading
+        self._unknown_topics = UnknownTopics()
         self.throttling = throttling
 
     def refusal(self, request: ReceivedRequest) -> Refusal | None:
@@ -69,6 +76,12 @@ class Admission:
             request.act = None
             return Refusal(code)
         return None if self._leading.leads() else _refusal_without_leadership(request)
+
+    def is_left_to_leader(self, request: ReceivedRequest, errors: Iterable[int]) -> bool:
+        """Return whether to close the connection in place of a response with these errors."""
+        if UNKNOWN_TOPIC.isdisjoint(errors) or self._leading.leads():
+            return False
+        return self._unknown_topics.are_left_to_leader(request)
 
     def _begin_act(self, request: ReceivedRequest) -> str:
         """Set `request.act` and return "", or return the reason if the listener forbids administration."""

@@ -58,6 +58,12 @@ _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
         *(ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
     ),
 }
+_DESCRIBES_TOPICS: Final = frozenset(
+    {ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CONFIGS}
+)
+UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+# The most connections of which it is known that Metadata was answered.
+_ANSWERED_MAX: Final = 10_000
 WITHOUT_LEADERSHIP: Final = {key: answer for answer, keys in _ANSWERS.items() for key in keys}
 
 
@@ -68,6 +74,29 @@ def answer_without_leadership(request: ReceivedRequest) -> ErrorCode | Instead:
     """
     key = ApiKey(request.slot.api_key)
     if key is ApiKey.INIT_PRODUCER_ID and request.body.transactional_id is None:
-        # On NOT_COORDINATOR Java's idempotent producer would look for a coordinator without a name.
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # After an error librdkafka would ask this broker for ever, and Java look for a nameless coordinator.
+        return Instead.CLOSE
     return WITHOUT_LEADERSHIP[key]
+
+
+class UnknownTopics:
+    """Leaves topics that a standby does not know to the leader: a standby learns of topics late.
+
+    Clients that are told of an unknown topic ask the same broker again while they are connected to it. So it
+    closes the connection. The first Metadata on a connection is answered: from it clients learn who leads.
+    """
+
+    def __init__(self) -> None:
+        self._answered: set[int] = set()
+
+    def are_left_to_leader(self, request: ReceivedRequest) -> bool:
+        """Return whether to close the connection in place of a response with UNKNOWN_TOPIC errors."""
+        slot = request.slot
+        if slot.api_key not in _DESCRIBES_TOPICS:
+            return False
+        if slot.api_key != ApiKey.METADATA or slot.connection in self._answered:
+            return True
+        if len(self._answered) == _ANSWERED_MAX:
+            self._answered.clear()
+        self._answered.add(slot.connection)
+        return False

@@ -111,13 +111,12 @@ class Shipped(_Event, tag="shipped", frozen=True):
 
 
 class SnapshotWritten(_Event, tag="snapshot", frozen=True):
-    """The snapshot of entry `seq` is in the store. `digest` is the SHA-256 of the object.
+    """The snapshot of entry `seq` is in the store, and was read back.
 
     Entries before `first` may be deleted, but for those that begin a generation or a start.
     """
 
     seq: int
-    digest: str
     first: int
 
 

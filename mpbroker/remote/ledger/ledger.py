@@ -36,7 +36,7 @@ from mpbroker.remote.ledger.entries import (
 from mpbroker.remote.ledger.events import Event, Started, TakenOver
 from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, new_nonce
 from mpbroker.remote.ledger.reader import FORMAT_NAME, Format, LedgerReader
-from mpbroker.remote.ledger.snapshots import Snapshot, write_snapshot
+from mpbroker.remote.ledger.snapshots import MadeSnapshot, Snapshot, make_snapshot, put_snapshot
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 from shm.clock import boot_ns, wall_ms
@@ -187,13 +187,25 @@ class Ledger:
         self._fence(self.seq + 1, found)
 
     def snapshot_if_due(self) -> bool:
-        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises StoreError."""
+        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises as `append` does."""
+        made = self.due_snapshot()
+        if made is None:
+            return False
+        self.write_snapshot(made)
+        self.append(made.events)
+        return True
+
+    def due_snapshot(self) -> MadeSnapshot | None:
+        """Return the snapshot that is to be written now; None if none is due."""
         reader = self._reader
         if reader.seq - reader.snapshot_seq < SNAPSHOT_EVERY:
-            return False
-        write_snapshot(self._store, Snapshot(reader.seq, reader.digest, reader.state))
-        reader.snapshot_seq = reader.seq
-        return True
+            return None
+        return make_snapshot(Snapshot(reader.seq, reader.digest, reader.state), self._clock_ms())
+
+    def write_snapshot(self, made: MadeSnapshot) -> None:
+        """Put a snapshot into the store; then its events are due. Any thread may do it. Raises StoreError."""
+        put_snapshot(self._reader.store, made)
+        self._reader.snapshot_seq = made.seq
 
     def _entry(self, events: Sequence[Event]) -> _Pending:
         seq = self._reader.seq + 1

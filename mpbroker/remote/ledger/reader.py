@@ -140,19 +140,19 @@ class LedgerReader:
         self.seq, self.digest, self.last = seq, entry.digest, entry.header
 
     def _begin_with(self, found: Iterator[Snapshot]) -> bool:
-        """Begin at a snapshot that is newer than what was read, if it is one of the ledger that is there."""
-        snapshot = next((one for one in found if one.seq > self.seq), None)
-        if snapshot is None:
-            return False
-        try:
-            body = self.store.get(entry_name(snapshot.seq))
-        except ObjectMissing:
-            return False
-        if digest(body) != snapshot.digest:
-            return False
-        self.state, self.seq, self.digest = snapshot.state, snapshot.seq, snapshot.digest
-        self.last, self.snapshot_seq = decode_header(snapshot.seq, body), snapshot.seq
-        return True
+        """Begin at the first one that is newer than what was read, and of the ledger that is there."""
+        for snapshot in found:
+            if snapshot.seq <= self.seq:
+                continue
+            try:
+                body = self.store.get(entry_name(snapshot.seq))
+            except ObjectMissing:
+                continue
+            if digest(body) == snapshot.digest:
+                self.state, self.seq, self.digest = snapshot.state, snapshot.seq, snapshot.digest
+                self.last, self.snapshot_seq = decode_header(snapshot.seq, body), snapshot.seq
+                return True
+        return False
 
     def _listed(self) -> Iterator[tuple[int, bytes]]:
         """Yield entries from the next one on, and read some ahead."""

@@ -3,7 +3,8 @@
     header\n     a line of JSON, see `_Header`
     body         JSON, see `_Body`, compressed by zstd
 
-A ledger can always be read without them: one that is damaged, or of another format, is passed over.
+One that is damaged, or of another format, is passed over. A ledger can be read without them as long as it is
+whole. Its entries are deleted below snapshots that it names, and that were read back (`trimming`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import cramjam
 import msgspec
 
 from mpbroker.remote.ledger.entries import SEQ_DIGITS, digest
-from mpbroker.remote.ledger.events import SegmentAdded, StandbySet, Started, TakenOver
+from mpbroker.remote.ledger.events import SegmentAdded, SnapshotWritten, StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.state import NamedSnapshot, RemoteCut, RemoteState, RemoteTopic, RemovedSegment
-from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.remote.store.object_store import ObjectStore, StoreError
 
 PREFIX: Final = "mpbroker/snapshot/"
 SNAPSHOT_FORMAT: Final = 2
-# The newest may be damaged.
+# Of those that the ledger does not name: the newest may be damaged.
 KEPT: Final = 2
+NAMED_EVERY_MS: Final = 24 * 3600 * 1000
+# As many are named before entries below the oldest of them are deleted.
+NAMED: Final = 8
 _ZSTD_LEVEL: Final = 3
 
 
@@ -57,6 +61,18 @@ class Snapshot(NamedTuple):
     seq: int
     digest: str
     state: RemoteState
+
+
+class MadeSnapshot(NamedTuple):
+    """The bytes of the snapshot of entry `seq`, and what the ledger is to say when they are in the store.
+
+    `kept` are the snapshots that the ledger names.
+    """
+
+    seq: int
+    data: bytes
+    kept: frozenset[int]
+    events: tuple[SnapshotWritten, ...]
 
 
 def snapshot_name(seq: int) -> str:
@@ -121,9 +137,34 @@ def snapshots(
             yield snapshot
 
 
-def write_snapshot(store: ObjectStore, snapshot: Snapshot) -> None:
-    """Write a snapshot, and delete those that are older than the one before it. Raises StoreError."""
-    data = encode_snapshot(snapshot)
-    store.put(snapshot_name(snapshot.seq), [data], len(data))
-    names = [found.name for found in store.list(PREFIX)]
-    store.delete(names[:-KEPT])
+def make_snapshot(snapshot: Snapshot, now_ms: int) -> MadeSnapshot:
+    """Encode a snapshot. The ledger names one a day: `now_ms` is the time of its next entry."""
+    data, named = encode_snapshot(snapshot), snapshot.state.snapshots
+    kept = frozenset(one.event.seq for one in named)
+    # Clocks may go back.
+    if named and abs(now_ms - named[-1].time_ms) < NAMED_EVERY_MS:
+        return MadeSnapshot(snapshot.seq, data, kept, ())
+    event = SnapshotWritten(snapshot.seq, _first_needed(snapshot.state))
+    return MadeSnapshot(snapshot.seq, data, kept, (event,))
+
+
+def _first_needed(state: RemoteState) -> int:
+    """Return the newest snapshot at which all may begin to read from here on.
+
+    It is a week old, by the order of those that the ledger has named since. A restore reads the ledger as it
+    was at a cut.
+    """
+    needed = min((one.event.after for one in state.cuts), default=None)
+    old = [one.event.seq for one in state.snapshots[: 2 - NAMED]]
+    return max((seq for seq in old if needed is None or seq <= needed), default=state.trimmed_before)
+
+
+def put_snapshot(store: ObjectStore, made: MadeSnapshot) -> None:
+    """Write a snapshot and read it back. Delete those that are neither new nor named. Raises StoreError."""
+    name = snapshot_name(made.seq)
+    store.put(name, [made.data], len(made.data))
+    if store.get(name) != made.data:
+        raise StoreError(f"{name} is another one than was written")
+    kept = {snapshot_name(seq) for seq in made.kept}
+    unnamed = [found.name for found in store.list(PREFIX) if found.name not in kept]
+    store.delete(unnamed[:-KEPT])

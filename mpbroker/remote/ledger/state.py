@@ -163,7 +163,9 @@ class RemoteState:
                     if (topic := self.topics.get(event.topic_id)) is not None:
                         self.topics[event.topic_id] = _deleted(topic, None)
                 case LogStartMoved():
-                    self.log_starts[event.key] = event.offset
+                    # The topic may be forgotten: then nothing would forget this.
+                    if event.topic_id in self.topics:
+                        self.log_starts[event.key] = event.offset
                 case CutTaken():
                     self.cuts = [*self.cuts, RemoteCut(event, time_ms)]
                     self.bundles |= dict.fromkeys(event.added)

@@ -34,8 +34,8 @@ class Plan(NamedTuple):
     """A cut, and the segments of the ledger that belong to it, by partition directory (`0/orders-3`).
 
     `ledger` was read to its end, and knows later segments too. `removed` counts segments that retention or
-    users have removed since the cut: these are not restored. `takes_shipped`: what was shipped after the cut
-    belongs to it.
+    users have removed since the cut: these are not restored. `generation` is that of the cut's owner.
+    `takes_shipped`: what was shipped after the cut belongs to it.
     """
 
     cut: CutTaken
@@ -43,6 +43,7 @@ class Plan(NamedTuple):
     segments: dict[str, list[SegmentAdded]]
     removed: int
     ledger: LedgerReader
+    generation: int
     takes_shipped: bool = False
 
     @property
@@ -88,7 +89,7 @@ def make_plan(store: ObjectStore, before_ms: int | None = None) -> Plan:
         kept = [one for one in of_cut if one.segment_id in there]
         removed += len(of_cut) - len(kept)
         segments[partition.directory] = kept
-    return Plan(cut, manifest, segments, removed, ledger, before_ms is None)
+    return Plan(cut, manifest, segments, removed, ledger, then.generation, before_ms is None)
 
 
 def check_objects(store: ObjectStore, plan: Plan) -> None:

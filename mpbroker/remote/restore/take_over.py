@@ -8,14 +8,14 @@ it can put in nothing more.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.remote.ledger.claim import new_claim, settle
 from mpbroker.remote.ledger.entries import Header, Writer, entry_name
 from mpbroker.remote.ledger.events import Event, SegmentsRemoved, TakenOver
-from mpbroker.remote.ledger.owner import OwnerFile
+from mpbroker.remote.ledger.owner import Owner, save_owner
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, time_text
 from shm.clock import wall_ms
 
@@ -53,24 +53,25 @@ def take_over(plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, Take
         assert ledger.last is not None, "a ledger with a cut has entries"
         if not is_forced:
             check_silent(ledger.last, wall_ms())
-        claim = new_claim(ledger, _events(plan))
+        manifest = plan.manifest
+        taken = TakenOver(
+            *(manifest.cluster_id, manifest.broker_id, socket.gethostname()),
+            cut_id=plan.cut.cut_id,
+            shipped=-1 if plan.takes_shipped else plan.cut.shipped,
+        )
+        claim = new_claim(ledger, take_over_events(plan, taken))
         if settle(ledger, claim):
             return plan, TakenLedger(claim.writer, claim.seq)
 
 
-def write_owner(directory: Path, taken: TakenLedger) -> None:
-    """Write the owner's file of a restored broker into its first log directory. Raises OSError."""
-    file = OwnerFile(directory)
-    file.owner.nonce, file.owner.generation = taken.writer.owner, taken.writer.generation
-    file.owner.starts, file.owner.last_seq = [taken.writer.start], taken.seq
-    file.save()
+def write_owner(directory: Path, taken: TakenLedger, standbys: Iterable[int] = ()) -> None:
+    """Write the file of a new owner into its first log directory. Raises OSError."""
+    writer = taken.writer
+    save_owner(directory, Owner(writer.owner, writer.generation, taken.seq, [writer.start], list(standbys)))
 
 
-def _events(plan: Plan) -> list[Event]:
+def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
     """Return the events of the entry: the segments in the ledger that are not of the cut go."""
-    manifest = plan.manifest
-    host, shipped = socket.gethostname(), -1 if plan.takes_shipped else plan.cut.shipped
-    taken = TakenOver(manifest.cluster_id, manifest.broker_id, host, cut_id=plan.cut.cut_id, shipped=shipped)
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
     events: list[Event] = [taken]
     for key, segments in plan.ledger.state.segments.items():

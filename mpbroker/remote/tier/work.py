@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import addresses_of
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -62,7 +64,7 @@ class Stopped(Exception):
 class TierWork:
     """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
-    `step_back` lowers the thread's priority.
+    `step_back` lowers the thread's priority. `bundles` are those of a cut that is being made.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class TierWork:
         step_back: Callable[[], object] = lambda: None,
         opened: Callable[[str, int], ObjectStore] = open_store,
         collections_asked: Callable[[], int] = int,
+        bundles: Callable[[], AbstractSet[bytes]] = frozenset,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -100,6 +103,7 @@ class TierWork:
         self._copying: Copying | None = None
         self._next_collection = 0.0
         self._collections_asked = collections_asked
+        self._bundles = bundles
         self._asked = collections_asked()
         counters.set(Counter.COUNT_REMOTE_FENCED, 0)
 
@@ -155,7 +159,11 @@ class TierWork:
             self._is_fit = True
         if self._ledger is None:
             file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
-            self._ledger = Ledger(self._reader, file, store=self._open_store(url, self._entry_timeout_ms()))
+            self._ledger = Ledger(
+                *(self._reader, file),
+                boot_clock_ns=self._leadership.clock_ns,
+                store=self._open_store(url, self._entry_timeout_ms()),
+            )
             self._started = Started(
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
@@ -194,7 +202,8 @@ class TierWork:
         topics = self._topics.now
         if topics is None:
             return LOOK_S
-        places = self._places.read()
+        # A topic that came back after `topics` were read is not yet in the ledger again.
+        places = [place for place in self._places.read() if place.topic_id in topics]
         # Before the first request: in an outage no other step is reached.
         self._copying.count(places)
         # What a failure has left comes first: no event may be found twice.
@@ -256,7 +265,10 @@ class TierWork:
         asked = self._collections_asked()
         if time.monotonic() < self._next_collection and asked == self._asked:
             return
-        found = collect(self.store, book.state, book.check_fence, self._give_way)
+        found = collect(self.store, book.state, self._bundles(), book.check_fence, self._give_way)
+        trimmed = trim(self.store, book.state, book.check_fence)
+        if trimmed:
+            log.info("%d entries and snapshots of the ledger that are of no more use are deleted", trimmed)
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
         self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked

@@ -42,7 +42,7 @@ EVENTS: list[Event] = [
     TakenOver("cluster", 2, "host", b"c" * 16, rack="r", by_standby=True),
     Started("cluster", 2, "host", listeners={"PLAINTEXT": ("host", 9092)}, lease_ms=30_000, acks="ledger"),
     *(StandbySet(3, "host", "", {"PLAINTEXT": ("host", 9093)}), StandbyGone(3)),
-    SnapshotWritten(5, "digest", 2),
+    SnapshotWritten(5, 2),
 ]
 BODY = encode_entry(Writer(1, "owner", "start"), 7, "before", 1234, EVENTS)
 

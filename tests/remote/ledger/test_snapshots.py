@@ -49,7 +49,7 @@ def ledger(store: MemoryStore, tmp_path: Path) -> Ledger:
         CutTaken(b"2" * 16, 6, 1, "digest", 3, (b"c" * 16,), (b"a" * 16,)),
     ]
     standby = StandbySet(2, "h", "r", {"PLAINTEXT": ("h", 9092)})
-    others: list[Event] = [standby, SnapshotWritten(2, "d", 1), Released()]
+    others: list[Event] = [standby, SnapshotWritten(2, 1), Released()]
     made.append([SegmentsRemoved(TOPIC_ID, 0, (segment(0).segment_id,)), *cuts, *others])
     return made
 

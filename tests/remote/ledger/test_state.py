@@ -142,6 +142,12 @@ def test_cuts_and_their_bundles_come_and_go() -> None:
     assert state.bundles == {b"b": None, b"c": None}
 
 
+def test_nothing_is_left_of_a_deleted_topic_without_segments() -> None:
+    moved = LogStartMoved(TOPIC_ID, 0, 10)
+    state = state_of(TOPIC, segment(0), moved, TopicDeleted(TOPIC_ID), removed(0), moved)
+    assert (state.topics, state.segments, state.log_starts) == ({}, {}, {})
+
+
 def standby(broker_id: int) -> StandbySet:
     return StandbySet(broker_id, "host", "rack", {"PLAINTEXT": ("host", 9092)})
 
@@ -162,6 +168,6 @@ def test_a_restored_broker_has_no_standby() -> None:
 
 
 def test_snapshots_that_are_named_no_longer_are_forgotten() -> None:
-    named = [SnapshotWritten(3, "a", 0), SnapshotWritten(6, "b", 3), SnapshotWritten(9, "c", 6)]
+    named = [SnapshotWritten(3, 0), SnapshotWritten(6, 3), SnapshotWritten(9, 6)]
     state = state_of(*named)
     assert [(one.event, one.time_ms) for one in state.snapshots] == [(named[1], 1), (named[2], 2)]
