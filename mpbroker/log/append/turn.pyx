@@ -24,8 +24,8 @@ from mpbroker.log.append.answers cimport (
     waits_for_others,
 )
 from mpbroker.log.append.commit cimport (
-    appended, ask_next, awaits_disk, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
-    finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
+    appended, ask_next, awaits_disk, coming_round, commit_close, commit_is_busy, commit_open,
+    commit_start, fail_dir, finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
 )
 from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
 from mpbroker.log.append.planned cimport write_planned
