@@ -70,6 +70,8 @@ class Cutting:
             if self._cutter is None:
                 cutter = self._cutter_of(store, self._paced)
                 cutter.remember(book.state)
+                if book.state.cuts:
+                    self._counters.set(Counter.COUNT_REMOTE_CUT_MS, book.state.cuts[-1].event.taken_ms)
                 self._cutter = cutter
             self._cut(self._cutter, book)
             self._remove_expired(book, store)
