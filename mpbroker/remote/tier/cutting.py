@@ -111,6 +111,8 @@ class Cutting:
         if self._cutter is None:
             cutter = self._cutter_of(store, self._paced)
             cutter.remember(book.state)
+            if book.state.cuts:
+                self._counters.set(Counter.COUNT_REMOTE_CUT_MS, book.state.cuts[-1].event.taken_ms)
             self._cutter = cutter
         return self._cutter
 
