@@ -56,7 +56,7 @@ class Pair:
 
     def stands_by(self, number: int) -> None:
         """Wait until a broker follows, and its clients are told of both."""
-        at = {"bootstrap.servers": self.brokers[number].bootstrap}
+        at: dict[str, str | int | float | bool] = {"bootstrap.servers": self.brokers[number].bootstrap}
         eventually(lambda: number in self.state().standbys, "the ledger names the standby")
         eventually(
             lambda: len(AdminClient(at).list_topics(timeout=PATIENCE_S).brokers) == 2, "clients know both"
