@@ -27,6 +27,11 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def lease_left_ms(until_ms: int) -> int | None:
+    """Return how long a lease lasts, by the counter of its end; 0 if it has run out, None without one."""
+    return max(until_ms - boottime_ns() // 1_000_000, 0) if until_ms else None
+
+
 class Leading:
     """The leading word of a broker. `words` is block `leading` of the private region."""
 

@@ -611,7 +611,9 @@ class LogProcess:
         while self.topics.is_removing or not (self.turn.is_settled and self.replica_mover.is_at_rest):
             if self.turn.awaits_tier and patience.is_over():
                 # The next start ships it. Nobody was told that it is safe.
-                self.context.log.warning("the object store does not answer: the last records are not in it yet")
+                self.context.log.warning(
+                    "the object store does not answer: the last records are not in it yet"
+                )
                 break
             self.work(0 if self.topics.is_removing else 10)
             self.replica_mover.step()

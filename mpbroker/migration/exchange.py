@@ -1,18 +1,12 @@
-"""Exchanges the names of two directories in one atomic step (renameat2)."""
+"""Exchanges the names of two directories, where a move needs that."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import os
 from pathlib import Path
-from typing import Final
 
 from mpbroker.migration.errors import CannotMove
-from mpbroker.storage.checkpoints import fsync_directory
-
-_AT_FDCWD: Final = -100
-_RENAME_EXCHANGE: Final = 2
+from mpbroker.storage.exchange import exchange_names
 
 
 def check_exchange(one: Path, other: Path) -> None:
@@ -35,13 +29,12 @@ def exchange(one: Path, other: Path) -> None:
 
     Raises CannotMove if the file system cannot do that, OSError.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
-        code = ctypes.get_errno()
-        if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+    try:
+        exchange_names(one, other)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
             raise CannotMove(
                 f"the file system of {one.parent} cannot exchange two directories in one step: copy the log "
                 "directories to ext4, XFS, btrfs or tmpfs first"
-            )
-        raise OSError(code, os.strerror(code), str(one))
-    fsync_directory(one.parent)
+            ) from error
+        raise

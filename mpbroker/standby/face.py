@@ -31,7 +31,7 @@ LONGEST_DELAY_S: Final = 60.0
 STOP_S: Final = 30.0
 _NOTIFIED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
-log = logging.getLogger("mpbroker.standby")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class Face:

@@ -29,7 +29,7 @@ from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Started, TakenOver
 from mpbroker.remote.ledger.lease import RENEWALS, StandbyWatch
-from mpbroker.remote.ledger.owner import OwnerDamaged
+from mpbroker.remote.ledger.owner import Owner, OwnerDamaged, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import Registration, addresses_of, register
 from mpbroker.remote.restore.files import finish
@@ -38,7 +38,12 @@ from mpbroker.remote.restore.plan import RestoreRefused, make_plan, time_text
 from mpbroker.remote.restore.take_over import take_over_events
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
-from mpbroker.standby.directories import is_mirror, owner_in, set_aside
+from mpbroker.standby.directories import (
+    become_mirror,
+    has_handed_over,
+    is_mirror,
+    set_aside,
+)
 from mpbroker.standby.face import Face, command_of
 from mpbroker.standby.follower import CannotFollow, Follower
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
@@ -57,7 +62,7 @@ LONGEST_POLL_S: Final = 1.0
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-log = logging.getLogger("mpbroker.standby")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class Stopped(BaseException):
@@ -69,12 +74,16 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
 
     `words` are those of the command line that starts a broker with this configuration.
     """
+    logs.set_process_name("standby")
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.name_broker(config)
     titles.entitle("standby")
     try:
         with restricted_new_files():
-            return Runner(config, words).run()
+            runner = Runner(config, words)
+            runner.install_signals()
+            runner.run()
+            return None
     except Stopped:
         log.info("stopped")
         return EXIT_OK
@@ -108,13 +117,13 @@ class Runner:
         self._notifier = Notifier()
         self._registered_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
+        self._since_cut = ": what was acknowledged later is lost"
         self._problem = ""
         self._stops = False
         self._signals = select.poll()
 
     def run(self) -> None:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
-        self._install_signals()
         locks = LogDirLocks(self.config)
         try:
             self._until_answered(self._reader.read_to_end)
@@ -136,13 +145,13 @@ class Runner:
             raise FatalError(
                 f"{self.config.mpbroker_remote_url} has no ledger: first start the broker that is to lead"
             )
-        owner, claim = owner_in(self.log_dirs), self._claims.read()
+        owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
         if owner is not None and owner.nonce == self._reader.last.owner:
             self._claims.remove()
             finish(self.log_dirs)
             return True
         if owner is not None and owner.generation < self._reader.generation:
-            self._set_aside(owner.generation)
+            self._leave(owner)
         elif owner is not None or not is_mirror(self.log_dirs):
             raise FatalError(
                 f"log.dirs={','.join(self.config.log_dirs)} has data of another broker than the owner of the "
@@ -159,8 +168,12 @@ class Runner:
             )
         return False
 
-    def _set_aside(self, generation: int) -> None:
-        for path in set_aside(self.log_dirs, generation):
+    def _leave(self, owner: Owner) -> None:
+        """Make room for a mirror in the directories of a former owner."""
+        if self._until_answered(lambda: has_handed_over(self._objects, owner)):
+            become_mirror(self.log_dirs)
+            return
+        for path in set_aside(self.log_dirs, owner.generation):
             log.warning(
                 "broker %d on %s has taken over: what this broker had is in %s now, and nobody reads it; "
                 "delete it when it is not missed",
@@ -270,6 +283,10 @@ class Runner:
     def _wins(self, claim: Claim) -> bool:
         """Have the ledger decide about a claim; return whether this broker owns it, with its directories."""
         before = self._leader
+        if self._reader.state.is_released:
+            self._since_cut = ", its last one"
+        elif before.acks == "ledger":
+            self._since_cut = ", and all that was acknowledged since"
         if self._until_answered(lambda: settle(self._reader, claim)):
             self._face.ask_to_stop()
             lease_ms = min(self._lease_ms, before.lease_ms or self._lease_ms)
@@ -297,14 +314,13 @@ class Runner:
         plan = follower.complete(make_plan(self._objects))
         check()
         finish_directories(plan, self.log_dirs, self.config.node_id, check)
-        shipped = self._reader.state.shipped_number - plan.cut.shipped
         log.info(
             "broker %d leads as generation %d, %.1f s after its claim: as of the cut of %s%s",
             self.config.node_id,
             self._reader.generation,
             time.monotonic() - self._claimed_at_s,
             time_text(plan.cut.taken_ms),
-            ", and all that was shipped after it" if shipped else "; what was written after it is lost",
+            self._since_cut,
         )
 
     # ---- the ledger, the clock and signals
@@ -355,7 +371,7 @@ class Runner:
             self._signals.poll(timeout_s * 1000)
         self._seen(0)
 
-    def _install_signals(self) -> None:
+    def install_signals(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer)
         self._signals.register(reader, select.POLLIN)

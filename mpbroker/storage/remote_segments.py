@@ -88,10 +88,15 @@ def read_remote_segments(directory: Path) -> RemoteSegments:
     return RemoteSegments(RemoteSegment(*fields) for fields in _SEGMENT.iter_unpack(body))
 
 
+def encode_remote_segments(segments: Sequence[RemoteSegment]) -> bytes:
+    """Return the bytes of a partition's file."""
+    body = b"".join(_SEGMENT.pack(*segment) for segment in segments)
+    return _HEAD.pack(MAGIC, _checksum(body), len(segments)) + body
+
+
 def write_remote_segments(directory: Path, segments: Sequence[RemoteSegment]) -> None:
     """Replace a partition's file, durably. Raises OSError."""
-    body = b"".join(_SEGMENT.pack(*segment) for segment in segments)
-    write_whole(directory / REMOTE_SEGMENTS, _HEAD.pack(MAGIC, _checksum(body), len(segments)) + body)
+    write_whole(directory / REMOTE_SEGMENTS, encode_remote_segments(segments))
 
 
 def _checksum(body: bytes) -> int:

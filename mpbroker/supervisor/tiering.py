@@ -9,6 +9,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerDamaged, read_owner
@@ -56,6 +57,8 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
         "status": page.status,
         "last_error": page.last_error,
         "fenced": bool(page.get(Counter.COUNT_REMOTE_FENCED)),
+        "leads": memory.leading().leads(),
+        "lease_left_ms": lease_left_ms(page.get(Counter.COUNT_REMOTE_LEASE_UNTIL_MS)),
         **{name: page.get(counter) for name, counter in COUNTS.items()},
         **{name: page.get(counter) or None for name, counter in TIMES.items()},
     }

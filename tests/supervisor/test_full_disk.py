@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from mpbroker.cli.host import why
 from mpbroker.cli.records import consume
-from mpbroker.storage.names import CLEAN_SHUTDOWN
+from mpbroker.remote.ledger.spare import SPARE
+from mpbroker.storage.names import CLEAN_SHUTDOWN, REMOTE_SEGMENTS
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.client_tools import eventually
@@ -221,6 +222,33 @@ def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
         assert 1 <= broker.output().count("group h: its assignment was not written") <= 3
         empty(broker)
         cli(*join, "h")
+
+
+def test_on_a_full_disk_the_tier_uploads_and_so_makes_room(tmp_path: Path) -> None:
+    """Until the disk is full to the last block nothing was to be uploaded."""
+    store = tmp_path / "store"
+    store.mkdir()
+    tiered = (
+        *("remote.log.storage.system.enable=true", f"mpbroker.remote.url=file://{store}"),
+        *("remote.log.manager.task.interval.ms=100", "log.retention.check.interval.ms=100"),
+        *("log.initial.task.delay.ms=100", "log.retention.ms=-1"),
+        # Whoever gives a reserve back for a moment would let the tier in, too.
+        "log.reserve.bytes=0",
+    )
+    with served(on_small_disk(tmp_path, ON_TMPFS, "group", *tiered)) as broker:
+        config = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
+        create_topic(broker.bootstrap, "kept", 1, config)
+        spare = seen_by(broker) / "kept-0" / f"{REMOTE_SEGMENTS}{SPARE}"
+        eventually(spare.exists, "the tier has seen the partition")
+        acked = use_up(broker)
+        fill(broker)
+        assert produce(broker, "kept", 1) == 0
+        alter(broker, "kept", "remote.log.copy.disable", "false")
+        alter(broker, "kept", "local.retention.bytes", "1")
+        eventually(lambda: produce(broker, "kept", 1) == 1, "a produce succeeds when the tier has made room")
+        # What is fetched from the store needs room, too.
+        scenarios.delete_topic(broker, "ballast")
+        assert read(broker, "kept", acked) == list(range(acked + 1))
 
 
 def test_a_broker_that_was_killed_on_a_full_disk_starts_again(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
 from mpbroker.storage.remote_segments import RemoteSegments, read_remote_segments
@@ -120,11 +121,13 @@ class TierWorld:
             *(memory.table(), memory.sizes.log_workers, config.log_dirs, self.topics),
             lambda topic_id: self.work.state is not None and topic_id in self.work.state.topics,
         )
+        leadership = Leadership(memory.leading(), self.context.counters, clock_ns=lambda: self.now_ns)
         self.work = TierWork(
             *(config, CLUSTER, self.topics, places, memory.words("remote"), self.context.counters),
-            Leadership(memory.leading(), self.context.counters, clock_ns=lambda: self.now_ns),
+            leadership,
             opened=lambda _url, _timeout_ms: self.store,
         )
+        self.renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
         return self.work
 
     def turn(self) -> None:

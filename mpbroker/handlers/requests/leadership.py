@@ -74,8 +74,8 @@ def answer_without_leadership(request: ReceivedRequest) -> ErrorCode | Instead:
     """
     key = ApiKey(request.slot.api_key)
     if key is ApiKey.INIT_PRODUCER_ID and request.body.transactional_id is None:
-        # On NOT_COORDINATOR Java's idempotent producer would look for a coordinator without a name.
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # After an error librdkafka would ask this broker for ever, and Java look for a nameless coordinator.
+        return Instead.CLOSE
     return WITHOUT_LEADERSHIP[key]
 
 

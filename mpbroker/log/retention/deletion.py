@@ -70,7 +70,7 @@ class Deletion:
             yield
 
     def _shipped(self, starts: Iterable[tuple[PartitionLog, int]]) -> Generator[None, None, bool]:
-        """Yield until the object store has log start offsets that are to be. Return whether it had to get any.
+        """Yield until the object store has log start offsets that are to be. Return whether it got any.
 
         With mpbroker.remote.acks=ledger no log start moves before. Otherwise a broker that takes over would
         bring back what is gone.

@@ -204,7 +204,7 @@ class Ledger:
 
     def write_snapshot(self, made: MadeSnapshot) -> None:
         """Put a snapshot into the store; then its events are due. Any thread may do it. Raises StoreError."""
-        put_snapshot(self._store, made)
+        put_snapshot(self._reader.store, made)
         self._reader.snapshot_seq = made.seq
 
     def _entry(self, events: Sequence[Event]) -> _Pending:

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from mpbroker.remote.ledger.spare import write_or_spare
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.storage.checkpoints import write_whole
 
 OWNER_FILE: Final = "mpbroker.remote.owner"
 
@@ -72,8 +72,13 @@ class OwnerFile:
             raise StoreError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def save(self) -> None:
-        """Replace the file, durably. Raises OSError."""
-        write_whole(self.path, msgspec.json.encode(self.owner))
+        """Replace the file, durably, also on a full disk. Raises OSError."""
+        write_or_spare(self.path, msgspec.json.encode(self.owner))
+
+
+def save_owner(directory: Path, owner: Owner) -> None:
+    """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
+    write_or_spare(directory / OWNER_FILE, msgspec.json.encode(owner))
 
 
 def new_nonce() -> str:

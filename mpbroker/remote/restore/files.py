@@ -38,13 +38,16 @@ def write_remote_files(plan: Plan, log_dirs: Sequence[Path]) -> None:
 def begin_epochs(plan: Plan, log_dirs: Sequence[Path]) -> None:
     """Have every partition begin a leader epoch where its log ends, when it is opened. Raises OSError.
 
-    So a client that has read further sees that its offsets are no more, and not other records there.
+    So a client that has read further sees that its offsets are no more, and not other records there. Epochs
+    grow by as much as the ledger's generation since the cut: an owner between, which came from the same cut,
+    has given its records another one.
     """
+    ahead = plan.ledger.generation - plan.generation
     for path in plan.manifest.directories:
         directory = place(log_dirs, path)
         with suppress(FileNotFoundError):
             epochs = read_epochs(directory)
-            write_epochs(directory, [*epochs, (epochs[-1][0] + 1 if epochs else 1, LONG_MAX)])
+            write_epochs(directory, [*epochs, (epochs[-1][0] + ahead if epochs else ahead, LONG_MAX)])
 
 
 def finish(log_dirs: Iterable[Path]) -> None:

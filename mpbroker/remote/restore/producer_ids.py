@@ -53,12 +53,11 @@ def _jump(directory: Path, count: int) -> None:
         return
     record = ProducerIdsRecord(broker_id=-1, next_producer_id=next_id + count)
     value = encode_metadata_record(record, 0)
-    batch = build_batch(
-        [NewRecord(value=value, timestamp=wall_ms())], base_offset=next_offset, leader_epoch=epoch
-    )
+    records = [NewRecord(value=value, timestamp=wall_ms())]
+    added = bytes(build_batch(records, base_offset=next_offset, leader_epoch=epoch))
     with opened(directory / segment_name(bases[-1]), os.O_WRONLY) as fd:
         os.ftruncate(fd, end)
-        write_all_at(fd, bytes(batch), end)
+        write_all_at(fd, added, end)
         os.fsync(fd)
 
 

@@ -49,7 +49,7 @@ _DIRECTORY_MODE: Final = 0o750
 
 
 def shipped_after(store: ObjectStore, plan: Plan) -> Iterator[Shipped]:
-    """Yield what was shipped after a plan's cut, if it is the newest one. Raises LedgerDamaged, StoreError."""
+    """Yield what was shipped after the newest cut, if a plan takes it. Raises LedgerDamaged, StoreError."""
     if not (plan.takes_shipped and plan.ledger.state.shipped):
         return
     for entry in read_entries(store, plan.cut.since + 1, plan.ledger.seq):
@@ -99,7 +99,8 @@ class ShippedFiles:
 
     def apply(self, event: Shipped) -> list[tuple[str, int]]:
         """Raises RestoreRefused, StoreError, OSError."""
-        data, changed = memoryview(bytes_of(self._store, event)), []
+        data = memoryview(bytes_of(self._store, event))
+        changed: list[tuple[str, int]] = []
         for one in event.ranges:
             path = self._directory(one, changed)
             for base, position, length in one.pieces:
@@ -129,7 +130,7 @@ class ShippedFiles:
         return changed
 
     def _directory(self, one: ShippedRange, changed: list[tuple[str, int]]) -> str:
-        """Return the partition's directory: that of the cut, from which it may have moved since, or a new one.
+        """Return the partition's directory: that of the cut, which it may have left since, or a new one.
 
         A directory of this name that is another topic's is that of a topic that was deleted since.
         """
@@ -159,7 +160,7 @@ class ShippedFiles:
         with opened(real_path, os.O_RDWR | os.O_CREAT) as fd:
             if (size := os.fstat(fd).st_size) < position:
                 raise RestoreRefused(
-                    f"{path} has {size} bytes in the cut, and what was shipped after it begins at {position}: "
+                    f"{path} has {size} bytes in the cut, what was shipped after it begins at {position}: "
                     "the ledger lacks what is between; restore an older cut with --before"
                 )
             write_all_at(fd, data, position)

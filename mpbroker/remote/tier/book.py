@@ -144,8 +144,12 @@ class Book:
         self.in_turn(self._check_fence)
 
     def snapshot_if_due(self) -> None:
-        """Raises StoreError, OSError."""
-        self.in_turn(self.ledger.snapshot_if_due)
+        """Raises as `commit` does."""
+        made = self.in_turn(self.ledger.due_snapshot)
+        if made is not None:
+            self.ledger.write_snapshot(made)
+            self.add(made.events)
+            self.commit()
 
     def in_turn(self, do: Callable[[], T]) -> T:
         """Have the ledger's thread do something; return what it returns, or raise what it raises."""

@@ -113,8 +113,10 @@ class RemoteCache:
             for entry in self.directory.iterdir():
                 _remove(entry)
             boot.write_text(boot_id)
-        _remove(self.directory / NEW)
-        (self.directory / NEW).mkdir()
+        # A full disk may have no room for a directory.
+        (self.directory / NEW).mkdir(exist_ok=True)
+        for entry in (self.directory / NEW).iterdir():
+            _remove(entry)
         found = []
         for partition in self.directory.iterdir():
             if (of := _partition_of(partition.name)) is not None:

@@ -59,6 +59,10 @@ class Cutting:
         # All other processes have ended: nothing is to be spared.
         self.is_at_rest = False
 
+    def bundles(self) -> set[bytes]:
+        """Return the bundles that a cut may yet name, also if the ledger names them nowhere."""
+        return set() if self._cutter is None else self._cutter.bundles()
+
     def run(self) -> None:
         """Make cuts until the work is stopped, or the ledger is another broker's."""
         self._step_back()

@@ -48,6 +48,8 @@ class Leadership:
         # By broker: the beat of its object, and when it was first seen.
         self._beats: dict[int, tuple[int, int]] = {}
         self._nodes: Nodes | None = None
+        # The word is the supervisor's, or a predecessor's.
+        self._count(leading.until_ns)
 
     def begin(self, ledger: Ledger, started: Started) -> None:
         """Lead, as the entry of this start is in the ledger. Raises OSError."""
@@ -80,12 +82,12 @@ class Leadership:
 
     def lead_alone(self) -> None:
         """Lead without an entry of this start: nobody stands by."""
-        self._leading.until_ns = ALWAYS
+        self._lead_until(ALWAYS)
 
     def lost(self, fenced: Fenced) -> None:
         """Lead no more, if another broker does or may."""
         if fenced.leader is not None or self.has_lease:
-            self._leading.until_ns = NEVER
+            self._lead_until(NEVER)
             self._lowered()
 
     def follow(
@@ -108,10 +110,10 @@ class Leadership:
             self._set_standbys({*self._file.owner.standbys, *wanted})
             self._write_word()
             append(events)
-            self._set_standbys(self._ledger.state.standbys)
-            self._write_word()
             for event in events:
                 log.info("%s", _told(event))
+        self._set_standbys(self._ledger.state.standbys)
+        self._write_word()
         self._write_nodes()
         return gone
 
@@ -134,12 +136,16 @@ class Leadership:
                 raise
 
     def _write_word(self) -> None:
-        until_ns = self._lease.valid_until_ns if self.has_lease else ALWAYS
-        self._leading.until_ns = until_ns
+        self._lead_until(self._lease.valid_until_ns if self.has_lease else ALWAYS)
         self._counters.set(Counter.COUNT_REMOTE_STANDBYS, len(self._file.owner.standbys))
-        self._counters.set(
-            Counter.COUNT_REMOTE_LEASE_UNTIL_MS, until_ns // _NS_PER_MS if self.has_lease else 0
-        )
+
+    def _lead_until(self, until_ns: int) -> None:
+        self._leading.until_ns = until_ns
+        self._count(until_ns)
+
+    def _count(self, until_ns: int) -> None:
+        until_ms = 0 if until_ns == ALWAYS else max(until_ns // _NS_PER_MS, 1)
+        self._counters.set(Counter.COUNT_REMOTE_LEASE_UNTIL_MS, until_ms)
 
     def _write_nodes(self) -> None:
         """Have the coordinator tell clients of the standbys."""

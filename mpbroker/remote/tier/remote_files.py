@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mpbroker.ipc.table import version_of, word_of
+from mpbroker.remote.ledger.spare import keep_spare, write_or_spare
 from mpbroker.remote.tier.places import Key, Place, PlaceGone, held, told
 from mpbroker.storage.checkpoints import CheckpointCorrupt
-from mpbroker.storage.remote_segments import RemoteSegments, read_remote_segments, write_remote_segments
+from mpbroker.storage.names import REMOTE_SEGMENTS
+from mpbroker.storage.remote_segments import RemoteSegments, encode_remote_segments, read_remote_segments
 from shm.word import Words
 
 LARGEST_VERSION = 0xFFFFFFFF
@@ -46,8 +48,11 @@ class RemoteFiles:
         try:
             with held(place) as directory:
                 found = _read(directory)
+                path, data = directory / REMOTE_SEGMENTS, encode_remote_segments(segments)
                 if found != segments:
-                    write_remote_segments(directory, segments)
+                    write_or_spare(path, data)
+                else:
+                    keep_spare(path, len(data))
         except PlaceGone:
             return False
         except (CheckpointCorrupt, OSError) as error:

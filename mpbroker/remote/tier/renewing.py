@@ -41,8 +41,8 @@ class Renewing:
 
     def renew(self) -> None:
         """Renew the lease until `stop`. Raises FatalError when another broker has taken over."""
-        while not self._stops.wait(self.turn()):
-            pass
+        while not self._stops.is_set():
+            self._stops.wait(self.turn())
 
     def turn(self) -> float:
         """Renew the lease if that is due; return the seconds until the next look. Raises as `renew`."""
@@ -69,7 +69,8 @@ class Renewing:
         try:
             while True:
                 self.look()
-                self._work.wait(self._lease_s / RENEWALS)
+                is_led = self._work.book is None or self._leadership.has_lease
+                self._work.wait(self._lease_s / (RENEWALS if is_led else 1))
         except (Stopped, Fenced):
             return
 
@@ -83,4 +84,5 @@ class Renewing:
             # So that a standby that was silent is not named by a later start, which does not know since when.
             store.delete(map(registration_name, gone))
         except (StoreError, OSError) as error:
-            log.info("who stands by cannot be read or noted: %s", error)
+            # Whether the store answers is told by others.
+            log.debug("who stands by cannot be read or noted: %s", error)

@@ -1,7 +1,7 @@
 """The thread that puts commit rounds into the object store, with mpbroker.remote.acks=ledger.
 
-A log worker finishes a round when its word says that it is in the store (`ipc/unshipped.pxd`). All rounds that
-wait go into one entry of the ledger. It has their bytes if they are few; if they are many they are objects.
+A log worker finishes a round when its word says that it is there (`ipc/unshipped.pxd`). All rounds that wait
+go into one entry of the ledger. It has their bytes if they are few; if they are many they are objects.
 
 Whoever is killed here leaves a round without its word. It is shipped again, with the same bytes at the same
 places, so that it does not matter whether it was in the ledger.
@@ -24,8 +24,7 @@ from mpbroker.remote.cuts.manifest import new_id, shipped_name
 from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
-from mpbroker.remote.tier.book import Book
-from mpbroker.remote.tier.ranges import Found, NotFound, Ranges
+from mpbroker.remote.tier.ranges import Found, Ranges
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
 from shm.counters import CounterPage
 from shm.word import Words
@@ -119,7 +118,7 @@ class Shipper:
             # Only now: a cut that is made from here on counts what is read later as not its own.
             self.number = max(self.number, book.state.shipped_number)
             book.add(list(self._events(store, found)))
-            self._given = dict(rounds)
+            self._given = dict(rounds.keys())
         book.commit()
         for worker, number in self._given.items():
             self._words.store(worker, number)
@@ -168,8 +167,8 @@ class Shipper:
         if str(error) != self._problem:
             self._problem = str(error)
             log.warning(
-                "records cannot be acknowledged: %s. mpbroker.remote.acks=ledger has them wait for the object "
-                "store; this is tried again until it succeeds",
+                "records cannot be acknowledged: %s. With mpbroker.remote.acks=ledger they wait until it has "
+                "them; this is tried again until it succeeds",
                 error,
             )
 
@@ -211,6 +210,4 @@ def _divided(found: Found) -> Iterator[Found]:
         for at in range(position, position + length, OBJECT_BYTES):
             count = min(position + length - at, OBJECT_BYTES)
             part = (base, at, count), (whole.end[0], base, at + count)
-            yield found._replace(
-                shipped=msgspec.structs.replace(whole, pieces=(part[0],), end=part[1])
-            )
+            yield found._replace(shipped=msgspec.structs.replace(whole, pieces=(part[0],), end=part[1]))

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -63,7 +64,7 @@ class Stopped(Exception):
 class TierWork:
     """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
-    `step_back` lowers the thread's priority.
+    `step_back` lowers the thread's priority. `bundles` are those of a cut that is being made.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class TierWork:
         step_back: Callable[[], object] = lambda: None,
         opened: Callable[[str, int], ObjectStore] = open_store,
         collections_asked: Callable[[], int] = int,
+        bundles: Callable[[], AbstractSet[bytes]] = frozenset,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -101,6 +103,7 @@ class TierWork:
         self._copying: Copying | None = None
         self._next_collection = 0.0
         self._collections_asked = collections_asked
+        self._bundles = bundles
         self._asked = collections_asked()
         counters.set(Counter.COUNT_REMOTE_FENCED, 0)
 
@@ -122,6 +125,9 @@ class TierWork:
                         self.wait(self.turn())
                 except (StoreError, StoreRefused, OSError) as error:
                     delay_s = self._outage.failed(error)
+                    if self.book is None and self._config.ships_rounds:
+                        # Everybody waits for it.
+                        delay_s = min(delay_s, LOOK_S)
                     self._counters.set_status(f"the object store fails: {error}")
                     self.wait(delay_s)
         except Stopped:
@@ -153,11 +159,16 @@ class TierWork:
             self._is_fit = True
         if self._ledger is None:
             file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
-            self._ledger = Ledger(self._reader, file, store=self._open_store(url, self._entry_timeout_ms()))
+            self._ledger = Ledger(
+                *(self._reader, file),
+                boot_clock_ns=self._leadership.clock_ns,
+                store=self._open_store(url, self._entry_timeout_ms()),
+            )
             self._started = Started(
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
                 lease_ms=config.mpbroker_remote_lease_ms,
+                acks=config.mpbroker_remote_acks,
             )
         if self.book is None:
             counters.set_status("reading the ledger")
@@ -191,7 +202,8 @@ class TierWork:
         topics = self._topics.now
         if topics is None:
             return LOOK_S
-        places = self._places.read()
+        # A topic that came back after `topics` were read is not yet in the ledger again.
+        places = [place for place in self._places.read() if place.topic_id in topics]
         # Before the first request: in an outage no other step is reached.
         self._copying.count(places)
         # What a failure has left comes first: no event may be found twice.
@@ -253,7 +265,7 @@ class TierWork:
         asked = self._collections_asked()
         if time.monotonic() < self._next_collection and asked == self._asked:
             return
-        found = collect(self.store, book.state, book.check_fence, self._give_way)
+        found = collect(self.store, book.state, self._bundles(), book.check_fence, self._give_way)
         trimmed = trim(self.store, book.state, book.check_fence)
         if trimmed:
             log.info("%d entries and snapshots of the ledger that are of no more use are deleted", trimmed)

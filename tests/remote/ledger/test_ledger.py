@@ -287,7 +287,7 @@ def test_an_entry_is_announced_on_disk_first(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("mpbroker.remote.ledger.owner.write_whole", full)
+        patched.setattr("mpbroker.remote.ledger.owner.write_or_spare", full)
         for _ in range(2):
             store.calls.clear()
             with pytest.raises(StoreError, match=r"remote\.owner cannot be written: No space left"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,10 @@ from mpbroker.ipc.slots import unpack_call
 from mpbroker.ipc.topology import TIER, SharedMemory, handler
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.remote.tier import process
+from mpbroker.remote.tier.cache import RemoteCache
 from mpbroker.remote.tier.process import TierProcess
 from tests.support.fault_store import Fault, FaultStore
+from tests.support.full_disk import failing_with
 from tests.support.polling import until
 from tests.support.tier_world import CLUSTER, MakeWorld, TierWorld
 
@@ -133,6 +136,16 @@ def test_a_partition_that_the_tier_does_not_know_fails(party: Party) -> None:
     answer = party.asked(window(party, 0))
     assert isinstance(answer, calls.Failed)
     assert answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_on_a_full_disk_the_cache_is_opened_later(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    party.process.work.begin()
+    with monkeypatch.context() as full:
+        full.setattr(RemoteCache, "open", failing_with(errno.ENOSPC))
+        assert isinstance(party.asked(window(party, 0)), calls.Failed)
+        assert party.process._downloads is None
+    party.step()
+    assert party.process._downloads is not None
 
 
 def test_other_calls_are_refused(party: Party) -> None:

@@ -341,7 +341,7 @@ def test_a_removal_that_comes_late_takes_no_segment_that_is_tiered_again(
 def test_nothing_is_removed_while_the_file_cannot_be_written(world: TierWorld) -> None:
     world.turn()
     world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
-    with patch.object(remote_files, "write_remote_segments", failing_with(errno.EIO)):
+    with patch.object(remote_files, "write_or_spare", failing_with(errno.EIO)):
         world.turn()
     assert [one.base for one in world.added()] == [0, 3, 6]
     world.turn()
