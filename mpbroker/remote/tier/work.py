@@ -159,6 +159,7 @@ class TierWork:
             self._is_fit = True
         if self._ledger is None:
             file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
+            file.owner.acks = config.mpbroker_remote_acks
             self._ledger = Ledger(
                 *(self._reader, file),
                 boot_clock_ns=self._leadership.clock_ns,
