@@ -81,7 +81,7 @@ class OwnerFile:
 
 def save_owner(directory: Path, owner: Owner) -> None:
     """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
-    write_whole(directory / OWNER_FILE, msgspec.json.encode(owner))
+    write_or_spare(directory / OWNER_FILE, msgspec.json.encode(owner))
 
 
 def new_nonce() -> str:

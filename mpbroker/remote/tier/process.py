@@ -251,9 +251,8 @@ class TierProcess:
             is_first = self._first_cut is not None and not self._first_cut.load(0)
             if is_first or self._cutting.is_at_rest:
                 return instant_at_rest(broker, state, known, self._mark)
-            return self._instants.submit(
-                *(take_instant, control, broker, state, known, former, self._mark)
-            ).result()
+            take = partial(take_instant, control, broker, state, known, former, self._mark)
+            return self._instants.submit(take).result()
 
         return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
 
