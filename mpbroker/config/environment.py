@@ -8,8 +8,6 @@ LOG_LEVEL: Final = "MPBROKER_LOG_LEVEL"
 LOG_FORMAT: Final = "MPBROKER_LOG_FORMAT"
 SCHEMA_REGISTRY: Final = "MPBROKER_SCHEMA_REGISTRY"
 SCHEMA_REGISTRY_CONFIG: Final = "MPBROKER_SCHEMA_REGISTRY_CONFIG"
-# Ours: when a process became a broker that was a standby before, by CLOCK_BOOTTIME in seconds.
-BECAME: Final = "_MPBROKER_BECAME"
 # The address of a broker that nothing names, where ./data is not a log directory.
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 

@@ -20,10 +20,10 @@ from typing import Final
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.environment import BECAME
 from mpbroker.ipc.mirror import Mirror, write_mirror
 from mpbroker.ipc.nodes import Nodes, write_nodes
 from mpbroker.storage.directory_layout import Identity, name_log_dirs
+from mpbroker.supervisor.status import BECAME
 from shm.linux import set_parent_death_signal
 
 FIRST_DELAY_S: Final = 1.0

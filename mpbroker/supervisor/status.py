@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.environment import BECAME
 from mpbroker.config.version import VERSION
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.counters import Counter
@@ -20,6 +19,9 @@ from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.scrubbing import progress
 from shm import procfs
 from shm.region import process_start_ticks
+
+# In the environment of a broker that was a standby: when it became one, by CLOCK_BOOTTIME in seconds.
+BECAME: Final = "_MPBROKER_BECAME"
 
 
 def status(

@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.serve_flags import FLAG_KEYS
-from mpbroker.config.environment import BECAME
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import Flag, Loaded, load
 from mpbroker.config.remote import ACKS, REMOTE_URL, SYSTEM_ENABLE
@@ -97,6 +96,8 @@ def _words(
 
 
 def _become(words: Sequence[str]) -> NoReturn:
+    from mpbroker.supervisor.status import BECAME
+
     command = [sys.executable, "-m", "mpbroker", *words]
     os.environ[BECAME] = str(time.clock_gettime(time.CLOCK_BOOTTIME))
     os.execv(command[0], command)
