@@ -53,6 +53,7 @@ RANKS = {
     "mpbroker.exporter": 9,
     "mpbroker.console": 9,
     "mpbroker.supervisor": 10,
+    "mpbroker.standby": 11,
     "mpbroker.testing": 11,
     "mpbroker.cli": 12,
 }
@@ -100,12 +101,16 @@ NARROW = {
         *("mpbroker.log.io", "mpbroker.log.partition.batch_walker", "mpbroker.log.partition.batch_checker"),
         "mpbroker.log.partition.state",
     ),
+    "mpbroker.standby": (
+        *("shm.clock", "shm.linux"),
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "remote", "storage", "supervisor")),
+    ),
     "mpbroker.cli": (
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
         *(
             f"mpbroker.{room}"
-            for room in ("metrics", "storage", "client", "observe", "startup", "supervisor")
+            for room in ("metrics", "storage", "client", "observe", "startup", "supervisor", "standby")
         ),
         *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.registry"),
         "mpbroker.remote",
@@ -468,6 +473,7 @@ LOGS_AS = {
     "mpbroker.console": "mpbroker.exporter",
     "mpbroker.http": "mpbroker.exporter",
     "mpbroker.observe": "mpbroker.exporter",
+    "mpbroker.standby": "mpbroker.supervisor",
     "mpbroker.startup": "mpbroker.supervisor",
 }
 # Rooms that Spark's processes use, too: they have one logger there.

@@ -120,6 +120,13 @@ def serve(
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby", help="Follow the owner of the object store, and take over when it is gone."
+        ),
+    ] = False,
+    follow: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a broker until it is told to stop."""
     with explaining_openssl():
@@ -133,7 +140,13 @@ def serve(
         "--log-workers": log_workers,
         "--http": http,
     }
-    code = command.serve(config, options or [], flags, log_format=log_format, check_only=check_config)
+    code = command.serve(
+        *(config, options or [], flags),
+        log_format=log_format,
+        check_only=check_config,
+        follow=follow,
+        standby=standby,
+    )
     raise typer.Exit(code)
 
 

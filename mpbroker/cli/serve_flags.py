@@ -16,7 +16,11 @@ FLAG_KEYS = {
     "--http": "http.listener",
 }
 _CHECK = "--check-config"
-_WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "-o")} | {"-c": "--config"}
+# What a standby starts: a broker on this directory that follows another one (`mpbroker.ipc.mirror`).
+_FOLLOW = "--follow"
+_STANDBY = "--standby"
+_WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "-o", _FOLLOW)}
+_WITH_VALUE["-c"] = "--config"
 
 
 class ServeFlags(NamedTuple):
@@ -27,6 +31,8 @@ class ServeFlags(NamedTuple):
     flags: Mapping[str, str | None]
     log_format: str | None
     check_only: bool
+    follow: Path | None = None
+    standby: bool = False
 
 
 def parsed(words: Sequence[str]) -> ServeFlags | None:
@@ -40,8 +46,8 @@ def parsed(words: Sequence[str]) -> ServeFlags | None:
     rest = iter(words[1:])
     for word in rest:
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if word == _CHECK:
-            values[_CHECK] = [word]
+        if word in (_CHECK, _STANDBY):
+            values[word] = [word]
             continue
         if not equals:
             value = next(rest, "-")
@@ -55,4 +61,6 @@ def parsed(words: Sequence[str]) -> ServeFlags | None:
         {name: last.get(name) for name in FLAG_KEYS},
         last.get("--log-format"),
         _CHECK in last,
+        Path(last[_FOLLOW]) if _FOLLOW in last else None,
+        _STANDBY in last,
     )

@@ -25,6 +25,7 @@ from mpbroker.client.errors import (
     ApiFailed,
     ClientConfigError,
     ClientError,
+    ConnectionLost,
     RequestTimedOut,
     UnsupportedByBroker,
     without_leader,
@@ -200,7 +201,12 @@ class Producer:
 
     def _init_producer_id(self) -> tuple[int, int]:
         request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        response: m.InitProducerIdResponse = self._cluster.ask_any(request)
+        response: m.InitProducerIdResponse
+        try:
+            response = self._cluster.ask_any(request)
+        except ConnectionLost:
+            # A standby ends the connection: the broker that leads gives out ids.
+            response = self._cluster.ask(self._cluster.refresh().controller_id, request)
         if response.error_code:
             raise ApiFailed("getting a producer id", response.error_code)
         return response.producer_id, response.producer_epoch

@@ -15,7 +15,7 @@ from mpbroker.config import known, limits, listeners, properties, security
 from mpbroker.config.broker import BROKER_KEYS, DEFAULT_LOG_DIR, BrokerConfig
 from mpbroker.config.consumer_groups import UNBUILT_PROTOCOLS, consumer_contradictions
 from mpbroker.config.keys import ConfigError, ConfigType, Problem, Value, field_name
-from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE, remote_contradictions
+from mpbroker.config.remote import ACKS, REMOTE_URL, SYSTEM_ENABLE, remote_contradictions
 from mpbroker.config.workers import MAX_LOG_DIRS
 
 _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
@@ -415,6 +415,12 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
             "log.cleaner.min.compaction.lag.ms",
             f"log.cleaner.min.compaction.lag.ms={lag_min} is above "
             f"log.cleaner.max.compaction.lag.ms={lag_max}",
+        )
+    if config.ships_rounds and config.log_flush_policy == "os":
+        wrong(
+            "log.flush.policy",
+            f"log.flush.policy=os contradicts {ACKS}=ledger: what is to be in the object store has to be on "
+            "disk before; set it to group",
         )
     for key, message in remote_contradictions(config, config.retention_ms, config.log_retention_bytes):
         wrong(key, message)

@@ -20,6 +20,8 @@ AS_RETENTION: Final = -2
 """The value of a local retention that takes the value of the whole retention."""
 SYSTEM_ENABLE: Final = "remote.log.storage.system.enable"
 REMOTE_URL: Final = "mpbroker.remote.url"
+ACKS: Final = "mpbroker.remote.acks"
+REMOTE_ACKS: Final = ("local", "ledger")
 UNDELETED: Final = "mpbroker.remote.topic.id"
 """In CreateTopics, the id of a deleted topic that comes back. No topic keeps it as a setting."""
 BUCKETS: Final = ("s3", "gs", "az")
@@ -105,6 +107,23 @@ class RemoteSettings(CoordinatorSettings, frozen=True, kw_only=True):
     mpbroker_remote_checkpoint_retention_ms: Annotated[
         int, Key(LONG, "Time for which cuts are kept; the newest one always is.", at_least=0)
     ] = 86_400_000
+    mpbroker_remote_acks: Annotated[
+        str,
+        Key(
+            STRING,
+            "When records are acknowledged and seen: local: when they are on the disks of this machine; "
+            "ledger: when they are in the object store, too.",
+            choices=REMOTE_ACKS,
+        ),
+    ] = "local"
+    mpbroker_remote_lease_ms: Annotated[
+        int,
+        Key(
+            LONG,
+            "Time without a ledger entry after which a standby takes over; the owner stops a tenth earlier.",
+            at_least=1_000,
+        ),
+    ] = 30_000
     log_local_retention_ms: Annotated[
         int,
         Key(
@@ -141,6 +160,11 @@ class RemoteSettings(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(LONG, "Longest time that a search for a timestamp waits for remote data.", at_least=1)
     ] = 30_000
 
+    @property
+    def ships_rounds(self) -> bool:
+        """Return whether a commit round ends only when it is in the object store."""
+        return self.remote_log_storage_system_enable and self.mpbroker_remote_acks == "ledger"
+
 
 def remote_contradictions(
     config: RemoteSettings, retention_ms: int, retention_bytes: int
@@ -150,6 +174,8 @@ def remote_contradictions(
     The retentions are those that topics inherit. (Kafka: LogConfig.validateBrokerLogConfigValues.)
     """
     if not config.remote_log_storage_system_enable:
+        if config.mpbroker_remote_acks == "ledger":
+            yield ACKS, f"{ACKS}=ledger needs an object store: set {SYSTEM_ENABLE}=true and {REMOTE_URL}"
         return
     if not config.mpbroker_remote_url:
         yield SYSTEM_ENABLE, f"{SYSTEM_ENABLE}=true needs an object store: set {REMOTE_URL} to {_FORMS}"

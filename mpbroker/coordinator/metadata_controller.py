@@ -6,6 +6,8 @@ are opened or removed, and the bulletins announce the change. Then the calls are
 
 At most one round is under way, so its outcome can always be read from the end of the log. If a log worker
 dies, the log is read again. If the round's batch is not in the log, its calls are decided again.
+
+In a face the state comes from the mirror of the leader's log, each time it has grown; there are no rounds.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from mpbroker.coordinator.bulletins.news import (
     limited,
 )
 from mpbroker.coordinator.delays import Delays, Progress
+from mpbroker.coordinator.following import Following
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.metadata_records import (
     MetadataRecord,
@@ -148,6 +151,8 @@ class MetadataController:
     _followed = 0
     _retry_at = 0.0
     _is_ready = False
+    # Whether a face has read the metadata in its mirror.
+    _has_followed = False
     # Whether an earlier version wrote the log, which lacks feature levels of this one.
     _levels_due = False
 
@@ -184,6 +189,7 @@ class MetadataController:
         )
         self.state = MetadataState()
         self.permissions = Permissions(config)
+        self.following = Following(config)
         self._calls: deque[tuple[Caller, Message]] = deque()
         # Calls of the state machines in this process, and the receivers of the answers.
         self._our_calls: dict[Caller, Callable[[Message], None]] = {}
@@ -231,7 +237,8 @@ class MetadataController:
     @phase.setter
     def phase(self, phase: Phase) -> None:
         self._phase = phase
-        self._context.counters.set_status(STATUS[phase])
+        is_face = phase is Phase.SERVING and self.following.is_face
+        self._context.counters.set_status("following the leader's metadata" if is_face else STATUS[phase])
 
     @property
     def is_serving(self) -> bool:
@@ -306,6 +313,12 @@ class MetadataController:
         is_open = end.topic_id == METADATA_TOPIC_ID and end.flags & PartitionFlag.PARTITION_LIVE
         if not is_open or end.high_watermark != end.log_end_offset:
             return
+        if self.following.is_face:
+            self._follow()
+            if self._has_followed:
+                self.phase = Phase.OPENING
+                self._opened_all_if_so()
+            return
         state, removed = replay(log_dirs, end)
         refuse_tiered_topics(state, self._context.config)
         self._slot = end
@@ -313,15 +326,27 @@ class MetadataController:
         self.link.resume()
         self._resolve_round(state)
         self._levels_due = bool(self.state.next_offset and feature_records(self.state.features))
-        self.permissions.replace(self.state.acls)
+        self._replaced()
         self._remove_leftovers(removed)
-        self._credentials.replaced()
-        self._limits.replaced()
-        self._brokers.replaced()
         self._to_open = set(state.topics)
         for topic in state.topics.values():
             self.link.open(topic)
         self._opened_all_if_so()
+
+    def _replaced(self) -> None:
+        """Publish the state as a whole, because it was read from a log."""
+        self.permissions.replace(self.state.acls)
+        self._credentials.replaced()
+        self._limits.replaced()
+        self._brokers.replaced()
+
+    def _follow(self) -> None:
+        """Publish the state in the mirror, if it is new. None of its topics is open here."""
+        if (state := self.following.new_state()) is not None:
+            self.state = state
+            self._has_followed = True
+            self._replaced()
+            self.announcer.follow(state.topics)
 
     def _resolve_round(self, state: MetadataState) -> None:
         """Set the state read from the log. Complete the interrupted round if it is there, else requeue it."""
@@ -352,6 +377,7 @@ class MetadataController:
             for topic_id in self._failed & self.state.topics.keys():
                 self._open(self.state.topics[topic_id])
             self._failed.clear()
+        self._follow()
         self._token_sweep.step(has_tokens=self._decider.macs is not None and bool(self.state.tokens))
         if self._round is None and self._drafting is None and (self._calls or self._levels_due):
             self._drafting = self._drafted()
@@ -365,6 +391,9 @@ class MetadataController:
         if (followed := self._brokers_done.load(0)) != self._followed:
             self._followed = followed
             self._settle_announced()
+        if self.following.new_nodes():
+            self.announcer.nodes = self.following.nodes
+            self.announcer.replaced()
         if self.announcer.publish(self.state):
             self._ring(self._bulletins.topics)
             self._settle_announced()
@@ -389,6 +418,9 @@ class MetadataController:
             caller, call = self._calls.popleft()
             try:
                 decision = self._decider.decide(current.draft, call)
+                if self.following.is_face and decision.records:
+                    code = ErrorCode.NOT_CONTROLLER
+                    decision = Decision(Failed(code, code.message), mutation=decision.mutation)
                 current.decided.append((caller, call, decision))
                 encoded = yield from _encoded(decision.records)
             except Exception as error:  # noqa: BLE001 - one call's failure must not affect the others

@@ -18,7 +18,7 @@ from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import RpcServer
-from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
+from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.protocol.numbers import WAIT_FOR_OTHERS
 from shm.clock import wall_ms
 
@@ -76,7 +76,7 @@ class Coordinator:
         for rings in self._bound_handlers():
             self._receive(rings)
         self.metadata.step()
-        self._services.step(self.metadata.is_serving)
+        self._services.step(self.metadata.is_serving and not self.metadata.following.is_face)
         self.metadata.link.flush()
         self._flush_to_handlers()
         groups, counters = self._services.groups.shard, self._context.counters
@@ -127,17 +127,24 @@ class Coordinator:
         for slot in rings.take():
             match kind_of(slot):
                 case SlotKind.CALL:
-                    call = unpack_call(slot)
-                    caller = Caller(rings.other, self._lives[rings.other], call.request)
-                    if (message := self._server.message_of(call)) is not None:
-                        if isinstance(message, calls.ForwardedRequest) and message.api_key in WAIT_FOR_OTHERS:
-                            self._server.give_back(call)
-                        self._called(caller, message)
+                    self._received_call(rings.other, unpack_call(slot))
                 case SlotKind.RETURN:
                     returned = unpack_return(slot)
                     self._lender.end(returned.block, returned.generation)
                 case kind:
                     raise ValueError(f"{topology.name_of(rings.other)} sent a descriptor of kind {kind}")
+
+    def _received_call(self, handler: int, call: Call) -> None:
+        data = self._server.bytes_of(call)
+        if data is None:
+            return
+        if (answer := self._services.repeats.find(data)) is not None:
+            self._server.answer_encoded(handler, call.request, answer)
+            return
+        message = calls.decode(data)
+        if isinstance(message, calls.ForwardedRequest) and message.api_key in WAIT_FOR_OTHERS:
+            self._server.give_back(call)
+        self._called(Caller(handler, self._lives[handler], call.request, encoded=data), message)
 
     def _called(self, caller: Caller, call: calls.Message) -> None:
         match call:
@@ -163,6 +170,7 @@ class Coordinator:
     def _obey_order(self, order: PeerOrder) -> None:
         if order.settings_changed:
             self._context.follow_settings()
+            self._services.repeats.forget()
         elif topology.is_log_worker(order.role):
             worker = topology.log_worker_number(order.role)
             if order.alive:

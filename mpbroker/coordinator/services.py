@@ -17,6 +17,7 @@ from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.host import Appended, Host, TopicBatch
 from mpbroker.coordinator.runtime.internal_topic import TopicSpec
+from mpbroker.coordinator.runtime.repeats import Repeats
 from mpbroker.coordinator.runtime.requests import Answers, Caller, Then, Waiter
 from mpbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
@@ -104,7 +105,8 @@ class Services:
         self._is_serving = False
         self.table = table
         self.log_dirs = config.log_dirs
-        answers = Answers(answer)
+        self.repeats = Repeats()
+        answers = Answers(answer, self.repeats)
         markers = MarkerSender(self, clock.wall_ms, clock.monotonic_ms)
         transactions = TransactionCoordinator(config, clock, markers, ProducerIds(ask), answers, self)
         spec = TopicSpec(
@@ -137,9 +139,9 @@ class Services:
     def receive(self, caller: Caller, call: OURS) -> None:
         match call:
             case calls.ForwardedRequest():
-                waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
+                caller.api_key, caller.version = call.api_key, call.version
                 # If neither coordinator serves the API, the groups' coordinator answers with an error.
-                self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
+                self._coordinators.get(call.api_key, self.groups).receive(caller, call)
             case calls.CheckTransaction():
                 self._check_transaction(caller, call)
             case calls.EndHold():

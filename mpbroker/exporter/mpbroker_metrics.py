@@ -13,6 +13,7 @@ from mpbroker.exporter.exposition import Family, Page
 from mpbroker.exporter.partition_metrics import GROUP_OFFSETS_MAX
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.listeners import ListenerCount
 from mpbroker.ipc.meters import ApiHistogram, QuotaWord
 from mpbroker.ipc.progress import Progress
@@ -186,7 +187,10 @@ _REMOTE = (
         _gauge("remote_fenced", "1 if the tier writes nothing any more: its log says why."),
         Counter.COUNT_REMOTE_FENCED,
     ),
+    (_gauge("remote_standbys", "Brokers that stand by."), Counter.COUNT_REMOTE_STANDBYS),
 )
+REMOTE_LEADS = _gauge("remote_leads", "1 if clients are served; 0: the lease has run out.")
+REMOTE_LEASE = _gauge("remote_lease_seconds", "Time until the lease runs out; -1: nobody stands by.")
 # Seconds since a time by the wall clock; 0 if there is none.
 _REMOTE_AGES = (
     (
@@ -350,6 +354,9 @@ def write_remote(now: Snapshot, now_ms: int, page: Page) -> None:
     for family, counter in _REMOTE_AGES:
         since_ms = now.get(TIER, counter)
         page.add(family, max(now_ms - since_ms, 0) / 1000 if since_ms else 0)
+    left_ms = lease_left_ms(now.get(TIER, Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
+    page.add(REMOTE_LEADS, int(left_ms != 0))
+    page.add(REMOTE_LEASE, -1 if left_ms is None else left_ms / 1000)
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:

@@ -27,6 +27,7 @@ from mpbroker.handlers.requests.request import Api, ReceivedRequest
 from mpbroker.handlers.requests.response import Services
 from mpbroker.handlers.requests.response_backpressure import ResponseBackpressure
 from mpbroker.handlers.requests.throttling import Throttling
+from mpbroker.ipc.leading import Leading
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.producer_ids import ProducerIds
@@ -60,6 +61,7 @@ class Broker(Services):
     remote: RemoteWindows
     prefetch: DiskPrefetch
     damaged: Words
+    leading: Leading
     fetch_positions: FetchPositions
     producer_ids: ProducerIds
     transactions: TransactionChecks

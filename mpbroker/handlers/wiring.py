@@ -87,7 +87,7 @@ def make_broker(
             context.whose,
             partial(_closed_after, produces),
         ),
-        admission=Admission(config, authorization, audit, throttling),
+        admission=Admission(config, authorization, audit, throttling, memory.leading()),
         coordinator=coordinator,
         log=jobs,
         log_calls=[_log_client(context, arena, worker, turn) for worker in workers],
@@ -103,6 +103,7 @@ def make_broker(
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         prefetch=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
+        leading=memory.leading(),
         fetch_positions=turn.fetch_positions,
         producer_ids=ProducerIds(coordinator.call),
         transactions=TransactionChecks(coordinator, MarkerHolds(coordinator, jobs.are_up)),

@@ -112,6 +112,8 @@ cpdef enum Counter:
     COUNT_REMOTE_CUTS_SKIPPED = 112  # cuts that were due and could not be made
     COUNT_REMOTE_CUT_MS = 113        # wall clock of the newest one's instant; 0: none since the broker began
     COUNT_REMOTE_CUT_PAUSE_US = 114  # for how long that one stopped all other processes
+    COUNT_REMOTE_LEASE_UNTIL_MS = 115   # CLOCK_BOOTTIME when the lease runs out; 0: no standby, no lease
+    COUNT_REMOTE_STANDBYS = 116      # brokers that stand by
     COUNTERS = 120
 
 cpdef enum Histogram:

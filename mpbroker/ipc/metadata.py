@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from mpbroker.ipc.acls import AclImage
+from mpbroker.ipc.nodes import Nodes
 
 # The slot of `__cluster_metadata-0` in the partition table.
 METADATA_SLOT = 0
@@ -89,7 +90,10 @@ class SubscriptionImage(Struct, array_like=True):
 
 
 class MetadataBase(Struct, tag="base"):
-    """All metadata as of offset `version` of `__cluster_metadata` (exclusive)."""
+    """All metadata as of offset `version` of `__cluster_metadata` (exclusive).
+
+    `nodes` is None if the broker is the only one of its cluster.
+    """
 
     version: int
     cluster_id: str
@@ -98,6 +102,7 @@ class MetadataBase(Struct, tag="base"):
     quotas: list[QuotaImage] = []
     acls: list[AclImage] = []
     subscriptions: list[SubscriptionImage] = []
+    nodes: Nodes | None = None
 
 
 class MetadataDelta(Struct, tag="delta"):

@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from mpbroker.ipc.replaced_files import read_json, write_json
+
 POINTER_NAME = "mpbroker.json"
 LOCK = ".lock"
 # Names of files in the runtime directory that the pointer names.
@@ -39,14 +41,7 @@ class Pointer(msgspec.Struct):
 
 
 def write_pointer(log_dir: Path, pointer: Pointer) -> None:
-    path = log_dir / POINTER_NAME
-    making = path.with_suffix(".json.tmp")
-    try:
-        making.write_bytes(msgspec.json.encode(pointer) + b"\n")
-        making.rename(path)
-    except OSError:
-        making.unlink(missing_ok=True)
-        raise
+    write_json(log_dir / POINTER_NAME, pointer)
 
 
 def read_pointer(log_dir: Path) -> Pointer | None:
@@ -54,10 +49,7 @@ def read_pointer(log_dir: Path) -> Pointer | None:
 
     Raises OSError, msgspec.DecodeError.
     """
-    try:
-        return msgspec.json.decode((log_dir / POINTER_NAME).read_bytes(), type=Pointer)
-    except FileNotFoundError:
-        return None
+    return read_json(log_dir / POINTER_NAME, Pointer)
 
 
 def is_locked(path: Path) -> bool:

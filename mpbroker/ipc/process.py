@@ -81,6 +81,10 @@ class ExitCode(IntEnum):
 
 # The exit status of a wrong request, which asking again does not help.
 WRONG_CALL = 2
+# Statuses of a broker that another one has taken over. It starts again as the other's standby, or ends as one
+# whose settings are wrong: the service manager must not try again.
+EXIT_STANDBY = 10
+EXIT_TAKEN_OVER = WRONG_CALL
 
 
 class FatalError(Exception):

@@ -143,9 +143,14 @@ class RpcServer:
 
     def message_of(self, call: Call) -> Message | None:
         """Return the message of a CALL. If its block was reused meanwhile, fail the call and return None."""
+        data = self.bytes_of(call)
+        return None if data is None else decode(data)
+
+    def bytes_of(self, call: Call) -> bytes | None:
+        """Return the encoded message of a CALL. If its block was reused, fail the call and return None."""
         arena = self._arena_of(call.owner)
         if arena.check(call.block, call.generation):
-            return decode(bytes(arena.view(call.block, call.length)))
+            return bytes(arena.view(call.block, call.length))
         log.error("call %d of %s names a stale block", call.request, name_of(call.owner))
         self.answer(
             call.owner, call.request, Failed(NO_ANSWER, "the call's block was stale"), call.connection
@@ -163,7 +168,10 @@ class RpcServer:
 
         The client then gets an ANSWER without a block, which ends the call as `Failed`.
         """
-        data = encode(answer)
+        return self.answer_encoded(client, number, encode(answer), connection)
+
+    def answer_encoded(self, client: int, number: int, data: bytes, connection: int = 0) -> bool:
+        """Answer as `answer` does, by a message that is encoded already."""
         try:
             block, generation = self._lender.lend(data, client)
         except ArenaFull as error:

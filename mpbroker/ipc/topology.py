@@ -15,15 +15,17 @@ from pathlib import Path
 
 from mpbroker.config import workers
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import client_metrics, faults, log_sizes, meters, progress, session, settings
+from mpbroker.ipc import client_metrics, faults, log_sizes, meters, progress, session, settings, unshipped
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.client_metrics import PushQueue
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.leading import ALWAYS, Leading
 from mpbroker.ipc.listeners import COUNTS_BYTES, LISTENERS_BYTES, ListenerCounts, ListenerTable
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
+from mpbroker.ipc.unshipped import Unshipped
 from shm import doorbell, marks, rates, region, ring, table
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes
@@ -254,6 +256,7 @@ class SharedMemory:
         limits = self.words("request_limits")
         for index in PROCESSORS:
             limits.store(index, sizes.request_limit_bytes)
+        self.leading().until_ns = ALWAYS
         # Keys of clients in the rates are made with it, so that no client can choose names that collide.
         self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
@@ -297,6 +300,12 @@ class SharedMemory:
             # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun, and
             # whether one is running.
             Block("scrub_asked", 64),
+            # Each log worker: the commit round that waits for the object store (unshipped.pxd).
+            Block("unshipped", sizes.log_workers * unshipped.block_bytes(sizes.partition_slots), 4096),
+            # The tier, per log worker: the last of its rounds that is in the object store.
+            Block("shipped", 8 * MAX_LOG_WORKERS),
+            # The tier: whether the store has a cut of what this start has found.
+            Block("first_cut", 64),
             # The supervisor: how often the tier was asked to delete what the ledger does not name.
             Block("remote_asked", 64),
             # Each handler: since when, in ns, it runs a heavy request; 0: it runs none.
@@ -310,6 +319,8 @@ class SharedMemory:
             # The supervisor, or a handler for a client: the log levels (ipc.log_levels has the reason).
             Block("request_log", 64),
             Block("log_levels", 8 * LOG_LEVELS),
+            # The supervisor before the first fork, then the tier: until when this broker leads (leading.py).
+            Block("leading", 64),
             # The coordinator: whether request time is limited for anybody, so that processors measure it.
             Block("request_quotas", 64),
             *self._role_blocks(),
@@ -396,6 +407,9 @@ class SharedMemory:
         at = (index - FIRST_PROCESSOR) * LEDGER_BYTES
         return Ledger(self.private.block("connections")[at : at + LEDGER_BYTES], CHANNELS_PER_PROCESSOR)
 
+    def leading(self) -> Leading:
+        return Leading(self.words("leading"))
+
     def listeners(self) -> ListenerTable:
         return ListenerTable(self.private.block("listeners"))
 
@@ -448,6 +462,16 @@ class SharedMemory:
         for worker in range(self.sizes.log_workers):
             failed |= words.load(worker)
         return failed
+
+    def unshipped_block(self, worker: int) -> memoryview:
+        """Return the block in which a log worker, by its number, shows a round to the tier."""
+        size = unshipped.block_bytes(self.sizes.partition_slots)
+        return self.private.block("unshipped")[worker * size : (worker + 1) * size]
+
+    def unshipped(self, worker: int, life: int) -> Unshipped:
+        """Return that block for the worker itself. `life` counts its processes."""
+        word = self.private.block("shipped")[8 * worker : 8 * (worker + 1)]
+        return Unshipped(self.unshipped_block(worker), word, self.doorbell(TIER), life)
 
     def words(self, name: str) -> Words:
         return Words(self.private.block(name))

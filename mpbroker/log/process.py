@@ -17,6 +17,7 @@ from typing import TypeAlias
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import refusal_text
+from mpbroker.ipc.hangs import Patience
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import IDLE_SLEEP_MS, LOG_FENCE_FINISH, MAX_SLEEP_MS, PeerOrder, ProcessContext
@@ -54,6 +55,8 @@ BATCHES_AT_ONCE, BATCHES_OF_A_JOB = 200, 8
 # After this many bytes recovery points are written early: a recovery checks all bytes after them.
 POINTS_EVERY_BYTES = 256 << 20
 PUBLISH_WAITS_EVERY_S = 1.0
+# A stop does not wait longer for the object store.
+SHIP_AT_STOP_S = 10.0
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
@@ -169,6 +172,7 @@ class LogProcess:
             number,
             self.worker.count,
             memory.failed_dirs(),
+            memory.unshipped(number, self.context.incarnation) if self.context.config.ships_rounds else None,
         )
 
     def _fork_workers(self) -> RecoveryScheduler:
@@ -603,7 +607,14 @@ class LogProcess:
                 self.turn.forget(role)
         self.replica_mover.stop()
         self.topics.stop_opening()
+        patience = Patience(SHIP_AT_STOP_S)
         while self.topics.is_removing or not (self.turn.is_settled and self.replica_mover.is_at_rest):
+            if self.turn.awaits_tier and patience.is_over():
+                # The next start ships it. Nobody was told that it is safe.
+                self.context.log.warning(
+                    "the object store does not answer: the last records are not in it yet"
+                )
+                break
             self.work(0 if self.topics.is_removing else 10)
             self.replica_mover.step()
             self.topics.advance_removals()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.topology import TIER
 from mpbroker.metrics.broker import OURS, TOPICS
 from mpbroker.metrics.families import Bean, View, family, value
@@ -41,6 +42,7 @@ STATES = {
     "LastCutPauseUs": Counter.COUNT_REMOTE_CUT_PAUSE_US,
     "CutsMade": Counter.COUNT_REMOTE_CUTS,
     "CutsSkipped": Counter.COUNT_REMOTE_CUTS_SKIPPED,
+    "Standbys": Counter.COUNT_REMOTE_STANDBYS,
 }
 
 
@@ -80,12 +82,25 @@ def sizes(view: View) -> Iterator[Bean]:
     "LastCommitMs: when the ledger got its last entry; PendingSinceMs: when the oldest segment that waits "
     "was written; LastCutMs: the instant of the newest cut (Unix times, 0: none). CacheBytes: downloads that "
     "are kept on disk. LastCutPauseUs: for how long that cut stopped the other processes; CutsMade, "
-    "CutsSkipped: since the broker began.",
+    "CutsSkipped: since the broker began. Standbys: brokers that stand by.",
 )
 def states(view: View) -> Iterator[Bean]:
     if _has_begun(view):
         for name, counter in STATES.items():
             yield value(TIER_BEANS + name, view.now.get(TIER, counter))
+
+
+@family(
+    TIER_BEANS + "<Leads|LeaseLeftMs>",
+    "gauge",
+    "Leads is 1 if clients are served, 0 if the lease has run out. LeaseLeftMs: how long it lasts, -1 "
+    "without a standby.",
+)
+def lease(view: View) -> Iterator[Bean]:
+    if _has_begun(view):
+        left_ms = lease_left_ms(view.now.get(TIER, Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
+        yield value(TIER_BEANS + "Leads", int(left_ms != 0))
+        yield value(TIER_BEANS + "LeaseLeftMs", -1 if left_ms is None else left_ms)
 
 
 @family(

@@ -12,6 +12,8 @@ from mpbroker.records.batch import checksum
 from mpbroker.remote.layout.object_names import SegmentObjects, parse_object
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.reader import FORMAT_NAME, LedgerReader
+from mpbroker.remote.ledger.snapshots import decode_snapshot, snapshot_name
+from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
 
 # The bytes of one read of a segment.
@@ -64,6 +66,7 @@ def verify(store: ObjectStore, *, deep: bool, progress: Callable[[int, int], obj
     verified.orphans = sum(one is not None and one.segment_id not in named for one in objects)
     for key, some in state.segments.items():
         verified.problems += _gaps(some, state.log_starts.get(key, 0))
+    verified.problems += _snapshots(store, state)
     done = 0
     for one in segments:
         bad = list(_sizes(one, there))
@@ -79,6 +82,17 @@ def objects_of(segment: SegmentAdded) -> SegmentObjects:
     return SegmentObjects(
         segment.topic, segment.topic_id, segment.partition, segment.base, segment.segment_id
     )
+
+
+def _snapshots(store: ObjectStore, state: RemoteState) -> Iterator[Problem]:
+    """Yield what is wrong with the snapshots that the ledger names: it is read from the oldest one on."""
+    for one in state.snapshots:
+        name = snapshot_name(one.event.seq)
+        try:
+            if decode_snapshot(store.get(name)) is None:
+                yield Problem(name, "it is damaged")
+        except ObjectMissing:
+            yield Problem(name, "it is missing")
 
 
 def _gaps(segments: list[SegmentAdded], log_start: int) -> Iterator[Problem]:

@@ -64,8 +64,14 @@ OFFSET_DIGITS = 20
 DRY_RUN = ".mpbroker-dry-run"
 # Ours, in the first log directory: what was fetched from the object store.
 REMOTE_CACHE = "remote-cache"
+# Ours, in the first log directory of a standby: what answers its clients while it follows.
+STANDBY_FACE = "mpbroker.standby"
+# Ours: the contents of log directories, by generation, of an owner that another broker has followed.
+FENCED = "mpbroker.fenced"
 # Directories in a log directory that hold no partition.
-NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache", REMOTE_CACHE, DRY_RUN})
+NOT_PARTITIONS = frozenset(
+    {"lost+found", "remote-log-index-cache", REMOTE_CACHE, DRY_RUN, STANDBY_FACE, FENCED}
+)
 
 
 _SUFFIXES = (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX)

@@ -17,6 +17,8 @@ from mpbroker.config.listeners import parse_http_listener
 from mpbroker.config.otlp import OWN_SETTING, Destination, NotServed, destination
 from mpbroker.config.remote import BUCKETS, REMOTE_URL
 from mpbroker.ipc import console_token, settings, titles
+from mpbroker.ipc.leading import NEVER
+from mpbroker.ipc.mirror import follows
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
@@ -26,6 +28,7 @@ from mpbroker.startup.activation import Inherited
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
 from mpbroker.storage.directory_lock import LogDirLocks, remove_empty
+from mpbroker.supervisor import tiering
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.pointers import Pointers
 from mpbroker.supervisor.system_limits import raise_file_limit
@@ -90,6 +93,8 @@ class Claim:
         self.pointers = Pointers(self.config, self.directory, self.http)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
         undo.callback(self.memory.close)
+        if follows(config) or tiering.has_lease(config):
+            self.memory.leading().until_ns = NEVER
         buffers.give_out(self.memory, config, config.num_network_threads)
         self.listeners = Listeners(self.config, fds, self.memory, security, inherited.serving)
         name_log_dirs(config, self.identity)

@@ -18,7 +18,7 @@ from mpbroker.supervisor.changing import Changing
 from mpbroker.supervisor.control import Answer, Command, Later, Peer
 from mpbroker.supervisor.faulting import Faulting
 from mpbroker.supervisor.listeners import Listeners
-from mpbroker.supervisor.status import status
+from mpbroker.supervisor.status import standby, status
 from mpbroker.supervisor.tree import Tree
 from shm.clock import monotonic_ms
 
@@ -64,7 +64,7 @@ class Commands:
 
     def _ready(self, _: Command) -> Answer:
         problems = health.reasons_not_ready(self._tree.config, self._memory)
-        return {"ready": not problems, "problems": problems}
+        return {"ready": not problems, "problems": problems, **standby(self._tree.config)}
 
     def _log_requests(self, command: Command) -> Answer:
         levels = LogLevels(self._memory)

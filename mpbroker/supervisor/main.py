@@ -20,7 +20,7 @@ from mpbroker.supervisor.config_diff import ConfigDiff, ReadAgain
 from mpbroker.supervisor.control import ControlSocket
 from mpbroker.supervisor.faulting import Faulting
 from mpbroker.supervisor.notify import Notifier
-from mpbroker.supervisor.starting import EXIT_FAILED, EXIT_OK, Starting
+from mpbroker.supervisor.starting import EXIT_FAILED, EXIT_OK, EXIT_STANDBY, Starting
 from mpbroker.supervisor.system_limits import advice
 from mpbroker.supervisor.tree import BrokerStops, Tree
 from shm.region import RegionUnavailable
@@ -111,7 +111,8 @@ class Supervisor:
             self.notifier.stopping()
             self._stop()
         except BrokerStops as stop:
-            code = stop.code
+            # Who was told to stop becomes no standby.
+            code = EXIT_FAILED if stop.code == EXIT_STANDBY and self.signals else stop.code
             if str(stop):
                 log.log(logging.INFO if code == EXIT_OK else logging.ERROR, "%s", stop)
             tree.kill_all()
@@ -124,6 +125,8 @@ class Supervisor:
             self.claim.release()
             os.close(wakeup)
         log.info("stopped with status %d", code)
+        if code == EXIT_STANDBY:
+            self.notifier.give_back()
         return code
 
     # ---- signals

@@ -50,6 +50,13 @@ class Notifier:
                     error,
                 )
 
+    def give_back(self) -> None:
+        """Leave systemd's variables to the program that this process becomes."""
+        if self.address:
+            os.environ["NOTIFY_SOCKET"] = self.address
+        if self.ping_every_s:
+            os.environ["WATCHDOG_USEC"] = str(round(self.ping_every_s * 2_000_000))
+
     def ready(self, status: str) -> None:
         self.send("READY=1", f"STATUS={status}")
 

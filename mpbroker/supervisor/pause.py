@@ -98,6 +98,9 @@ def hold(
                     os.kill(child.pid, signal.SIGCONT)
     except _Ended as ended:
         answer = {"error": str(ended)}
+    except OSError as error:
+        # Of processes or descriptors there are too many: nobody dies of that.
+        answer = {"error": f"a pause needs a process that ends it: {error.strerror}"}
     paused_ms = (time.monotonic() - began) * 1000
     log.log(kind.level, "all processes were paused for a %s for %.0f ms", kind.purpose, paused_ms)
     asked.give(answer)

@@ -11,6 +11,9 @@ from functools import partial
 from mpbroker.config.listeners import page_url
 from mpbroker.config.protocols import uses_tls
 from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.mirror import follows
+from mpbroker.ipc.process import EXIT_STANDBY as EXIT_STANDBY
 from mpbroker.log import process as log_process
 from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.migration.snapshot_files import forget_exports
@@ -98,6 +101,8 @@ class Starting:
             tree.launch(child)
         for child in others:
             tree.await_serving(child)
+        if tree.config.ships_rounds:
+            self._await_first_cut()
         self._notifier.status("Log recovered; starting")
         coordinator = partial(roles.coordinator, cluster_id=claim.identity.cluster_id)
         tree.start(Child(topology.COORDINATOR, coordinator))
@@ -108,6 +113,24 @@ class Starting:
         # A collection would cost more than the little garbage of a start.
         gc.freeze()
         gc.enable()
+
+    def _launch_tier(self) -> None:
+        tier = partial(roles.tier, cluster_id=self._claim.identity.cluster_id)
+        self._tree.launch(Child(topology.TIER, tier, tuple(self._claim.locks)))
+
+    def _await_first_cut(self) -> None:
+        """Wait until the object store has all that the last run has left on the disks.
+
+        From then on no commit round is finished before it is there, too (mpbroker.remote.acks=ledger). Only
+        the log workers run: they have replayed their journals, and nobody asks them for anything.
+        """
+        tree = self._tree
+        self._notifier.status("Log recovered; copying the last records to the object store")
+        self._launch_tier()
+        word, tier = tree.memory.words("first_cut"), tree.memory.counters(topology.TIER)
+        tree.await_true(lambda: bool(word.load(0) or tier.get(Counter.COUNT_REMOTE_FENCED)))
+        if not word.load(0):
+            raise BrokerStops(EXIT_FAILED, "mpbroker.remote.acks=ledger cannot be kept; see above")
 
     def _start_workers(self) -> None:
         """Start the roles that need the coordinator; the acceptors last."""
@@ -120,16 +143,18 @@ class Starting:
             workers = [listeners.processor(topology.CONTROL_PROCESSOR), control, *workers]
         for child in workers:
             tree.launch(child)
-        # Start the scrubber before any client can ask for records known to be damaged.
-        scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self._claim.locks))
-        tree.launch(scrubber)
+        needed = workers
+        if not follows(tree.config):
+            # Start the scrubber before any client can ask for records known to be damaged.
+            scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self._claim.locks))
+            tree.launch(scrubber)
+            needed = [*workers, scrubber]
         if tree.config.log_cleaner_enable:
             # The cleaner also writes below the log directories: it holds their locks as log workers do.
             tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self._claim.locks)))
-        if tree.config.remote_log_storage_system_enable:
-            tier = partial(roles.tier, cluster_id=self._claim.identity.cluster_id)
-            tree.launch(Child(topology.TIER, tier, tuple(self._claim.locks)))
-        for child in (*workers, scrubber):
+        if tree.config.remote_log_storage_system_enable and not tree.config.ships_rounds:
+            self._launch_tier()
+        for child in needed:
             tree.await_serving(child)
         # Clients may be served from here on, so a stop has to be a clean one.
         tree.on_wait = None
@@ -153,8 +178,9 @@ class Starting:
         if any(uses_tls(listener.protocol) for listener in config.listeners):
             log.info("%s", library.description())
         log.info(
-            "serving on %s (cluster %s, node %d, processors %d, handlers %d, log workers %d, log.dirs %s) "
+            "%s on %s (cluster %s, node %d, processors %d, handlers %d, log workers %d, log.dirs %s) "
             "after %.0f ms",
+            "standing by" if follows(config) else "serving",
             listeners,
             self._claim.identity.cluster_id,
             config.node_id,

@@ -11,6 +11,7 @@ from mpbroker.config.version import VERSION
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import state_of
+from mpbroker.ipc.mirror import follows
 from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor import progress as recovery
@@ -29,7 +30,10 @@ def status(
     cluster_id: str,
     http: str,
 ) -> dict[str, Any]:
-    """Return the state of the broker and of each process. Names end in the unit (_s, _ms, _bytes)."""
+    """Return the state of the broker and of each process. Names end in the unit (_s, _ms, _bytes).
+
+    `standby` is there, and true, if the broker follows another one.
+    """
     pages = {child.role: memory.counters(child.role) for child in children}
 
     def total(counter: Counter) -> int:
@@ -43,6 +47,7 @@ def status(
         "up_s": round(up_s(), 1),
         "cluster_id": cluster_id,
         "node_id": config.node_id,
+        **standby(config),
         "listeners": [one["listener"] for one in listeners],
         "advertised": [one["advertised"] for one in listeners],
         "http": http or None,
@@ -70,6 +75,10 @@ def status(
         "scrub": progress(memory),
         "processes": [_process(child, memory) for child in children],
     }
+
+
+def standby(config: BrokerConfig) -> dict[str, bool]:
+    return {"standby": True} if follows(config) else {}
 
 
 def up_s() -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
+from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerDamaged, read_owner
 from shm.counters import CounterPage
 
 # Reported as they are.
@@ -59,9 +62,33 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
         "status": page.status,
         "last_error": page.last_error,
         "fenced": bool(page.get(Counter.COUNT_REMOTE_FENCED)),
+        "leads": memory.leading().leads(),
+        "lease_left_ms": lease_left_ms(page.get(Counter.COUNT_REMOTE_LEASE_UNTIL_MS)),
         **{name: page.get(counter) for name, counter in COUNTS.items()},
         **{name: page.get(counter) or None for name, counter in TIMES.items()},
     }
+
+
+def has_lease(config: BrokerConfig) -> bool:
+    """Return whether this broker leads only with a lease, which the tier has to get first.
+
+    Raises FatalError if it needs one and has no tier, OSError.
+    """
+    directory = Path(config.log_dirs[0])
+    try:
+        owner = read_owner(directory)
+    except OwnerDamaged:
+        # It may have named a standby. The tier reports the damage, and looks into the ledger.
+        return config.remote_log_storage_system_enable
+    if owner is None or not owner.standbys:
+        return False
+    if not config.remote_log_storage_system_enable:
+        raise FatalError(
+            f"{directory / OWNER_FILE} names standbys (brokers {', '.join(map(str, owner.standbys))}): one "
+            "may take over while this broker runs without remote.log.storage.system.enable. Stop them, and "
+            "start this broker with it until mpbroker remote status shows none"
+        )
+    return True
 
 
 def _state(page: CounterPage) -> str:

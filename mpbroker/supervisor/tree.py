@@ -28,6 +28,7 @@ from mpbroker.ipc.hangs import (
     Verdict,
     look_at,
 )
+from mpbroker.ipc.leading import HAND_OVER_S
 from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_order
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
@@ -42,8 +43,10 @@ LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
 RELAUNCH_S = 1.0
 TICK_MS = round(TICK_S * 1000)
+# The tier stops last, and brings what is then on disk into the object store.
+TIER_STOP_TIMEOUT_S = STOP_TIMEOUT_S + HAND_OVER_S
 # They stop after all who serve clients, at the same time.
-BACKGROUND = (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER, topology.TIER)
+BACKGROUND = (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER)
 # The longest sleeps while something is under way; the process waited for rings.
 STARTING_TICK_MS = 100
 ACKNOWLEDGE_TICK_MS = 50
@@ -223,6 +226,11 @@ class Tree:
 
     def await_serving(self, child: Child) -> None:
         while child.pid and not child.serves:
+            self._wait(STARTING_TICK_MS, self._something_to_do)
+            self._advance()
+
+    def await_true(self, is_there: Callable[[], bool]) -> None:
+        while not is_there():
             self._wait(STARTING_TICK_MS, self._something_to_do)
             self._advance()
 
@@ -470,10 +478,10 @@ class Tree:
         for counter in OF_THE_MOMENT:
             page.set(counter, 0)
 
-    def _stop_now(self, roles: list[int]) -> None:
+    def _stop_now(self, roles: list[int], limit_s: float = STOP_TIMEOUT_S) -> None:
         """Stop these roles gracefully at the broker's end, all at the same time, and fence them."""
         for role in roles:
-            self.children[role].leaves_by = Patience(STOP_TIMEOUT_S)
+            self.children[role].leaves_by = Patience(limit_s)
             self._orders.store(role, Order.STOP)
             self._wake(role)
         while leaving := [c for role in roles if (c := self.children[role]).pid]:
@@ -488,7 +496,7 @@ class Tree:
             self._has_left(child)
 
     def stop_all(self) -> None:
-        """Stop all roles gracefully: requests under way are answered, then all logs are flushed.
+        """Stop all roles gracefully: requests under way are answered, then all logs are flushed and copied.
 
         A role that dies during the stop is not restarted.
         """
@@ -511,6 +519,7 @@ class Tree:
                 self._wake(child.role)
             while any(child.pid for child in there):
                 self._wait(STOPPING_TICK_MS, lambda: False)
+        self._stop_now([r for r in present if r == topology.TIER], TIER_STOP_TIMEOUT_S)
         # It serves the state of the broker to the last.
         self._stop_now([r for r in present if r == topology.EXPORTER])
 

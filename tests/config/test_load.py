@@ -56,6 +56,7 @@ OUR_OWN = {
     "mpbroker.remote.checkpoint.retention.ms",
     "mpbroker.remote.commit.interval.ms",
     "mpbroker.remote.delete.delay.ms",
+    "mpbroker.remote.lease.ms",
     "mpbroker.remote.request.timeout.ms",
     "mpbroker.remote.url",
 }

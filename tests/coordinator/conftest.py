@@ -26,8 +26,8 @@ def make_tree(tmp_path: Path) -> Iterator[Callable[..., CoordinatorTree]]:
     public = Path(tempfile.mkdtemp(prefix="mpbroker-test-", dir="/dev/shm"))
     trees: list[CoordinatorTree] = []
 
-    def make(**options: object) -> CoordinatorTree:
-        trees.append(CoordinatorTree(tmp_path, public / f"public-{len(trees)}", **options))  # type: ignore[arg-type]
+    def make(directory: Path = tmp_path, **options: object) -> CoordinatorTree:
+        trees.append(CoordinatorTree(directory, public / f"public-{len(trees)}", **options))  # type: ignore[arg-type]
         return trees[-1]
 
     yield make

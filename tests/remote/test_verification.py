@@ -9,6 +9,7 @@ import pytest
 from mpbroker.remote.ledger.entries import LedgerDamaged, entry_name
 from mpbroker.remote.ledger.events import LogStartMoved
 from mpbroker.remote.ledger.reader import FORMAT_NAME
+from mpbroker.remote.ledger.snapshots import snapshot_name
 from mpbroker.remote.verification import NoLedger, Problem, Verified, verify
 from tests.support.fault_store import MemoryStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment
@@ -77,6 +78,20 @@ def test_a_ledger_without_an_entry(store: MemoryStore) -> None:
     del store.objects[entry_name(1)]
     with pytest.raises(LedgerDamaged, match=entry_name(1)):
         check(store)
+
+
+def test_the_snapshots_that_the_ledger_names(tmp_path: Path) -> None:
+    store = MemoryStore()
+    ledger = ledger_of(store, tmp_path)
+    ledger.start(STARTED)
+    while not ledger.snapshot_if_due():
+        ledger.renew()
+    name = snapshot_name(ledger.seq - 1)
+    assert check(store).problems == []
+    store.objects[name] = store.objects[name][:-1]
+    assert check(store).problems == [Problem(name, "it is damaged")]
+    store.delete([name])
+    assert check(store).problems == [Problem(name, "it is missing")]
 
 
 def test_where_nobody_was_is_no_ledger(store: MemoryStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -122,6 +123,19 @@ def test_the_guard_continues_all_when_the_supervisor_is_stopped_itself(child: Ch
         os.waitpid(pid, 0)
         ours.close()
         theirs.close()
+
+
+def test_the_supervisor_outlives_a_limit_of_processes(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    asked, told = Later(), []
+    asked.connection, _ = socket.socketpair()
+    asked.send_with(told.append)
+    monkeypatch.setattr(pause.os, "fork", refuse)
+    pause.hold([child], asked, poll=lambda: False)
+    assert told == [{"error": "a pause needs a process that ends it: Resource temporarily unavailable"}]
+    assert not is_stopped(child)
 
 
 @pytest.mark.parametrize("change", [{"pid": 0}, {"serves": False}, {"leaves_by": object()}])

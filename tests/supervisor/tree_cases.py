@@ -406,6 +406,20 @@ def test_stopping_is_graceful_and_leaves_nobody(tree: Tree) -> None:
             os.kill(pid, 0)
 
 
+def looks_who_is_left(context: ProcessContext) -> int:
+    """As the tier: notes at its end whether a log process is there."""
+    code = obedient(context)
+    context.counters.set_last_error(f"log: {context.memory.words('pids').load(topology.LOG)}")
+    return code
+
+
+def test_the_tier_stops_when_nobody_writes_any_more(tree: Tree) -> None:
+    start(tree, topology.LOG, topology.COORDINATOR)
+    tree.start(Child(topology.TIER, looks_who_is_left))
+    tree.stop_all()
+    assert tree.memory.counters(topology.TIER).last_error == "log: 0"
+
+
 def gone(tree: Tree, *roles: int) -> bool:
     return not set(roles) & set(tree.children)
 

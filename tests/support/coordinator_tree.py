@@ -18,6 +18,7 @@ import msgspec
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.process import run
+from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.calls import (
     Acknowledged,
@@ -35,6 +36,7 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import MetadataBase, MetadataNews, TopicImage
+from mpbroker.ipc.nodes import Nodes
 from mpbroker.ipc.process import Order, ProcessContext, State, pack_order
 from mpbroker.ipc.slots import (
     Produce,
@@ -224,6 +226,8 @@ class FakeHandler:
         self.topics: dict[str, TopicImage] = {}
         self.bases = 0
         self.cluster_id = ""
+        self.nodes: Nodes | None = None
+        self.acls: list[AclImage] = []
         self.arena = memory.arena(index)
         self.follows = True
         self.sleeps = False
@@ -257,6 +261,7 @@ class FakeHandler:
                 if isinstance(news, MetadataBase):
                     assert news.node_id == 1
                     self.cluster_id = news.cluster_id
+                    self.nodes, self.acls = news.nodes, news.acls
                     self.bases += 1
                     self.topics = {topic.name: topic for topic in news.topics}
                     continue

@@ -10,6 +10,7 @@ from typing import Any
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
 from mpbroker.coordinator.metadata.state import MetadataState
+from mpbroker.coordinator.runtime.repeats import Repeatable
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.coordinator.runtime.write_queue import Marker, Producer
 from mpbroker.ipc.table import PAYLOAD_BYTES, unpack_partition
@@ -60,7 +61,9 @@ class GroupRig:
         self.log = log if log is not None else dict.fromkeys(range(PARTITIONS), b"")
         self.verdict: ErrorCode | None = ErrorCode.NONE
         self.checks: list[tuple[tuple[str, Producer, int, bool], Callable[[ErrorCode], None]]] = []
-        self.answers: dict[int, Message | ErrorCode] = {}
+        self.answers: dict[int, Message | Repeatable | ErrorCode] = {}
+        # By client, version and request.
+        self.repeats: dict[tuple[str, int, str], Repeatable] = {}
         self.numbers = itertools.count(1)
         self.ids = itertools.count(1)
         self.metadata = MetadataState()
@@ -120,7 +123,7 @@ class GroupRig:
         number = self.incarnations[name]
         return f"{name}{number or ''}".encode().ljust(16, b"-")
 
-    def answer(self, waiter: Any, response: Message) -> None:
+    def answer(self, waiter: Any, response: Message | Repeatable) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
         self.answers[waiter] = response
 
@@ -203,7 +206,15 @@ class GroupRig:
     def ask(self, request: Message, version: int = JOIN_VERSION, client: str = "c") -> int:
         waiter = next(self.numbers)
         context = RequestContext(waiter, version, client, f"/{CLIENT.host}", CLIENT.principal)
+        call = client, version, repr(request)
+        known = self.repeats.pop(call, None)
+        is_repeated = known is not None and known.again()
         dispatch(self.coordinator.served, self, context, request)
+        if isinstance(response := self.answers.get(waiter), Repeatable):
+            self.repeats[call], self.answers[waiter] = response, response.response
+        if known is not None and is_repeated:
+            assert self.answers.get(waiter) == known.response, "a repeated request would get another answer"
+            assert call in self.repeats
         return waiter
 
     def now(self, request: Message, version: int = JOIN_VERSION) -> Any:

@@ -29,6 +29,7 @@ from mpbroker.ipc.metadata import (
     QuotaImage,
     TopicImage,
 )
+from mpbroker.ipc.nodes import Nodes
 from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_order
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
@@ -92,8 +93,11 @@ def base(
     version: int = 1,
     quotas: Sequence[QuotaImage] = (),
     acls: Sequence[AclImage] = (),
+    nodes: Nodes | None = None,
 ) -> bytes:
-    return msgspec.msgpack.encode(MetadataBase(version, CLUSTER, 1, list(topics), list(quotas), list(acls)))
+    return msgspec.msgpack.encode(
+        MetadataBase(version, CLUSTER, 1, list(topics), list(quotas), list(acls), nodes=nodes)
+    )
 
 
 def delta(

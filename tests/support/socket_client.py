@@ -25,8 +25,10 @@ def frame_of(api_key: int, version: int, body: Message, client: str = "hostile")
 class SocketClient:
     """One plain connection, asked one request after the other."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.socket = socket.create_connection(broker.address, timeout=PATIENCE_S)
+    def __init__(self, broker: Broker | tuple[str, int]) -> None:
+        """Connect to a broker, or to an address."""
+        address = broker if isinstance(broker, tuple) else broker.address
+        self.socket = socket.create_connection(address, timeout=PATIENCE_S)
 
     def __enter__(self) -> SocketClient:
         return self

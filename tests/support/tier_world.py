@@ -20,7 +20,9 @@ from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
 from mpbroker.storage.remote_segments import RemoteSegments, read_remote_segments
@@ -45,6 +47,8 @@ class TierWorld:
     settings: dict[str, str] = field(default_factory=dict)
     memory_store: MemoryStore = field(default_factory=MemoryStore)
     version_of_config: int = 5
+    # CLOCK_BOOTTIME of the lease.
+    now_ns: int = 1_000_000_000_000
 
     def __post_init__(self) -> None:
         settings = {"segment_bytes": str(SEGMENT_BYTES), "remote_storage_enable": "true", **self.settings}
@@ -117,10 +121,13 @@ class TierWorld:
             *(memory.table(), memory.sizes.log_workers, config.log_dirs, self.topics),
             lambda topic_id: self.work.state is not None and topic_id in self.work.state.topics,
         )
+        leadership = Leadership(memory.leading(), self.context.counters, clock_ns=lambda: self.now_ns)
         self.work = TierWork(
             *(config, CLUSTER, self.topics, places, memory.words("remote"), self.context.counters),
+            leadership,
             opened=lambda _url, _timeout_ms: self.store,
         )
+        self.renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
         return self.work
 
     def turn(self) -> None:

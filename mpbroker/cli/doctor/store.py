@@ -54,4 +54,10 @@ def ledger(store: ObjectStore) -> Check:
     if found is None:
         return Check("ledger", OK, "missing: the first start makes it")
     segments = sum(map(len, reader.state.segments.values()))
-    return Check("ledger", OK, f"of cluster {found.cluster_id}: entry {reader.seq:,}, {segments:,} segments")
+    said = f"of cluster {found.cluster_id}: entry {reader.seq:,}, {segments:,} segments"
+    if (leader := reader.state.leader) is not None:
+        standbys = [f"broker {one.broker_id} on {one.host}" for one in reader.state.standbys.values()]
+        said += (
+            f"; broker {leader.broker_id} on {leader.host} leads, {', '.join(standbys) or 'nobody'} stands by"
+        )
+    return Check("ledger", OK, said)

@@ -15,6 +15,8 @@ from mpbroker.client.times import parse_time
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.restore.files import begin_epochs, finish, write_files
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, read_all, time_text
+from mpbroker.remote.restore.producer_ids import jump_ahead
+from mpbroker.remote.restore.shipped import apply_all_shipped, bytes_of, shipped_after
 from mpbroker.remote.restore.take_over import TakenLedger, check_silent, take_over, write_owner
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
@@ -36,6 +38,8 @@ def verify(url: str, *, before: str | None, as_json: bool) -> None:
         with progress_bar(plan.bundle_bytes + plan.segment_bytes) as update:
             update(description="reading")
             read_all(store, plan, lambda count: update(advance=count))
+        for event in shipped_after(store, plan):
+            bytes_of(store, event)
     if as_json:
         print_json(_document(plan))
     else:
@@ -56,7 +60,7 @@ def restore(
                 check_silent(plan.ledger.last, wall_ms())
             # Whoever relies on a fence has to know that the store keeps its promise.
             check_store(store)
-            plan, taken = take_over(store, lambda: _checked(store, before), is_forced=forced)
+            plan, taken = take_over(lambda: _checked(store, before), is_forced=forced)
         _write(store, plan, log_dirs, taken)
     command = _command(url, plan, log_dirs)
     if as_json:
@@ -79,8 +83,10 @@ def _write(store: ObjectStore, plan: Plan, log_dirs: Sequence[Path], taken: Take
     with progress_bar(plan.bundle_bytes) as update:
         update(description="downloading")
         write_files(store, plan, log_dirs, lambda count: update(advance=count))
+    plan = apply_all_shipped(store, plan, log_dirs)
     if taken is not None:
         begin_epochs(plan, log_dirs)
+        jump_ahead(plan.manifest.directories, log_dirs, plan.ledger.generation - plan.generation)
         write_owner(log_dirs[0], taken)
     finish(log_dirs)
 
@@ -117,8 +123,15 @@ def _described(plan: Plan) -> str:
     segments = counted(sum(map(len, plan.segments.values())), "segment")
     return (
         f"the cut of {time_text(plan.cut.taken_ms)}: {partitions}, {plan.manifest.size_bytes:,} bytes of "
-        f"files, {segments} of {plan.segment_bytes:,} bytes in the object store"
+        f"files, {segments} of {plan.segment_bytes:,} bytes in the object store{_shipped(plan)}"
     )
+
+
+def _shipped(plan: Plan) -> str:
+    ledger = plan.ledger
+    if not (plan.takes_shipped and ledger.state.shipped and ledger.last):
+        return ""
+    return f", and all that was acknowledged after it, until {time_text(ledger.last.time_ms)}"
 
 
 def _document(plan: Plan) -> dict[str, object]:

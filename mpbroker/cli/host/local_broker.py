@@ -165,9 +165,14 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
     """Find the broker by MPBROKER_RUNTIME_DIR, or else by its first log directory. Raises CliError."""
+    # Not imported by probes that name the broker otherwise.
+    from mpbroker.storage.names import STANDBY_FACE
+
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())
+    if _has_face(directory / STANDBY_FACE):
+        directory /= STANDBY_FACE
     path = directory / POINTER_NAME
     try:
         pointer = read_pointer(directory)
@@ -190,6 +195,14 @@ def by_log_dirs(log_dirs: str | None) -> ControlClient:
             f"directory of another broker, which runs. Name that one with --log-dirs"
         )
     return ControlClient(named, owner=path.stat().st_uid)
+
+
+def _has_face(directory: Path) -> bool:
+    """Return whether a standby answers clients there: its broker runs in a directory of its own."""
+    try:
+        return has_broker(directory)
+    except OSError:
+        return False
 
 
 def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:

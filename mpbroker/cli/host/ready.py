@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import Any
 
 from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of
 from mpbroker.cli.host.local_broker import LocalBroker
@@ -21,7 +22,7 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
     began = time.monotonic()
     deadline = began + (wait_s or 0)
     pause_s, is_printed = FIRST_PAUSE_S, False
-    while problems := _problems(here, waits=wait_s is not None):
+    while problems := (reply := _asked(here, waits=wait_s is not None))["problems"]:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
@@ -33,20 +34,20 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     if as_json:
-        print_json({"ready": not problems, "problems": problems})
+        print_json(reply)
     else:
-        print("ready" if not problems else "\n".join(f"not ready: {one}" for one in problems))
+        ready = "ready, as a standby" if reply.get("standby") else "ready"
+        print(ready if not problems else "\n".join(f"not ready: {one}" for one in problems))
     return RUNTIME_ERROR if problems else 0
 
 
-def _problems(here: LocalBroker, *, waits: bool) -> list[str]:
+def _asked(here: LocalBroker, *, waits: bool) -> dict[str, Any]:
     try:
         # Another broker that serves must not be taken for a broker that is still to start.
         client = here.control(or_default=not waits)
         client.timeout_seconds = ANSWER_TIMEOUT_S
-        problems: list[str] = client.call("ready")["problems"]
+        return client.call("ready")
     except (CliError, ControlError) as error:
         if exit_code_of(error) != RUNTIME_ERROR and not waits:
             raise
-        return [str(error)]
-    return problems
+        return {"ready": False, "problems": [str(error)]}

@@ -7,13 +7,27 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.serve_flags import FLAG_KEYS
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import Flag, Loaded, load
+from mpbroker.config.remote import ACKS, REMOTE_URL, SYSTEM_ENABLE
+from mpbroker.ipc.mirror import MIRROR_FILE
+from mpbroker.ipc.process import EXIT_STANDBY
 from mpbroker.security.listener import SecurityError, secure_listeners
 from mpbroker.supervisor import logs
+
+# A face keeps nothing: all that it has of its own is an empty metadata log.
+_FACE_SETTINGS = (
+    f"{SYSTEM_ENABLE}=false",
+    f"{REMOTE_URL}=",
+    f"{ACKS}=local",
+    "log.cleaner.enable=false",
+    "log.journal.bytes=1048576",
+    "log.reserve.bytes=0",
+)
 
 
 def serve(
@@ -23,30 +37,73 @@ def serve(
     *,
     log_format: str | None = None,
     check_only: bool,
+    follow: Path | None = None,
+    standby: bool = False,
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
-    If the log is in JSON or goes to journald, warnings and errors before the first line of the log have the
-    same format.
+    A standby becomes a broker when it has taken over, and an owner that was followed by another one becomes a
+    standby: in this process, by the same command line. `follow` is the directory of a standby's face. If the
+    log is in JSON or goes to journald, warnings and errors before the first line of the log have the same
+    format.
     """
+    words = _words(config_file, overrides, flags, log_format)
+    # The standby that has started a face has warned already.
+    warns = follow is None
+    if follow is not None:
+        overrides, flags = [*overrides, *_FACE_SETTINGS], {**flags, "--log-dirs": str(_face(follow))}
     try:
         logs.wanted_level(os.environ)
         wanted = logs.wanted_format(os.environ, log_format)
     except ValueError as error:
         raise CliError(str(error), USAGE_ERROR) from error
-    if wanted is logs.LogFormat.TEXT and not logs.is_journal(os.environ, 2):
-        return _serve(config_file, overrides, flags, _print, wanted, check_only=check_only)
-    out = logs.handler(wanted)
+    say, is_text = _print, wanted is logs.LogFormat.TEXT and not logs.is_journal(os.environ, 2)
+    if not is_text:
+        out = logs.handler(wanted)
 
-    def say(level: int, text: str) -> None:
-        out.handle(logging.LogRecord("mpbroker.supervisor", level, "", 0, "%s", (text,), None))
+        def say(level: int, text: str) -> None:
+            out.handle(logging.LogRecord("mpbroker.supervisor", level, "", 0, "%s", (text,), None))
 
     try:
-        return _serve(config_file, overrides, flags, say, wanted, check_only=check_only)
+        code = _serve(
+            *(config_file, overrides, flags, say, wanted),
+            check_only=check_only,
+            warns=warns,
+            words=words if standby else None,
+        )
     except CliError as error:
+        if is_text:
+            raise
         for line in str(error).splitlines():
             say(logging.ERROR, line)
         return error.exit_code
+    if code is None or code == EXIT_STANDBY:
+        _become([*words, *([] if code is None else ["--standby"])])
+    return code
+
+
+def _words(
+    config_file: Path | None,
+    overrides: Sequence[str],
+    flags: Mapping[str, str | None],
+    log_format: str | None,
+) -> list[str]:
+    """Return the words of a plain `mpbroker serve` with these arguments."""
+    named = {"--config": None if config_file is None else str(config_file), "--log-format": log_format}
+    given = [f"{name}={value}" for name, value in {**named, **flags}.items() if value is not None]
+    return ["serve", *given, *(word for one in overrides for word in ("-o", one))]
+
+
+def _become(words: Sequence[str]) -> NoReturn:
+    command = [sys.executable, "-m", "mpbroker", *words]
+    os.execv(command[0], command)
+
+
+def _face(directory: Path) -> Path:
+    """Return the directory if it is that of a face. Raises CliError: another broker must not lead there."""
+    if not (directory / MIRROR_FILE).exists():
+        raise CliError(f"--follow: {directory} has no {MIRROR_FILE}: mpbroker serve --standby makes it")
+    return directory
 
 
 def _print(level: int, text: str) -> None:
@@ -61,13 +118,19 @@ def _serve(
     log_format: logs.LogFormat,
     *,
     check_only: bool,
-) -> int:
+    warns: bool,
+    words: Sequence[str] | None,
+) -> int | None:
+    """Run the broker; or, if `words` are given, a standby that becomes the broker of these words.
+
+    Return the exit code; None for a standby that is to become the broker. Raises CliError.
+    """
     if not check_only:
         # A SIGHUP from now on waits for the supervisor, since the file may be read before its next change.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     loaded = read_config(config_file, overrides, flags)
     config = loaded.config
-    for warning in loaded.warnings:
+    for warning in loaded.warnings if warns else ():
         say(logging.WARNING, str(warning))
     if check_only:
         try:
@@ -77,6 +140,10 @@ def _serve(
         say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
+    if words is not None:
+        from mpbroker.standby.runner import run as stand_by
+
+        return stand_by(config, words, log_format)
     # Garbage collection is off until the supervisor forks: imports leave no garbage.
     gc.disable()
     from mpbroker.supervisor.main import run

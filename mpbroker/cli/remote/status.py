@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.remote.place import asked
@@ -16,7 +14,7 @@ from mpbroker.cli.text.output import counted, print_groups, print_json, print_ta
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.client.times import format_time
 from mpbroker.remote.ledger.entries import LedgerDamaged
-from mpbroker.remote.ledger.owner import OWNER_FILE, Owner
+from mpbroker.remote.ledger.owner import OwnerDamaged, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
@@ -41,10 +39,12 @@ def status(here: LocalBroker, *, as_json: bool) -> None:
 
 def _owner(directory: Path) -> dict[str, Any]:
     try:
-        owner = msgspec.json.decode((directory / OWNER_FILE).read_bytes(), type=Owner)
-    except (OSError, msgspec.DecodeError) as error:
-        return {"owner": None, "generation": None, "owner_error": str(error)}
-    return {"owner": owner.nonce, "generation": owner.generation}
+        owner = read_owner(directory)
+    except (OSError, OwnerDamaged) as error:
+        return {"owner": None, "generation": None, "standbys": [], "owner_error": str(error)}
+    if owner is None:
+        return {"owner": None, "generation": None, "standbys": []}
+    return {"owner": owner.nonce, "generation": owner.generation, "standbys": owner.standbys}
 
 
 def _ledger(url: str) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
     if found["fenced"] or found["down_since_ms"] is not None:
         store["last error"] = found["last_error"]
     store["owner"] = f"{found['owner']}, generation {found['generation']}"
+    store["leads"] = _lease(found)
     if "ledger_error" in found:
         store["ledger"] = f"cannot be read by this command: {found['ledger_error']}"
     elif found["last_entry_ms"] is not None:
@@ -95,6 +96,17 @@ def _cut(found: Mapping[str, Any], now_ms: int) -> str:
         return f"none, and {every}"
     paused = f"the broker paused for {found['last_cut_pause_us'] / 1000:,.1f} ms" if found["cuts"] else ""
     return ", ".join(filter(None, (_since(found["last_cut_ms"], now_ms), paused, every)))
+
+
+def _lease(found: Mapping[str, Any]) -> str:
+    standbys = ", ".join(f"broker {one}" for one in found["standbys"]) or "nobody"
+    if not found["leads"]:
+        return f"no: its lease has run out, {standbys} stands by"
+    if found["lease_left_ms"] is None:
+        return "yes, without a lease: nobody stands by"
+    return (
+        f"yes, for {found['lease_left_ms'] / 1000:.0f} s from now if it is not renewed: {standbys} stands by"
+    )
 
 
 def _segments(found: Mapping[str, Any], prefix: str) -> str:

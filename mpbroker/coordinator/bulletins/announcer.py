@@ -9,7 +9,7 @@ run after the announcement.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mpbroker.coordinator.bulletins.bulletin_writer import BulletinWriter, Written
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
@@ -18,11 +18,13 @@ from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import (
     MetadataBase,
     MetadataDelta,
+    PartitionImage,
     PartitionSlots,
     QuotaImage,
     SubscriptionImage,
     TopicImage,
 )
+from mpbroker.ipc.nodes import Nodes
 from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
@@ -30,11 +32,17 @@ from mpbroker.security.acls import Acl
 from shm.word import Words
 
 
+def slotless(partitions: int) -> PartitionSlots:
+    """Return partitions that are not open: they have generation 0, which no slot has."""
+    return PartitionSlots.of(PartitionImage(number, 0, 0) for number in range(partitions))
+
+
 class Announcer(BulletinWriter):
     """The writer of the handlers' bulletin.
 
     `slots` and `topics` have the topics that the log workers have opened, with the settings that the workers
     got. `announced` has the topics as the bulletin describes them to handlers. These dicts are by topic id.
+    `nodes` are the brokers of the cluster; call `replaced` after changing them.
     """
 
     def __init__(
@@ -44,6 +52,7 @@ class Announcer(BulletinWriter):
         self.slots: dict[bytes, PartitionSlots] = {}
         self.topics: dict[bytes, Topic] = {}
         self.announced: dict[bytes, Topic] = {}
+        self.nodes: Nodes | None = None
         self._request_quotas = request_quotas
         self._cluster_id = cluster_id
         self._node_id = node_id
@@ -72,6 +81,12 @@ class Announcer(BulletinWriter):
         self._removed.append(topic_id)
         self.has_news = True
         self.then(then)
+
+    def follow(self, topics: Mapping[bytes, Topic]) -> None:
+        """Announce these topics in place of all others, as those of another broker: none has a slot here."""
+        self.topics = dict(topics)
+        self.slots = {topic_id: slotless(topic.partitions) for topic_id, topic in topics.items()}
+        self.replaced()
 
     def quotas_changed(self, entities: list[Entity]) -> None:
         self._quotas.update(dict.fromkeys(entities))
@@ -127,7 +142,14 @@ class Announcer(BulletinWriter):
             if kind == ConfigResourceType.CLIENT_METRICS
         ]
         return MetadataBase(
-            state.next_offset, self._cluster_id, self._node_id, topics, quotas, acls, subscriptions
+            state.next_offset,
+            self._cluster_id,
+            self._node_id,
+            topics,
+            quotas,
+            acls,
+            subscriptions,
+            self.nodes,
         )
 
     def _image(self, topic: Topic) -> TopicImage:

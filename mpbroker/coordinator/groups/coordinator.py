@@ -149,7 +149,7 @@ class GroupCoordinator:
             topics,
             counts,
         )
-        heartbeat = ConsumerGroupHeartbeat(config, settings, lookup, members, steps, writer, new_id)
+        heartbeat = ConsumerGroupHeartbeat(config, host, settings, lookup, members, steps, writer, new_id)
         classic = ClassicProtocol(
             config,
             manager,

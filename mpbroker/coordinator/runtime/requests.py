@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
+from mpbroker.coordinator.runtime.repeats import Repeatable, Repeats
+from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest, encode
 from mpbroker.ipc.calls import Message as Call
 from mpbroker.protocol.codec import (
     decode_request,
@@ -27,7 +28,7 @@ class Caller:
 
     Immutable by convention. (A frozen dataclass takes several times as long to construct, and each request
     needs a Caller.) `api_key` and `version` are set for a forwarded request, and used for its response; they
-    are -1 for other calls.
+    are -1 for other calls. `encoded` is the call, for `Repeats`.
     """
 
     handler: int
@@ -35,6 +36,7 @@ class Caller:
     request: int
     api_key: int = field(default=-1, compare=False)
     version: int = field(default=-1, compare=False)
+    encoded: bytes = field(default=b"", compare=False)
 
 
 Waiter: TypeAlias = Hashable
@@ -61,7 +63,7 @@ class RequestContext(NamedTuple):
         return Client(self.principal, self.client_host.removeprefix("/"))
 
 
-Serve: TypeAlias = Callable[[RequestContext, Any], Message | None]
+Serve: TypeAlias = Callable[[RequestContext, Any], Message | Repeatable | None]
 """Serves the requests of one API. Returns the response, or None if `Answers` sends it, now or later.
 
 Raises ApiError if the whole request fails.
@@ -75,8 +77,9 @@ class Answers:
     EnvelopeResponse.) `send` sends an answer; it returns False if the handler has died or the arena is full.
     """
 
-    def __init__(self, send: Callable[[Any, Call], bool]) -> None:
+    def __init__(self, send: Callable[[Any, Call], bool], repeats: Repeats | None = None) -> None:
         self.send = send
+        self._repeats = repeats or Repeats()
 
     def open(self, request: ForwardedRequest) -> Message:
         """Decode the request. Raises MalformedMessage, or ApiError if a value is invalid in this version."""
@@ -84,11 +87,15 @@ class Answers:
         message: Message = in_latest_form(request.api_key, request.version, body)
         return message
 
-    def answer(self, waiter: Waiter, response: Message) -> None:
+    def answer(self, waiter: Waiter, response: Message | Repeatable) -> None:
         assert isinstance(waiter, Caller)
-        response = in_version(waiter.api_key, waiter.version, response)
-        body = encode_bytes(encode_response(waiter.api_key, waiter.version, response))
-        self.send(waiter, ForwardedResponse(body, error_counts(response)))
+        message = response.response if isinstance(response, Repeatable) else response
+        message = in_version(waiter.api_key, waiter.version, message)
+        body = encode_bytes(encode_response(waiter.api_key, waiter.version, message))
+        answer = ForwardedResponse(body, error_counts(message))
+        if isinstance(response, Repeatable):
+            self._repeats.learn(waiter.encoded, response.again, encode(answer))
+        self.send(waiter, answer)
 
     def answer_in_pieces(self, waiter: Waiter, response: Message) -> Generator[None, None, None]:
         """Answer with a response that may be large: it is encoded in pieces."""

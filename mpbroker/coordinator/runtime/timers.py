@@ -67,13 +67,31 @@ class Timers:
         self._live[name] = *self._live[name][:2], action
         return True
 
+    def postpone(self, name: Hashable, deadline_ms: int) -> bool:
+        """Move a timer's deadline further away, and keep its action. Return False if no such timer is set.
+
+        It costs less than `set`: the heap keeps the former deadline, and has the new one after that.
+        """
+        found = self._live.get(name)
+        if found is None:
+            return False
+        self._live[name] = deadline_ms, found[1], found[2]
+        return True
+
     def cancel(self, name: Hashable) -> None:
         self._pop(name)
 
     def next_deadline_ms(self) -> int | None:
-        while self._heap and self._is_dead(self._heap[0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self._heap:
+            at_ms, number, name = self._heap[0]
+            found = self._live.get(name)
+            if found is None or found[1] != number:
+                heapq.heappop(self._heap)
+            elif found[0] > at_ms:
+                heapq.heapreplace(self._heap, (found[0], number, name))
+            else:
+                return at_ms
+        return None
 
     def due(self, now_ms: int) -> Iterator[tuple[Hashable, Action]]:
         """Remove the expired timers one by one, the earliest deadline first. Yield (name, action) of each.
@@ -81,12 +99,13 @@ class Timers:
         Timers that are set meanwhile are left for the next call.
         """
         first_new = next(self._order)
-        while self._heap and self._heap[0][0] <= now_ms and self._heap[0][1] < first_new:
-            entry = heapq.heappop(self._heap)
-            if not self._is_dead(entry):
-                action = self._live[entry[2]][2]
-                self._pop(entry[2])
-                yield entry[2], action
+        while (at_ms := self.next_deadline_ms()) is not None and at_ms <= now_ms:
+            if self._heap[0][1] >= first_new:
+                break
+            name = heapq.heappop(self._heap)[2]
+            action = self._live[name][2]
+            self._pop(name)
+            yield name, action
 
     def run(self, now_ms: int, noun: str, on_fault: Callable[[str], None]) -> None:
         """Run the actions of expired timers, for RUN_S at most; the others wait for the next call.
@@ -114,10 +133,6 @@ class Timers:
     def _pop(self, name: Hashable) -> None:
         if self._live.pop(name, None) is not None:
             self._kinds[_kind_of(name)] -= 1
-
-    def _is_dead(self, entry: tuple[int, int, Hashable]) -> bool:
-        found = self._live.get(entry[2])
-        return found is None or found[1] != entry[1]
 
 
 def _kind_of(name: Hashable) -> Hashable:

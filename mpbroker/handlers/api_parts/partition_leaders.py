@@ -1,4 +1,7 @@
-"""The leader of a partition, as clients see it: this broker, unless it cannot use the partition."""
+"""The leader of a partition, as clients see it: this broker, unless it cannot use the partition.
+
+A standby names the broker that it follows, whose leader epochs it does not know.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc.table import PartitionFlag
 
 NO_LEADER = -1
+UNKNOWN_EPOCH = -1
 
 
 def leader_of(broker: Broker, topic: Topic, number: int) -> tuple[int, int]:
     """Return the partition's leader and leader epoch; the leader is NO_LEADER if its directory is offline."""
+    leader = broker.metadata.leader_id
+    if not broker.metadata.leads:
+        return leader, UNKNOWN_EPOCH
     image = topic.partitions[number]
     now = broker.in_table(image)
     # Without a slot it is not open yet, for instance because a disk is full.
@@ -18,4 +25,4 @@ def leader_of(broker: Broker, topic: Topic, number: int) -> tuple[int, int]:
         now is not None and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
     )
     # The log process has the epoch from leader-epoch-checkpoint; Fetch and ListOffsets check clients' epochs.
-    return NO_LEADER if offline else broker.metadata.node_id, 0 if now is None else now.leader_epoch
+    return NO_LEADER if offline else leader, 0 if now is None else now.leader_epoch

@@ -442,6 +442,8 @@ class Fetch:
             return Read(refused(index, found))
         assert isinstance(topic, Topic)
         image, now = found
+        if not broker.leading.leads():
+            return Read(refused(index, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         problem = self._refusal(wanted, now)
         if problem is not None:
             answer = refused(index, problem)

@@ -1,8 +1,8 @@
 """Metadata (key 3), versions 0-13: brokers, topics and their partitions. May create the requested topics.
 
-The one broker is leader, replica and in-sync replica of every partition. A partition whose log directory is
-offline has no leader. Versions 0-3 always allow creation. v10 and v11 have a field for topic ids but refuse
-them; v12 and later take names or ids. (Kafka: KafkaApis.handleTopicMetadataRequest,
+One broker is leader, replica and in-sync replica of every partition, also beside a standby. A partition whose
+log directory is offline has no leader. Versions 0-3 always allow creation. v10 and v11 have a field for topic
+ids but refuse them; v12 and later take names or ids. (Kafka: KafkaApis.handleTopicMetadataRequest,
 DefaultAutoTopicCreationManager.)
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.acl_operations import cluster_operations, operations
+from mpbroker.handlers.api_parts.cluster_nodes import cluster_nodes
 from mpbroker.handlers.api_parts.coordinator_questions import try_ask_coordinator
 from mpbroker.handlers.api_parts.partition_leaders import NO_LEADER, leader_of
 from mpbroker.handlers.apis import api
@@ -63,7 +64,7 @@ def describe(context: RequestContext, topic: Topic) -> TopicAnswer:
 
 
 def describe_partition(context: RequestContext, topic: Topic, number: int) -> PartitionAnswer:
-    node = context.broker.metadata.node_id
+    node = context.broker.metadata.leader_id
     leader, epoch = leader_of(context.broker, topic, number)
     offline = leader == NO_LEADER
     return PartitionAnswer(
@@ -98,13 +99,17 @@ def find(context: RequestContext, asked: MetadataRequest.MetadataRequestTopic) -
 
 
 def missing(context: RequestContext) -> Generator[None, None, list[str]]:
-    """Return the unknown topic names to create; an empty list unless client and broker allow creation."""
+    """Return the unknown topic names to create; an empty list unless client and broker allow creation.
+
+    A broker that does not lead creates none: clients ask again, and sooner or later the one that leads.
+    """
     request = context.body
     allowed = context.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
-    if not allowed or not context.broker.config.auto_create_topics_enable:
+    broker = context.broker
+    if not (allowed and broker.config.auto_create_topics_enable and broker.leading.leads()):
         return []
+    metadata = broker.metadata
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
-    metadata = context.broker.metadata
     found = []
     for done, name in enumerate(dict.fromkeys(names), start=1):
         if (
@@ -112,7 +117,7 @@ def missing(context: RequestContext) -> Generator[None, None, list[str]]:
             and name != METADATA_TOPIC
             and problem_with(name) is None
             and not metadata.collides(name)
-            and context.broker.authorization.allows(context, DESCRIBE_TOPIC, name, is_logged=False)
+            and broker.authorization.allows(context, DESCRIBE_TOPIC, name, is_logged=False)
         ):
             found.append(name)
         if context.should_yield(done, LOOKUPS_PER_PIECE):
@@ -159,16 +164,15 @@ def answer(
 ) -> Generator[None, None, MetadataResponse]:
     """Build the response. `errors`: the error code of each topic that could not be created, by name."""
     broker, request = context.broker, context.body
-    address = broker.advertised(context)
+    nodes = cluster_nodes(context)
     topics = yield from described(context)
     for topic in topics:
         if topic.error_code and errors and topic.name in errors:
             topic.error_code = errors[topic.name]
-    node = broker.metadata.node_id
     return MetadataResponse(
-        brokers=[MetadataResponse.MetadataResponseBroker(node, address.host, address.port)],
+        brokers=[MetadataResponse.MetadataResponseBroker(*node) for node in nodes],
         cluster_id=broker.metadata.cluster_id,
-        controller_id=node,
+        controller_id=broker.metadata.leader_id,
         topics=topics,
         cluster_authorized_operations=cluster_operations(
             context, request.include_cluster_authorized_operations

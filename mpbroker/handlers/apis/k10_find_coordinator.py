@@ -1,8 +1,9 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
-The coordinator is always this broker, as in a Kafka cluster with one node. Kafka creates `__consumer_offsets`
-or `__transaction_state` in this API, and answers COORDINATOR_NOT_AVAILABLE until the topic exists. Here each
-topic is created for the first record to be stored in it; the request for that record waits for the topic.
+The coordinator is the broker that leads: this one, or the one that it stands by for. Kafka creates
+`__consumer_offsets` or `__transaction_state` in this API, and answers COORDINATOR_NOT_AVAILABLE until the
+topic exists. Here each topic is created for the first record to be stored in it; the request for that record
+waits for the topic.
 
 For share groups the response is UNSUPPORTED_VERSION, which no client retries. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
+from mpbroker.handlers.api_parts.cluster_nodes import leader_node
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
@@ -36,18 +38,18 @@ def keys_of(context: RequestContext) -> Iterable[str]:
 
 
 def found(context: RequestContext, need: Need) -> Generator[None, None, FindCoordinatorResponse]:
-    address = context.broker.advertised(context)
-    node = context.broker.metadata.node_id
+    leader = leader_node(context)
+    if leader is None:
+        return failed(context, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    node, host, port, _ = leader
     if context.version < FIRST_VERSION_WITH_KEYS:
         if not context.allows(need, context.body.key):
             return failed(context, need.denied)
-        return FindCoordinatorResponse(
-            error_message=ErrorCode.NONE.name, node_id=node, host=address.host, port=address.port
-        )
+        return FindCoordinatorResponse(error_message=ErrorCode.NONE.name, node_id=node, host=host, port=port)
     coordinators: list[FindCoordinatorResponse.Coordinator] = []
     for done, key in enumerate(keys_of(context), start=1):
         coordinators.append(
-            FindCoordinatorResponse.Coordinator(key, node, address.host, address.port)
+            FindCoordinatorResponse.Coordinator(key, node, host, port)
             if context.allows(need, key)
             else refused_key(key, need.denied, need.denied.message)
         )
@@ -76,7 +78,7 @@ def failed(context: RequestContext, code: ErrorCode) -> FindCoordinatorResponse:
 def handle(
     context: RequestContext,
 ) -> FindCoordinatorResponse | Generator[None, None, FindCoordinatorResponse]:
-    """Returns this broker for groups and transactional ids, for share groups an error that is not retried."""
+    """Returns the broker that leads for groups and transactional ids, for share groups an error."""
     kind = context.body.key_type
     if kind in NEEDS:
         return found(context, NEEDS[kind])

@@ -1,7 +1,8 @@
 """DescribeQuorum (key 55), versions 0-2: leader, voters and offsets of the metadata log.
 
-This node is the leader and the only voter. Its endpoint is the address that the client connected to, since
-there is no listener for controllers. A request for anything but `__cluster_metadata-0` gets
+The broker that leads is the only voter. A standby names it, and itself as an observer that has followed up to
+the end that it reports. Endpoints are the addresses of the listener that the client connected to, since there
+is no listener for controllers. A request for anything but `__cluster_metadata-0` gets
 UNKNOWN_TOPIC_OR_PARTITION. (Kafka: KafkaRaftClient.handleDescribeQuorumRequest; KIP-595, KIP-836, KIP-853.)
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.cluster_nodes import cluster_nodes
+from mpbroker.handlers.api_parts.partition_leaders import UNKNOWN_EPOCH
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
@@ -62,6 +65,34 @@ def directory_id(context: RequestContext, now: Partition) -> bytes:
     return uuid_bytes(text) if text else ZERO_UUID
 
 
+def led(context: RequestContext) -> OfPartition | None:
+    """Describe the log that this broker leads; return None if the log cannot be used."""
+    now = metadata_log(context)
+    if now is None:
+        return None
+    node, wall_ms = context.broker.metadata.node_id, context.broker.wall_clock_ms()
+    has_directory = context.version >= FIRST_VERSION_WITH_NODES
+    directory = directory_id(context, now) if has_directory else ZERO_UUID
+    return OfPartition(
+        leader_id=node,
+        leader_epoch=now.leader_epoch,
+        high_watermark=now.high_watermark,
+        current_voters=[Replica(node, directory, now.log_end_offset, wall_ms, wall_ms)],
+    )
+
+
+def followed(context: RequestContext) -> OfPartition:
+    """Describe the log of the broker that this one follows, as far as it has followed."""
+    metadata, wall_ms = context.broker.metadata, context.broker.wall_clock_ms()
+    return OfPartition(
+        leader_id=metadata.leader_id,
+        leader_epoch=UNKNOWN_EPOCH,
+        high_watermark=metadata.version,
+        current_voters=[Replica(metadata.leader_id, ZERO_UUID, metadata.version)],
+        observers=[Replica(metadata.node_id, ZERO_UUID, metadata.version, wall_ms, wall_ms)],
+    )
+
+
 @api(
     ApiKey.DESCRIBE_QUORUM,
     0,
@@ -71,26 +102,18 @@ def directory_id(context: RequestContext, now: Partition) -> bytes:
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(context: RequestContext) -> DescribeQuorumResponse:
-    """Reports this node as the metadata log's leader and only voter, with the log's offsets."""
+    """Reports the leader and only voter of the metadata log, with the log's offsets."""
     request: DescribeQuorumRequest = context.body
     asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
     if asked != [(METADATA_TOPIC, [0])]:
         return refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    now = metadata_log(context)
-    if now is None:
+    of_log = led(context) if context.broker.metadata.leads else followed(context)
+    if of_log is None:
         return refused(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    node, wall_ms = context.broker.metadata.node_id, context.broker.wall_clock_ms()
-    voter = Replica(node, ZERO_UUID, now.log_end_offset, wall_ms, wall_ms)
-    of_log = OfPartition(
-        leader_id=node,
-        leader_epoch=now.leader_epoch,
-        high_watermark=now.high_watermark,
-        current_voters=[voter],
-    )
     response = DescribeQuorumResponse(topics=[OfTopic(METADATA_TOPIC, [of_log])])
     if context.version >= FIRST_VERSION_WITH_NODES:
-        voter.replica_directory_id = directory_id(context, now)
-        address = context.broker.advertised(context)
-        endpoint = DescribeQuorumResponse.Listener(address.name, address.host, address.port)
-        response.nodes = [DescribeQuorumResponse.Node(node, [endpoint])]
+        listener = context.broker.advertised(context).name
+        for node in cluster_nodes(context):
+            endpoint = DescribeQuorumResponse.Listener(listener, node.host, node.port)
+            response.nodes.append(DescribeQuorumResponse.Node(node.id, [endpoint]))
     return response

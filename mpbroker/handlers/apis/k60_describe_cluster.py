@@ -1,4 +1,4 @@
-"""DescribeCluster (key 60), versions 0-2: the cluster's id, and this broker as its broker and controller.
+"""DescribeCluster (key 60), versions 0-2: the cluster's id, brokers and controller: the one that leads.
 
 From v1 on a request asks for brokers or for controllers (KIP-919). There is no listener for controllers, so a
 request for controllers gets MISMATCHED_ENDPOINT_TYPE. No broker is ever fenced (v2). (Kafka:
@@ -8,6 +8,7 @@ AuthHelper.computeDescribeClusterResponse.)
 from __future__ import annotations
 
 from mpbroker.handlers.api_parts.acl_operations import cluster_operations
+from mpbroker.handlers.api_parts.cluster_nodes import cluster_nodes
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
@@ -44,12 +45,10 @@ def handle(context: RequestContext) -> DescribeClusterResponse:
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             f"Unsupported endpoint type {request.endpoint_type}",
         )
-    address = broker.advertised(context)
-    node = broker.metadata.node_id
     return DescribeClusterResponse(
         cluster_id=broker.metadata.cluster_id,
-        controller_id=node,
-        brokers=[DescribeClusterResponse.DescribeClusterBroker(node, address.host, address.port)],
+        controller_id=broker.metadata.leader_id,
+        brokers=[DescribeClusterResponse.DescribeClusterBroker(*node) for node in cluster_nodes(context)],
         cluster_authorized_operations=cluster_operations(
             context, request.include_cluster_authorized_operations
         ),

@@ -37,7 +37,7 @@ def failed(context: RequestContext, code: ErrorCode) -> DescribeTopicPartitionsR
 
 
 def of_partition(context: RequestContext, topic: Topic, number: int) -> OfPartition:
-    node = context.broker.metadata.node_id
+    node = context.broker.metadata.leader_id
     leader, epoch = leader_of(context.broker, topic, number)
     offline = [node] if leader == NO_LEADER else []
     return OfPartition(0, number, leader, epoch, [node], [node], [], [], offline)

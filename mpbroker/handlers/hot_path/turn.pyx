@@ -5,7 +5,8 @@
                   empty or the turn has taken 10 ms
     3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx),
                   short commits of offsets and heartbeats go to the coordinator (forwarded.pxd); all else is
-                  kept for Python, marked as heavy if its batches unpack to many bytes
+                  kept for Python, marked as heavy if its batches unpack to many bytes. A broker that does
+                  not lead leaves everything to Python
     4. publish    each ring once, and ring its bell once
 
 HandlerTurn is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
@@ -43,6 +44,7 @@ from mpbroker.ipc.counters cimport (
     COUNT_CALLS_DELAYED, COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS,
     COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
+from mpbroker.ipc.leading cimport is_past
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
@@ -185,6 +187,8 @@ cdef class HandlerTurn:
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
     cdef public bint leaves_all  # True: every request goes to Python
+    cdef const uint64_t *leading  # the leading word (mpbroker.ipc.leading)
+    cdef bint leaves_these      # the requests taken now go to Python
     cdef public bint logs_requests  # True: Python describes every request, for the request log
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public bint forwards   # the coordinator is there, and nothing of Python's waits for room in its ring
@@ -217,6 +221,9 @@ cdef class HandlerTurn:
         self.bell, self.counters = &bell.ref, &counters.ref
         cdef unsigned char[::1] heavy = memory.private.block("heavy")
         self.heavy = <uint64_t *>&heavy[8 * (index - FIRST_HANDLER)]
+        cdef unsigned char[::1] leading = memory.private.block("leading")
+        self.keep += [heavy, leading]
+        self.leading = <const uint64_t *>&leading[0]
         store_relaxed(self.heavy, 0)
         self.paused, self.fetch_is_fast = False, True
         self.fetch_bytes_max = 0x7fffffff
@@ -590,10 +597,15 @@ cdef class HandlerTurn:
                 return True
         return False
 
-    cdef inline bint _are_grants_old(self) noexcept nogil:
-        """Return True if permissions may have changed, and Python has not read the change yet."""
+    cdef inline bint _must_leave(self) noexcept nogil:
+        """Return True if Python must serve what was taken: the broker does not lead, or permissions may have
+        changed, and Python has not read the change yet.
+        """
         cdef Watched *watched = &self.watched[self.permissions_word]
-        return load_acquire(watched.word) != watched.seen
+        return (
+            self.leaves_all or is_past(load_relaxed(self.leading))
+            or (self.topics.ref.grants != NULL and load_acquire(watched.word) != watched.seen)
+        )
 
     cdef void _sleep(self, int timeout_ms) noexcept nogil:
         cdef uint64_t before
@@ -615,7 +627,6 @@ cdef class HandlerTurn:
         cdef uint64_t since_clock = 0, unpacked
         cdef int64_t now_ms
         cdef int failed = 0
-        cdef bint stale
         cdef Slot slot
         cdef ProduceSlot job
         cdef RequestSlot *request
@@ -630,7 +641,7 @@ cdef class HandlerTurn:
             bell_ring(peer.bell)
         now_ns, now_ms = monotonic_ns(), wall_clock_ms()
         # A change of permissions that was answered before one of these was sent is among the news by now.
-        stale = self.topics.ref.grants != NULL and self._are_grants_old()
+        self.leaves_these = self._must_leave()
         for i in range(count):
             request = &taken[i]
             memcpy(&slot, request, sizeof(Slot))
@@ -641,7 +652,7 @@ cdef class HandlerTurn:
             if request.api_key == PRODUCE_KEY:
                 self.unpacker.ref.too_large = 0
                 if (
-                    not stale and not self.leaves_all and not peer.slow_produces[request.channel]
+                    not self.leaves_these and not peer.slow_produces[request.channel]
                     and self._produce(peer, request, now_ms, &job)
                 ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
@@ -658,7 +669,7 @@ cdef class HandlerTurn:
                 peer.slow_produces[request.channel] += 1
                 if self.unpacker.ref.too_large:
                     self._announce(request, &slot)
-            elif request.api_key == FETCH_KEY and not stale and self._fetch(peer, request, now_ns):
+            elif request.api_key == FETCH_KEY and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
             elif is_forwardable(&self.forwarded, request.api_key):
@@ -755,7 +766,7 @@ cdef class HandlerTurn:
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
-        if self.leaves_all or not self.fetch_is_fast or request.flags & AGAIN or peer.outbox == NULL:
+        if self.leaves_these or not self.fetch_is_fast or request.flags & AGAIN or peer.outbox == NULL:
             return False
         if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False
@@ -782,7 +793,7 @@ cdef class HandlerTurn:
         """Forward a short request to the coordinator. Return False to leave it to Python."""
         cdef CallSlot call
         cdef Slot slot
-        if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:
+        if not self.forwards or self.left_to_forward or self.leaves_these or self.python_works:
             return False
         if self.topics.ref.grants != NULL or self.clients.ref.on or not has_room(self.coordinator.outbox):
             return False

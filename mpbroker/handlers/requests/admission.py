@@ -1,23 +1,31 @@
 """Admission: the checks of a request before its API is called, and its charge to the client's quotas.
 
 A client must have the permissions that its whole request needs. Administration is allowed on some listeners
-only (admin.listener.names), and each act goes to the audit log with its result. (Kafka: KafkaApis.handle,
-AuthHelper.)
+only (admin.listener.names), and each act goes to the audit log with its result. A broker that does not lead
+refuses what only the leader may answer. (Kafka: KafkaApis.handle, AuthHelper.)
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
+from mpbroker.handlers.requests.leadership import (
+    UNKNOWN_TOPIC,
+    Instead,
+    UnknownTopics,
+    answer_without_leadership,
+)
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
 from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.handlers.requests.responses import NO_PAUSE, Pause
 from mpbroker.handlers.requests.throttling import Throttling
+from mpbroker.ipc.leading import Leading
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.audit import Audit
@@ -28,9 +36,12 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 class Refusal(NamedTuple):
-    """The error for a refused request. `message`, if any, replaces the error's text in the response."""
+    """The error for a refused request; None: its connection is closed.
 
-    code: ErrorCode
+    `message`, if any, replaces the error's text in the response.
+    """
+
+    code: ErrorCode | None
     message: str = ""
 
 
@@ -38,11 +49,18 @@ class Admission:
     """The checks of a handler, and the quotas of its clients."""
 
     def __init__(
-        self, config: BrokerConfig, authorization: Authorization, audit: Audit, throttling: Throttling
+        self,
+        config: BrokerConfig,
+        authorization: Authorization,
+        audit: Audit,
+        throttling: Throttling,
+        leading: Leading,
     ) -> None:
         self._config = config
         self._authorization = authorization
         self._audit = audit
+        self._leading = leading
+        self._unknown_topics = UnknownTopics()
         self.throttling = throttling
 
     def refusal(self, request: ReceivedRequest) -> Refusal | None:
@@ -57,7 +75,13 @@ class Admission:
             # The audit log has it as a refusal already.
             request.act = None
             return Refusal(code)
-        return None
+        return None if self._leading.leads() else _refusal_without_leadership(request)
+
+    def is_left_to_leader(self, request: ReceivedRequest, errors: Iterable[int]) -> bool:
+        """Return whether to close the connection in place of a response with these errors."""
+        if UNKNOWN_TOPIC.isdisjoint(errors) or self._leading.leads():
+            return False
+        return self._unknown_topics.are_left_to_leader(request)
 
     def _begin_act(self, request: ReceivedRequest) -> str:
         """Set `request.act` and return "", or return the reason if the listener forbids administration."""
@@ -98,3 +122,10 @@ class Admission:
             else:
                 request.pause = throttling.charge_fetch(request, response_bytes)
         return request.pause
+
+
+def _refusal_without_leadership(request: ReceivedRequest) -> Refusal | None:
+    answer = answer_without_leadership(request)
+    if answer is Instead.SERVE:
+        return None
+    return Refusal(None if isinstance(answer, Instead) else answer)

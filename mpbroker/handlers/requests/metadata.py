@@ -25,6 +25,7 @@ from mpbroker.ipc.metadata import (
     SubscriptionImage,
     TopicImage,
 )
+from mpbroker.ipc.nodes import Nodes
 from mpbroker.protocol.topic_names import METADATA_TOPIC, collision_key
 from mpbroker.quotas.entities import QuotaTable
 from mpbroker.records.compression import Codec
@@ -98,6 +99,8 @@ class Metadata:
         self.version = -1
         self.cluster_id = ""
         self.node_id = config.node_id
+        # The brokers of a cluster with a standby; None if this broker is the only one.
+        self.nodes: Nodes | None = None
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
         self._by_collision_key: dict[str, set[str]] = {}
@@ -124,13 +127,22 @@ class Metadata:
                 self._apply_delta(news)
             self.version = news.version
 
+    @property
+    def leader_id(self) -> int:
+        """The broker that leads all partitions, coordinates all groups and is the controller."""
+        return self.node_id if self.nodes is None else self.nodes.leader
+
+    @property
+    def leads(self) -> bool:
+        return self.leader_id == self.node_id
+
     def collides(self, name: str) -> bool:
         """Return True if the name collides with the name of another topic."""
         key = collision_key(name)
         return key is not None and not self._by_collision_key.get(key, set()) <= {name}
 
     def _apply_base(self, base: MetadataBase) -> None:
-        self.cluster_id, self.node_id = base.cluster_id, base.node_id
+        self.cluster_id, self.node_id, self.nodes = base.cluster_id, base.node_id, base.nodes
         self.by_name, self.by_id, self._by_collision_key = {}, {}, {}
         self._table.clear()
         self._put(base.topics)

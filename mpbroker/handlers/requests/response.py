@@ -101,7 +101,10 @@ class PendingRequest(ReceivedRequest):
             self.takes_long = True
             self.pieces = self._decode_and_handle()
         elif (refusal := self.broker.admission.refusal(self)) is not None:
-            self.fail(*refusal)
+            if refusal.code is None:
+                self.close()
+            else:
+                self.fail(refusal.code, refusal.message)
         else:
             self.finish(self.api.handle(self))
 
@@ -275,9 +278,13 @@ class PendingRequest(ReceivedRequest):
     ) -> None:
         """Send a frame, and then end the request. If sending raises, `fail` can still send an error.
 
+        If another broker has to answer, close the connection.
         If the frame is too long, send an error response instead. If that is too long as well, close the
         connection.
         """
+        if self.broker.admission.is_left_to_leader(self, errors):
+            self.close()
+            return
         size = sum(len(segment) for segment in frame if not isinstance(segment, RecordsSlice))
         if size > RESPONSE_BYTES_MAX:
             if self._response_bytes > RESPONSE_BYTES_MAX:

@@ -7,6 +7,9 @@ is large, it is offered to the flusher, a native thread, which takes it as soon 
 round. The high watermark (offset and position together) moves only when a round is done. Only commit rounds
 close a file descriptor with unsynced bytes: rolled files go through `retired`.
 
+With mpbroker.remote.acks=ledger a round is done only when the tier has put it into the object store, too
+(`ipc/unshipped.pxd`). It is shown to the tier when it is on disk.
+
 A round makes a partition durable through the journal of its log directory. It syncs the segment itself if
 there is no journal (yet), if much was appended, or if the journal is full. Segments with bytes in the journal
 are synced in the background, before the journal's ring overwrites those bytes.
@@ -14,6 +17,7 @@ are synced in the background, before the journal's ring overwrites those bytes.
 from libc.stdint cimport int64_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound
+from mpbroker.ipc.unshipped cimport UnshippedRef
 from mpbroker.log.append.answers cimport AnswersRef
 from mpbroker.log.append.journal_ring cimport JournalRef, JournalWrite
 from mpbroker.log.partition.state cimport PartitionCore
@@ -58,6 +62,7 @@ cdef struct CommitEntry:                 # a partition's part in a round
     PartitionCore *core             # NULL: it was removed
     int journaled                   # 1: durable by the journal alone; 0: its segment is synced
     int synced_itself               # its segment is synced because it asked for that
+    int is_dormant                  # it has no open file: all of it is durable already
     Bound covered                   # durable up to here when the round is done
     Bound stable                    # stable up to here when the round is done
 
@@ -70,6 +75,9 @@ cdef struct CommitRef:
     Flusher flusher
     int bypass                      # rounds sync segments themselves: too many files wait for the journals
     int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
+    UnshippedRef unshipped
+    uint64_t shown                  # the last round that the tier was shown ...
+    bint awaits_tier                # ... and whether it has anything to ship
     uint64_t finished               # the last round whose entries are finished
     uint64_t started                # the last round known to be the flusher's
     bint offered                    # whether the round after `started` is offered
@@ -106,10 +114,12 @@ cdef void commit_close(CommitRef *commit) noexcept nogil
 cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil
+cdef void join_round(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void finish_rounds(CommitRef *commit, AnswersRef *answers) noexcept nogil
 cdef void ask_next(CommitRef *commit) noexcept nogil
 cdef uint64_t coming_round(CommitRef *commit) noexcept nogil
 cdef bint something_is_done(CommitRef *commit) noexcept nogil
+cdef bint awaits_disk(CommitRef *commit) noexcept nogil
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil
 cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil
 cdef void commit_release(CommitRef *commit) noexcept nogil

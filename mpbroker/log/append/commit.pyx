@@ -1,11 +1,12 @@
 """Native implementation of commit rounds, described in `commit.pxd`."""
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 from posix.unistd cimport close
 
 from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, TIME_COMMIT_NS
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound
+from mpbroker.ipc.unshipped cimport UnshippedEntry
 from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
@@ -166,6 +167,9 @@ cdef void ask_next(CommitRef *commit) noexcept nogil:
         if gather_round(commit, number):
             submit_round(commit)
             flusher_ask(&commit.flusher, number)
+    elif not awaits_disk(commit):
+        # The tier has the round in front. What is appended meanwhile joins the next one.
+        return
     elif commit.unsynced_bytes >= commit.offered_bytes and gather_round(commit, number):
         commit.offered = True
         flusher_offer(&commit.flusher, number)
@@ -229,7 +233,8 @@ cdef void add_entry(
     cdef CommitEntry *entry = &round.entries[round.count]
     cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
     entry.core = core
-    entry.journaled = (not itself and dir < commit.journal_count
+    entry.is_dormant = core.fd < 0
+    entry.journaled = (not (itself or entry.is_dormant) and dir < commit.journal_count
                        and journal_add(&commit.journals[dir], &flush.writes[dir], core))
     entry.synced_itself = core.syncs_itself
     entry.covered = end_bound(core)
@@ -268,11 +273,56 @@ cdef void finish_rounds(CommitRef *commit, AnswersRef *answers) noexcept nogil:
     finish_background(commit, answers)
     if done > commit.started:
         reopen(commit)
-    while commit.finished < done:
+    while commit.finished < done and is_shipped(commit, answers, commit.finished + 1):
         commit.finished += 1
         finish_round(
             commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
         answer_durable(answers, commit.finished)
+
+
+cdef bint is_shipped(CommitRef *commit, AnswersRef *answers, uint64_t number) noexcept nogil:
+    """Show the tier a round that is on disk. Return whether it is in the object store, if it has to be."""
+    if commit.unshipped.head == NULL:
+        return True
+    if commit.shown != number:
+        commit.shown = number
+        # What is offline from here on is not shown, and the others need not wait to know of it.
+        note_errors(commit, answers, place(commit, number), flusher_place(&commit.flusher, number))
+        commit.awaits_tier = show_round(commit, place(commit, number), commit.unshipped.life + number)
+    return not commit.awaits_tier or tier_has_shipped(commit)
+
+
+cdef bint tier_has_shipped(CommitRef *commit) noexcept nogil:
+    return load_acquire(commit.unshipped.shipped) >= commit.unshipped.life + commit.shown
+
+
+cdef bint show_round(CommitRef *commit, const CommitRound *round, uint64_t number) noexcept nogil:
+    """Write the round into the block of unshipped rounds; return False if it has nothing to ship."""
+    cdef int64_t i
+    cdef uint64_t count = 0
+    cdef PartitionCore *core
+    cdef UnshippedEntry *entry
+    # Whoever still reads a predecessor's round sees that it changes.
+    store_release(&commit.unshipped.head.number, 0)
+    fence_full()
+    for i in range(round.count):
+        core = round.entries[i].core
+        if core == NULL or core.slot.flags & PARTITION_OFFLINE or count == commit.unshipped.room:
+            continue
+        if (round.entries[i].covered.offset <= core.slot.high_watermark.offset
+                and core.coming_start <= core.slot.log_start_offset):
+            continue
+        entry = &commit.unshipped.entries[count]
+        entry.slot, entry.generation = <uint32_t>core.table_slot, core.slot.generation
+        entry.log_start = max(core.slot.log_start_offset, core.coming_start)
+        entry.begin, entry.end = core.slot.high_watermark, round.entries[i].covered
+        count += 1
+    if count == 0:
+        return False
+    commit.unshipped.head.count = count
+    store_release(&commit.unshipped.head.number, number)
+    bell_ring(commit.unshipped.tier)
+    return True
 
 
 cdef void finish_round(
@@ -316,7 +366,9 @@ cdef void finish_entry(CommitRef *commit, const FlushRound *flush, const CommitE
     core.in_flight -= 1
     if core.slot.flags & PARTITION_OFFLINE:
         return
-    if entry.journaled and not flush.writes[dir].went_around:
+    if entry.is_dormant:
+        pass
+    elif entry.journaled and not flush.writes[dir].went_around:
         journal_behind(&commit.journals[dir], &flush.writes[dir], core)
     else:
         journal_unlist(&commit.journals[dir], core)
@@ -421,8 +473,16 @@ cdef void finish_background(CommitRef *commit, AnswersRef *answers) noexcept nog
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
     """Return whether `finish_rounds` has work: a round or a background sync is over."""
-    return (load_done(&commit.flusher) != commit.finished
-            or load_done(&commit.background) != commit.background_finished)
+    if load_done(&commit.background) != commit.background_finished:
+        return True
+    if load_done(&commit.flusher) == commit.finished:
+        return False
+    return commit.shown != commit.finished + 1 or not commit.awaits_tier or tier_has_shipped(commit)
+
+
+cdef bint awaits_disk(CommitRef *commit) noexcept nogil:
+    """Return whether a commit round is not on disk yet."""
+    return load_done(&commit.flusher) < commit.started
 
 
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil:

@@ -76,6 +76,7 @@ cdef class AppendTurn:
     cdef void note_written(self, PartitionCore *core) noexcept nogil
     cdef void count_appended(self, PartitionCore *core, uint64_t records, uint64_t size) noexcept nogil
     cdef void undo(self, PartitionCore *core, int error) noexcept nogil
+    cdef bint awaits(self, const ProduceSlot *slot) noexcept nogil
     cdef void finish(self) noexcept nogil
     cdef uint64_t commit_number_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil
     cdef void settle(self) noexcept nogil

@@ -17,12 +17,13 @@ from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
+from mpbroker.ipc.unshipped cimport Unshipped
 from mpbroker.log.append.answers cimport (
     NEVER_NS, PROCESS_COUNT, answer, answer_later, answer_overdue, count_delayed, fill,
     forget_process, is_ours, job_of, owes, publish_answers, push, send_kept,
 )
 from mpbroker.log.append.commit cimport (
-    appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
+    appended, ask_next, awaits_disk, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
     finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
 )
 from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
@@ -82,17 +83,20 @@ cdef class AppendTurn:
         self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty,
         unsigned char[::1] failed_dirs, CounterPage counters, Meters meters, Doorbell bell, bint group,
         int process=3, uint32_t worker=0, uint32_t workers=1, uint64_t others_failed=0,
+        Unshipped unshipped=None,
     ):
         """Start the flusher's threads.
 
         `dirty` (a word for each handler) and `failed_dirs` (a bit set of log directories) are this worker's
-        own. `others_failed` is the union of the other workers' `failed_dirs`. Raises MemoryError, and OSError
-        if a thread cannot be started.
+        own. `others_failed` is the union of the other workers' `failed_dirs`. `unshipped`: rounds wait for
+        the tier. Raises MemoryError, and OSError if a thread cannot be started.
         """
         self.answers.process, self.answers.worker, self.answers.workers = process, worker, workers
         self.states = [None] * slots
         self.table, self.meters = table, meters
-        self.keep = [marks, dirty, counters, bell, failed_dirs]
+        self.keep = [marks, dirty, counters, bell, failed_dirs, unshipped]
+        if unshipped is not None:
+            self.commit.unshipped = unshipped.ref
         self.answers.meters = &meters.ref
         self.commit.table, self.commit.marks = &table.ref, &marks.ref
         self.commit.dirty = <uint64_t *>&dirty[0]
@@ -407,6 +411,13 @@ cdef class AppendTurn:
                 commit_number = max(commit_number, core.commit_number)
         return commit_number
 
+    cdef bint awaits(self, const ProduceSlot *slot) noexcept nogil:
+        """Return whether the job's sender is to be answered only when all of the job is durable.
+
+        An acks=1 that was given before may be lost with this machine: not what the object store is for.
+        """
+        return slot.acks == -1 or slot.acks != 0 and self.commit.unshipped.head != NULL
+
     cdef void finish(self) noexcept nogil:
         """Answer the jobs of the round, all of which are appended or refused by now."""
         cdef int32_t i
@@ -419,7 +430,7 @@ cdef class AppendTurn:
             if slot.kind != PRODUCE and slot.kind != PRODUCE_BACK:
                 continue
             job = job_of(&self.answers, slot)
-            commit_number = self.commit_number_of(slot, job) if job != NULL and slot.acks == -1 else 0
+            commit_number = self.commit_number_of(slot, job) if job != NULL and self.awaits(slot) else 0
             if commit_number <= self.commit.finished:
                 answer(&self.answers, slot, False)
             else:
@@ -652,8 +663,18 @@ cdef class AppendTurn:
 
     @property
     def awaits_disk(self) -> bool:
-        """Return whether a commit round is under way."""
-        return self.commit.started != self.commit.finished
+        """Return whether a commit round is on its way to the disk."""
+        return awaits_disk(&self.commit)
+
+    @property
+    def ships(self) -> bool:
+        """Return whether commit rounds wait for the object store."""
+        return self.commit.unshipped.head != NULL
+
+    @property
+    def awaits_tier(self) -> bool:
+        """Return whether a commit round is on disk, and waits for the object store."""
+        return self.commit.awaits_tier and self.commit.shown == self.commit.finished + 1
 
     def coming_commit_round(self) -> int:
         """Return the number of the next commit round. It covers all files to sync that are in no round yet.

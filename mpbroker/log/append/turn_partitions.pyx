@@ -5,10 +5,10 @@ open files, and all its records are durable. Its next batch goes through Python,
 """
 import gc
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
-from mpbroker.log.append.commit cimport drop_core
+from mpbroker.log.append.commit cimport coming_round, drop_core, join_round
 from mpbroker.log.partition.state cimport PartitionCore, PartitionState
 from mpbroker.log.append.turn cimport AppendTurn
 
@@ -34,6 +34,22 @@ def attach(AppendTurn turn, PartitionState state, str topic) -> None:
     if turn.commit.failed_dirs >> core.slot.log_dir & 1:
         state.flags = PARTITION_OFFLINE
     state.publish(turn.table)
+
+
+def ship_rest(AppendTurn turn, PartitionState state) -> None:
+    """Ship with the next commit round what the partition has above its high watermark, and raise that then.
+
+    (`PartitionState.is_shipped_below`.)
+    """
+    state.core.commit_number = coming_round(&turn.commit)
+    join_round(&turn.commit, &state.core)
+
+
+def ship_log_start(AppendTurn turn, PartitionState state, int64_t offset) -> int:
+    """Have the next commit round ship a log start offset that is to be; return the round's number."""
+    state.core.coming_start = max(state.core.coming_start, offset)
+    join_round(&turn.commit, &state.core)
+    return coming_round(&turn.commit)
 
 
 def detach(AppendTurn turn, PartitionState state) -> None:

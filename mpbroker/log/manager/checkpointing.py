@@ -115,8 +115,9 @@ class Checkpointing:
 
     def write_at_the_end(self) -> None:
         """Write all checkpoints after the last append, when all files are closed."""
-        for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
-            self._write(name, lambda log: log.state.log_end)
+        # Rounds that wait for the object store may be left: readers of the files stop at the high watermark.
+        self.write_high_watermarks()
+        self._write(names.RECOVERY_POINTS, lambda log: log.state.log_end)
         self._write(names.LOG_STARTS, lambda log: log.log_start)
 
     def _write(self, name: str, offset_of: Callable[[PartitionLog], int]) -> None:

@@ -18,6 +18,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.append.relocation import relocate
 from mpbroker.log.append.turn import AppendTurn
+from mpbroker.log.append.turn_partitions import ship_rest
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.journal_set import Journals
 from mpbroker.log.directories.log_directory import ALONE, LogDirectory, LogWorker, StartupState
@@ -235,10 +236,16 @@ class LogManager:
             return log
         log, log_dir, is_on_disk = yield from self._recovered(topic, number, config)
         epoch = log.epochs[-1][0]
+        earlier = self._slots.before((topic.topic_id, number))
         self._place(log, log_dir, topic, epoch)
         log.state.all_is_durable(log.recovery_point)
+        if self.turn.ships and earlier is not None:
+            # What there was at the broker's start is in the first cut; a predecessor has appended the rest.
+            log.state.is_shipped_below(*earlier[8:11])
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.open_partitions.begin(log)
+        if log.state.high_watermark < log.state.log_end:
+            ship_rest(self.turn, log.state)
         if not is_on_disk:
             self.creation.add(log)
         self.recovery_scheduler.count(log_dir.number)

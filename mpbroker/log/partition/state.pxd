@@ -48,6 +48,7 @@ cdef struct PartitionCore:
     # Without group commit: its marks wait for the round all the same, since a flush was due.
     int awaits_flush
     uint64_t commit_number                 # the commit round that covers its latest append
+    int64_t coming_start            # the log start offset, once the round that ships it is finished
     int64_t synced                  # all below this offset is in synced segments, ...
     int64_t syncing                 # ... and below this one after the background sync
     int is_behind                   # the journal has what no synced segment has ...

@@ -233,6 +233,17 @@ cdef class PartitionState:
         core.synced = synced
         core.slot.log_end_offset = core.log_end
 
+    def is_shipped_below(self, int64_t offset, int64_t segment_base, int64_t position) -> None:
+        """Lower high watermark and last stable offset to what the object store has, if the log has more."""
+        cdef PartitionCore *core = &self.core
+        if offset >= core.log_end:
+            return
+        core.slot.high_watermark.offset = offset
+        core.slot.high_watermark.segment_base = segment_base
+        core.slot.high_watermark.position = position
+        if core.slot.last_stable.offset > offset:
+            core.slot.last_stable = core.slot.high_watermark
+
     def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
         """Set the published offsets of a partition that is not open, for its next opening."""
         cdef PartitionCore *core = &self.core
@@ -396,6 +407,11 @@ cdef class PartitionState:
     @property
     def append_time(self) -> bool:
         return bool(self.core.append_time)
+
+    @property
+    def coming_start(self) -> int:
+        """Return the log start offset that is shipped, or is on its way there; 0 if none was."""
+        return self.core.coming_start
 
     @property
     def can_rest(self) -> bool:

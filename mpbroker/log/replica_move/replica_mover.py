@@ -442,7 +442,8 @@ class ReplicaMover:
         log, log_dir, io_thread = move.log, move.target, self._manager.io_thread
         key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
         cleaned = move.source.known[names.CLEANER_OFFSETS].get(key)
-        offsets = {names.RECOVERY_POINTS: end, names.HIGH_WATERMARKS: end, names.LOG_STARTS: start}
+        seen = min(end, log.state.high_watermark)
+        offsets = {names.RECOVERY_POINTS: end, names.HIGH_WATERMARKS: seen, names.LOG_STARTS: start}
         if cleaned is not None:
             offsets[names.CLEANER_OFFSETS] = cleaned
         for name, offset in offsets.items():
@@ -483,6 +484,9 @@ class ReplicaMover:
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
+            if time.monotonic() > since + PAUSED_MOST_S:
+                # The disk or the object store is slow. Produce requests do not wait for that here.
+                return False
             yield
         start_on_disk = move.target.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
         if start_on_disk != log.log_start:

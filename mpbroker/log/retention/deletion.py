@@ -25,6 +25,7 @@ from pathlib import Path
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.append.turn_partitions import ship_log_start
 from mpbroker.log.io.background_io import remove_file
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring, is_measured
@@ -60,8 +61,29 @@ class Deletion:
             yield from self._measuring.until_measured(self._measuring.open_logs(some))
             now_ms = self._manager.turn.clock_ms()
             # Some logs may have been removed meanwhile, so ask for the open ones again.
-            self._delete([(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)])
+            found = [(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)]
+            if (yield from self._shipped([(log, one.log_start) for log, one in found])):
+                again = [(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)]
+                # What has expired since has to be shipped before, in the next check.
+                found = [(log, one) for log, one in again if one.log_start <= _shipped_start(log)]
+            self._delete(found)
             yield
+
+    def _shipped(self, starts: Iterable[tuple[PartitionLog, int]]) -> Generator[None, None, bool]:
+        """Yield until the object store has log start offsets that are to be. Return whether it got any.
+
+        With mpbroker.remote.acks=ledger no log start moves before. Otherwise a broker that takes over would
+        bring back what is gone.
+        """
+        turn = self._manager.turn
+        rounds = [
+            ship_log_start(turn, log.state, start)
+            for log, start in starts
+            if turn.ships and start > _shipped_start(log)
+        ]
+        while rounds and turn.commit_rounds < rounds[-1]:
+            yield
+        return bool(rounds)
 
     def _expired(self, log: PartitionLog, now_ms: int) -> Expired:
         segments = [] if log.is_swapping or not is_measured(log) else self._measuring.segments_of(log)
@@ -83,9 +105,11 @@ class Deletion:
     def deleting(self, call: calls.DeleteRecords) -> Generator[None, None, calls.DeletedRecords]:
         """Delete records below the requested offsets, and answer when the deletions are on disk."""
         manager = self._manager
-        while any(self._is_paused(wanted.slot) for wanted in call.partitions):
+        wanted = [self._wanted(one) for one in call.partitions]
+        yield from self._shipped([(log, offset) for _, log, offset in wanted if log is not None])
+        while any(self._is_paused(one.slot) for one in call.partitions):
             yield
-        results = [self._delete_before(wanted) for wanted in call.partitions]
+        results = [self._delete_before(*one) for one in wanted]
         # Delete the segments of a partition once, even if the request names it twice.
         logs = list(dict.fromkeys(log for _, log, _ in results if log is not None))
         manager.checkpoints.write_log_starts(logs)
@@ -106,11 +130,8 @@ class Deletion:
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 
-    def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
-        """Move the log start of one partition. Return (error code, log, its new start).
-
-        The log is None if there is an error. The log start may move further before this start is on disk.
-        """
+    def _wanted(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
+        """Return (error code, log, the log start that is asked for). The log is None if there is an error."""
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, -1
@@ -120,6 +141,21 @@ class Deletion:
         offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= end:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None, -1
+        return 0, log, offset
+
+    def _delete_before(
+        self, error: int, log: PartitionLog | None, offset: int
+    ) -> tuple[int, PartitionLog | None, int]:
+        """Move the log start of one partition. Return (error code, log, its new start).
+
+        The log is None if there is an error. The log start may move further before this start is on disk.
+        """
+        if log is None:
+            return error, None, -1
+        if not self._manager.is_here(log):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, -1
+        if log.state.is_offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR, None, -1
         if offset > log.log_start:
             _log.info("%s: records below offset %d are deleted, as asked for", log.name, offset)
             log.move_start(offset)
@@ -189,6 +225,10 @@ class Deletion:
         if start > log.log_start:
             log.move_start(start)
         log.state.publish(self._manager.table)
+
+
+def _shipped_start(log: PartitionLog) -> int:
+    return max(log.log_start, log.state.coming_start)
 
 
 # ---- in the I/O thread ----

@@ -37,6 +37,7 @@ cpdef enum CloseReason:
     CLOSED_MANY_FILES = 21      # its answer needs more segment files than can be open
     CLOSED_LOGIN_TIMEOUT = 22   # the client was not authenticated in time
     CLOSED_LOGIN_EXCESS = 23    # closed in favour of a newer one that is not authenticated either
+    CLOSED_LEASE = 24           # the broker leads no longer: answers decided before must not leave now
 
 cdef enum:
     WINDOW_MOST = 32            # the largest max.in.flight.requests.per.connection

@@ -27,6 +27,8 @@ cdef struct ChannelTurn:
     uint64_t now_ns
     uint32_t found              # events of the last turn, or 1 if something else was to do
     bint stopping
+    const uint64_t *leading     # the leading word (mpbroker.ipc.leading); NULL: in the control plane
+    uint64_t closed_for_ns      # its value for which all channels were closed; LEADS_ALWAYS: it leads
     Channel *channels
     SessionEntry *sessions      # by channel
     uint32_t channel_places

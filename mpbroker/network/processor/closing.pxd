@@ -6,5 +6,6 @@ from mpbroker.network.processor.channel_turn cimport ChannelTurn
 
 cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil
 cdef void close_all_of(ChannelTurn *t, int listener) noexcept nogil
+cdef void follow_lease(ChannelTurn *t, uint64_t until_ns) noexcept nogil
 cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept nogil
 cdef void forget_entry(ChannelTurn *t, Channel *c, WindowEntry *e) noexcept nogil

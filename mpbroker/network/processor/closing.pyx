@@ -3,6 +3,7 @@ from posix.unistd cimport close
 
 from mpbroker.ipc.connections cimport ledger_close
 from mpbroker.ipc.counters cimport Counter
+from mpbroker.ipc.leading cimport LEADS_ALWAYS, is_past
 from mpbroker.ipc.meters cimport ClientKind, client_leave
 from mpbroker.ipc.session cimport SecurityProtocol
 from mpbroker.network.processor.activity cimport activity_remove, least_active
@@ -78,6 +79,17 @@ cdef void close_all_of(ChannelTurn *t, int listener) noexcept nogil:
     for i in range(t.channels_used):
         if t.channels[i].connection and t.channels[i].listener == listener:
             close_channel(t, &t.channels[i], CloseReason.CLOSED_LISTENER, 0)
+
+cdef void follow_lease(ChannelTurn *t, uint64_t until_ns) noexcept nogil:
+    """Close all channels if the lease until `until_ns` has run out. Their answers are not sent."""
+    cdef uint32_t i
+    if not is_past(until_ns):
+        t.closed_for_ns = LEADS_ALWAYS
+        return
+    for i in range(t.channels_used):
+        if t.channels[i].connection:
+            close_channel(t, &t.channels[i], CloseReason.CLOSED_LEASE, 0)
+    t.closed_for_ns = until_ns
 
 cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept nogil:
     """Close all channels last active before `before_ns`; return how many. (Kafka closes one per poll.)"""

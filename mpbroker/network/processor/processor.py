@@ -57,6 +57,8 @@ _LEVELS = {
     CloseReason.CLOSED_SESSION_EXPIRED: logging.INFO,
     CloseReason.CLOSED_EXCESS: logging.INFO,
     CloseReason.CLOSED_LISTENER: logging.DEBUG,
+    # The tier has logged that the lease has ended.
+    CloseReason.CLOSED_LEASE: logging.DEBUG,
     CloseReason.CLOSED_HEADER: logging.ERROR,
     CloseReason.CLOSED_UNKNOWN_API: logging.ERROR,
     CloseReason.CLOSED_ILLEGAL_STATE: logging.ERROR,
@@ -487,6 +489,7 @@ def describe_close(reason: int, detail: int) -> str:
         "(LimitNOFILE)",
         CloseReason.CLOSED_FAILED: "an error of the processor, logged above",
         CloseReason.CLOSED_LISTENER: "its listener was removed",
+        CloseReason.CLOSED_LEASE: "the lease of this broker has ended (mpbroker.remote.lease.ms)",
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
     }
     if reason == CloseReason.CLOSED_SASL_FRAME_SIZE:

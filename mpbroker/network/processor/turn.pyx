@@ -3,6 +3,7 @@
 A turn has these phases, in Kafka's order (SocketServer.Processor.run):
 
     sleep      arm the doorbell, check the rings, epoll_wait
+    lease      close all channels if the broker leads no longer
     answers    begin to send the answers found in the rings; read a connection again after its answer is sent
     sockets    receive from readable ones into arena blocks until a frame is whole; write to writable ones
     dispatch   give the requests of the FIFO in batches to the handlers with the least load
@@ -30,6 +31,7 @@ import os
 
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger, ledger_word
 from mpbroker.ipc.counters cimport Counter
+from mpbroker.ipc.leading cimport LEADS_ALWAYS
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.network.handover cimport Handover
 from mpbroker.network.processor.acceptors cimport ACCEPTORS
@@ -40,7 +42,9 @@ from mpbroker.network.processor.channel cimport WINDOW_MOST, Channel, ChannelSta
 from mpbroker.network.processor.channel_turn cimport (
     ChannelTurn, allocate_places, connect_parts, empty_turn, release_turn,
 )
-from mpbroker.network.processor.closing cimport close_all_of, close_channel, close_idle_channels
+from mpbroker.network.processor.closing cimport (
+    close_all_of, close_channel, close_idle_channels, follow_lease,
+)
 from mpbroker.network.processor.dispatch cimport dispatch, publish, take_all_answers
 from mpbroker.network.processor.events cimport (
     Orders, before_sleep, continue_channels, is_ordered, must_stay_awake, socket_event,
@@ -104,7 +108,7 @@ cdef int run_turn(
     cdef epoll_event events[EVENTS_MAX]
     cdef int count, i
     cdef uint32_t tag
-    cdef uint64_t before
+    cdef uint64_t before, until_ns
     cdef int flags = 0
     cdef Channel *c
     bell_arm(&t.bell)
@@ -132,6 +136,10 @@ cdef int run_turn(
     t.memory.arena.limit_bytes = load_relaxed(t.memory.request_limit)
     t.metering.timed = load_relaxed(t.metering.request_quotas) != 0
     exchange_queue_lengths(&t.queue, &t.peers)
+    if t.leading != NULL:
+        until_ns = load_relaxed(t.leading)
+        if until_ns != t.closed_for_ns:
+            follow_lease(t, until_ns)
     take_all_answers(t)
     continue_channels(t)
     if count > 1 and memory_is_low(&t.memory):
@@ -242,10 +250,13 @@ cdef class ProcessorTurn:
         cdef unsigned char[::1] queued = self.memory.private.block("queued")
         cdef unsigned char[::1] limits = self.memory.private.block("request_limits")
         cdef unsigned char[::1] quotas = self.memory.private.block("request_quotas")
-        self.keep += [queued, limits, quotas]
+        cdef unsigned char[::1] leading = self.memory.private.block("leading")
+        self.keep += [queued, limits, quotas, leading]
         self.t.metering.request_quotas = <uint64_t *>(<size_t>&quotas[0])
         self.t.queue.queued = <uint64_t *>(<size_t>&queued[0])
         self.t.memory.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
+        if not topology.is_control_plane(self.t.process):
+            self.t.leading, self.t.closed_for_ns = <const uint64_t *>(<size_t>&leading[0]), LEADS_ALWAYS
 
     def _bind_ledger(self, Ledger ledger):
         cdef Doorbell bell

@@ -70,13 +70,13 @@ def worth_keeping(files: Mapping[str, CutFile], bundles: Mapping[bytes, int]) ->
 class Bundler:
     """Reads files and writes bundles. `paced(count)` is called for each piece read, and may raise to give up.
 
-    `written` are the sizes of the bundles that it has made, by id.
+    `written` gets the sizes of the bundles, by id, before they are in the store.
     """
 
-    def __init__(self, store: ObjectStore, paced: Callable[[int], None]) -> None:
+    def __init__(self, store: ObjectStore, paced: Callable[[int], None], written: dict[bytes, int]) -> None:
         self._store = store
         self._paced = paced
-        self.written: dict[bytes, int] = {}
+        self._written = written
 
     def add(self, files: Iterable[Opened], known: Mapping[str, CutFile], now_ns: int) -> list[CutFile]:
         """Bring the new bytes of these files into the store; return the files.
@@ -86,6 +86,8 @@ class Bundler:
         """
         files = list(files)
         begun = [_kept(one, known.get(one.found.path)) for one in files]
+        # Before the bytes are read: if they change meanwhile, these are no longer the file's.
+        tails = [_tail_crc(one.fd, one.found.size) for one in files]
         ranges = [
             part
             for one, kept in zip(files, begun, strict=True)
@@ -96,15 +98,15 @@ class Bundler:
             for part, piece in zip(some, self._write(some), strict=True):
                 added.setdefault(part.opened.found.path, []).append(piece)
         return [
-            _made(one, (*kept, *added.get(one.found.path, ())), now_ns)
-            for one, kept in zip(files, begun, strict=True)
+            _made(one.found, tail, (*kept, *added.get(one.found.path, ())), now_ns)
+            for one, tail, kept in zip(files, tails, begun, strict=True)
         ]
 
     def _write(self, ranges: Sequence[_Range]) -> list[Piece]:
         bundle, size = new_id(), sum(part.length for part in ranges)
         crcs: list[int] = []
+        self._written[bundle] = size
         self._store.put(bundle_name(bundle), self._read(ranges, crcs), size)
-        self.written[bundle] = size
         pieces, position = [], 0
         for part, crc in zip(ranges, crcs, strict=True):
             pieces.append(Piece(bundle, position, part.length, crc))
@@ -154,13 +156,10 @@ def _in_bundles(ranges: Iterable[_Range]) -> Iterator[list[_Range]]:
         yield some
 
 
-def _made(opened: Opened, pieces: tuple[Piece, ...], now_ns: int) -> CutFile:
-    found, fd = opened
+def _made(found: Found, tail_crc: int, pieces: tuple[Piece, ...], now_ns: int) -> CutFile:
     is_sure = now_ns - found.changed_ns > UNSURE_NS
-    return CutFile(
-        *(found.path, found.size, found.inode, found.changed_ns if is_sure else 0),
-        *(_tail_crc(fd, found.size), pieces),
-    )
+    changed_ns = found.changed_ns if is_sure else 0
+    return CutFile(found.path, found.size, found.inode, changed_ns, tail_crc, pieces)
 
 
 def _tail_crc(fd: int, size: int) -> int:

@@ -37,8 +37,6 @@ from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 LAST_PASS_BYTES: Final = 32 << 20
 LAST_PASS_FILES: Final = 1_000
 PASSES_MAX: Final = 4
-# Bytes that the store has and no cut names are not relied on for longer: the collector takes them.
-UNNAMED_S: Final = 12 * 3600.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 Instants = Callable[[RemoteState, Mapping[str, CutFile], Look], Instant]
@@ -53,6 +51,8 @@ class Cut(NamedTuple):
     size: int
     digest: str
     paused_s: float
+    shipped: int = 0
+    since: int = 0
 
     def event(self, state: RemoteState, after: int) -> CutTaken:
         named = set(map(bytes.fromhex, self.manifest.bundles))
@@ -61,6 +61,8 @@ class Cut(NamedTuple):
             *(self.cut_id, self.manifest.taken_ms, self.size, self.digest, after),
             added=tuple(sorted(named - there)),
             dropped=tuple(sorted(there - named)),
+            shipped=self.shipped,
+            since=self.since,
         )
 
 
@@ -85,11 +87,14 @@ class Cutter:
         self._known: dict[str, CutFile] = {}
         self._bundles: dict[bytes, int] = {}
         self._look = Look([], {})
-        self._named_at = time.monotonic()
+
+    def bundles(self) -> set[bytes]:
+        """Return the bundles that the next cut may name, perhaps as the first one. Any thread may ask."""
+        return set(self._bundles)
 
     def remember(self, state: RemoteState) -> None:
         """Learn from the newest cut what the store has. Raises StoreError."""
-        self._known, self._bundles, self._named_at = {}, {}, time.monotonic()
+        self._known, self._bundles = {}, {}
         if not state.cuts:
             return
         event = state.cuts[-1].event
@@ -105,8 +110,6 @@ class Cutter:
 
         Raises CutSkipped, FileChanged, StoreError, OSError, and what `paced` raises.
         """
-        if time.monotonic() - self._named_at > UNNAMED_S:
-            self.remember(state)
         self._known = worth_keeping(self._known, self._bundles)
         for _ in range(PASSES_MAX):
             self._look = self._broker.look(state, self._look)
@@ -124,11 +127,14 @@ class Cutter:
             instant.close()
         return self._finished(instant)
 
+    def look_anew(self) -> None:
+        """Have the next cut list all files, also of partitions without appends."""
+        self._look = Look([], {})
+
     def published(self, cut: Cut) -> None:
         """Note that the ledger has a cut."""
         self._known = {one.path: one for one in cut.manifest.files}
         self._bundles = {bytes.fromhex(one): size for one, size in cut.manifest.bundles.items()}
-        self._named_at = time.monotonic()
 
     def _size_of(self, found: Found) -> int:
         """Return how many bytes of a file need not be read."""
@@ -137,11 +143,7 @@ class Cutter:
         return known.size if known is not None and is_grown else 0
 
     def _add(self, files: Iterable[Opened]) -> None:
-        bundler = Bundler(self._store, self._paced)
-        try:
-            made = bundler.add(files, self._known, time.time_ns())
-        finally:
-            self._bundles |= bundler.written
+        made = Bundler(self._store, self._paced, self._bundles).add(files, self._known, time.time_ns())
         self._known |= {one.path: one for one in made}
 
     def _finished(self, instant: Instant) -> Cut:
@@ -162,7 +164,8 @@ class Cutter:
         )
         packed, cut_id = encode_manifest(manifest), new_id()
         self._store.put(cut_name(cut_id), [packed], len(packed))
-        return Cut(cut_id, manifest, len(packed), digest(packed), instant.paused_s)
+        sizes = len(packed), digest(packed)
+        return Cut(cut_id, manifest, *sizes, instant.paused_s, instant.shipped, instant.since)
 
 
 def expired(state: RemoteState, now_ms: int, retention_ms: int) -> CutsRemoved | None:

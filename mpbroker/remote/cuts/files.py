@@ -2,7 +2,8 @@
 
 A cut has what a start after a kill of all processes needs. It has no commit journal: segments have all that
 was written, also what was not synced. It has no segment that the ledger has, and nothing that says who owns
-the ledger.
+the ledger. It does not say how far partitions are compacted: their files may be those of before (see
+`Broker.look`), and a tombstone that counts as compacted goes while the records that it deletes stay.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpbroker.ipc.nodes import NODES_FILE
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
 from mpbroker.remote.cuts.manifest import CutPartition
+from mpbroker.remote.ledger.claim import CLAIM_FILE
 from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.ledger.spare import SPARE
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     NOT_PARTITIONS,
@@ -32,7 +36,12 @@ from mpbroker.storage.names import (
 
 # What grows at its end only.
 APPENDED: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
-_NOT_KEPT: Final = frozenset((LOCK, POINTER_NAME, OWNER_FILE, CLEAN_SHUTDOWN, SCRUB, REMOTE_SEGMENTS))
+_NOT_KEPT: Final = frozenset(
+    (
+        *(LOCK, POINTER_NAME, OWNER_FILE, CLAIM_FILE, NODES_FILE, SCRUB, REMOTE_SEGMENTS),
+        *(CLEAN_SHUTDOWN, CLEANER_OFFSETS),
+    )
+)
 # Files of work that was not finished, and spares. One that ends in `.swap` is part of the log.
 _UNFINISHED: Final = (".tmp", ".deleted", ".cleaned", ".damaged", ".repaired", SPARE)
 _JOURNAL: Final = "mpbroker.journal"

@@ -51,13 +51,16 @@ class CutSkipped(Exception):
 class Instant(NamedTuple):
     """All files as they were in the pause, and the open ones that are still to be read.
 
-    `paused_s`: how long the processes were stopped, `taken_ms` the time in the middle of it.
+    `paused_s`: how long the processes were stopped, `taken_ms` the time in the middle of it. `shipped` is the
+    number of the last `Shipped` that may be of before, `since` the ledger's last entry then.
     """
 
     taken_ms: int
     paused_s: float
     look: Look
     opened: list[Opened]
+    shipped: int = 0
+    since: int = 0
 
     def close(self) -> None:
         """Close the files. Idempotent."""
@@ -167,10 +170,12 @@ def take_instant(
     state: RemoteState,
     known: Mapping[str, CutFile],
     former: Look,
+    shipped: Callable[[], tuple[int, int]] = lambda: (0, 0),
 ) -> Instant:
     """Have the processes stopped, look at all files, and open those that are not as `known`.
 
-    `former` is a look that was taken just before. Raises CutSkipped, OSError.
+    `former` is a look that was taken just before. `shipped()` returns `Instant.shipped` and `since`. Raises
+    CutSkipped, OSError.
     """
     files: list[Opened] = []
     settled = {
@@ -183,20 +188,42 @@ def take_instant(
             reply = ask(PAUSE)
             if not reply["paused"]:
                 raise CutSkipped(str(reply["why"]))
-            taken_ms = wall_ms()
+            taken_ms, mark = wall_ms(), shipped()
             look = broker.look_at_rest(state, former, settled)
             open_changed(look, former, known, files)
             try:
                 paused_s = float(ask("resume")["held_s"])
             except ControlError as error:
                 raise CutSkipped(f"the pause did not last until all files were open: {error}") from error
-            return Instant(taken_ms, paused_s, look, files)
+            return Instant(taken_ms, paused_s, look, files, *mark)
     except ControlError as error:
         _close(files)
         raise CutSkipped(str(error)) from error
     except BaseException:
         _close(files)
         raise
+
+
+def instant_at_rest(
+    broker: Broker,
+    state: RemoteState,
+    known: Mapping[str, CutFile],
+    shipped: Callable[[], tuple[int, int]] = lambda: (0, 0),
+) -> Instant:
+    """Look at all files while nobody changes partitions: before a start or after a stop of the others.
+
+    Raises CutSkipped, OSError.
+    """
+    files: list[Opened] = []
+    nothing = Look([], {})
+    mark = shipped()
+    try:
+        look = broker.look_at_rest(state, nothing, ())
+        open_changed(look, nothing, known, files)
+    except BaseException:
+        _close(files)
+        raise
+    return Instant(wall_ms(), 0.0, look, files, *mark)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
     mpbroker/cuts/<id of the cut>         its manifest: JSON, see `CutManifest`, compressed by zstd
     mpbroker/bundles/<id of the bundle>   bytes of files, one after the other
+    mpbroker/shipped/<id>                 bytes of an event `Shipped`, where they are many
 
 Ids are 16 random bytes, in hexadecimal digits. A file is the sum of its pieces, each of which lies in some
 bundle: that of this cut, or one that an earlier cut has made. The ledger's event has the manifest's digest.
@@ -23,6 +24,7 @@ from mpbroker.remote.ledger.events import CutTaken
 CUT_FORMAT: Final = 1
 CUTS: Final = "mpbroker/cuts/"
 BUNDLES: Final = "mpbroker/bundles/"
+SHIPPED: Final = "mpbroker/shipped/"
 _ZSTD_LEVEL: Final = 3
 _ID = re.compile(r"[0-9a-f]{32}").fullmatch
 
@@ -99,9 +101,13 @@ def bundle_name(bundle_id: bytes) -> str:
     return BUNDLES + bundle_id.hex()
 
 
+def shipped_name(object_id: bytes) -> str:
+    return SHIPPED + object_id.hex()
+
+
 def parse_cut_object(name: str) -> bytes | None:
-    """Return the id of the cut or bundle that an object is; None if it is of another kind."""
-    for prefix in (CUTS, BUNDLES):
+    """Return the id of the cut, bundle or shipped bytes that an object is; None if it is of another kind."""
+    for prefix in (CUTS, BUNDLES, SHIPPED):
         if name.startswith(prefix) and _ID(name.removeprefix(prefix)):
             return bytes.fromhex(name.removeprefix(prefix))
     return None

@@ -25,25 +25,99 @@ class _OfPartition(_Event, frozen=True):
         return self.topic_id, self.partition
 
 
-class Started(_Event, tag="start", frozen=True):
-    """A tier process has begun to write. The header of its entry says who it is."""
+class _Who(_Event, frozen=True):
+    """Says which broker writes from here on. The header of its entry has its owner and start."""
 
     cluster_id: str
     broker_id: int
     host: str
 
 
-class TakenOver(_Event, tag="take_over", frozen=True):
-    """A broker that was restored from a cut owns the ledger from here on, in the next generation.
+class _Leader(_Who, frozen=True, kw_only=True):
+    """`listeners` have the advertised host and port of each name. `acks` is "local" or "ledger".
 
-    The entry before is the last one of the owner before. Segments that are not of the cut are removed by
-    further events of this entry.
+    The lease is in force while a standby is named. `lease_ms` is 0 in entries of older versions.
     """
 
-    cluster_id: str
+    listeners: dict[str, tuple[str, int]] = {}
+    rack: str = ""
+    lease_ms: int = 0
+    acks: str = "local"
+
+
+class Started(_Leader, tag="start", frozen=True):
+    """A tier process has begun to write."""
+
+
+class TakenOver(_Leader, tag="take_over", frozen=True):
+    """Another broker owns the ledger from here on, in the next generation: a restored one, or a standby.
+
+    The entry before is the last one of the owner before. Segments that are not of the cut are removed by
+    further events of this entry. A restored broker knows of no standbys: they have to be named again. It has
+    no `Shipped` above the number `shipped`, if that is not -1.
+    """
+
+    cut_id: bytes
+    by_standby: bool = False
+    shipped: int = -1
+
+
+class StandbySet(_Event, tag="standby", frozen=True):
+    """A broker stands by: while it is named it may take over when the owner's lease has run out."""
+
     broker_id: int
     host: str
-    cut_id: bytes
+    rack: str
+    listeners: dict[str, tuple[str, int]]
+
+
+class StandbyGone(_Event, tag="standby_gone", frozen=True):
+    """A broker stands by no longer."""
+
+    broker_id: int
+
+
+class Released(_Event, tag="released", frozen=True):
+    """The owner has stopped, and all that it had is in the store. A standby need not wait for the lease."""
+
+
+class ShippedRange(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Bytes at the end of a partition's log. `directory` begins with the number of its log directory.
+
+    `pieces` are (base of the segment, position, length). The log ends at `end`: offset, base of the segment,
+    position. `log_start` is its log start offset.
+    """
+
+    directory: str
+    topic_id: bytes
+    log_start: int
+    pieces: tuple[tuple[int, int, int], ...]
+    end: tuple[int, int, int]
+
+
+class Shipped(_Event, tag="shipped", frozen=True):
+    """What has become durable in the owner's log directories since a cut (`mpbroker.remote.acks=ledger`).
+
+    `number` grows through all of the ledger. The bytes of all pieces, one after the other, are `data`, or the
+    object `object_id` of `size` bytes; `crc` is the object's CRC-32C. They are as they were in the files.
+    """
+
+    number: int
+    ranges: tuple[ShippedRange, ...]
+    data: bytes = b""
+    object_id: bytes = b""
+    size: int = 0
+    crc: int = 0
+
+
+class SnapshotWritten(_Event, tag="snapshot", frozen=True):
+    """The snapshot of entry `seq` is in the store, and was read back.
+
+    Entries before `first` may be deleted, but for those that begin a generation or a start.
+    """
+
+    seq: int
+    first: int
 
 
 class TopicSet(_Event, tag="topic", frozen=True):
@@ -114,7 +188,8 @@ class CutTaken(_Event, tag="cut", frozen=True):
 
     `digest` is the SHA-256 of its manifest, `size` the manifest's bytes, `taken_ms` the instant by the
     owner's clock, `after` the entry before this one. `added` are bundles that no cut before had named,
-    `dropped` those that this one names no longer.
+    `dropped` those that this one names no longer. `Shipped` up to number `shipped` are in the cut. Those
+    above it are later; they are in entries above `since`.
     """
 
     cut_id: bytes
@@ -124,6 +199,8 @@ class CutTaken(_Event, tag="cut", frozen=True):
     after: int
     added: tuple[bytes, ...]
     dropped: tuple[bytes, ...]
+    shipped: int = 0
+    since: int = 0
 
 
 class CutsRemoved(_Event, tag="cuts_removed", frozen=True):
@@ -136,6 +213,11 @@ class CutsRemoved(_Event, tag="cuts_removed", frozen=True):
 Event: TypeAlias = (
     Started
     | TakenOver
+    | StandbySet
+    | StandbyGone
+    | Released
+    | Shipped
+    | SnapshotWritten
     | TopicSet
     | TopicDeleted
     | TopicRestored

@@ -18,7 +18,6 @@ start first: that comes after the late one, or makes it impossible.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, NoReturn
@@ -30,52 +29,77 @@ from mpbroker.remote.ledger.entries import (
     Header,
     LedgerDamaged,
     Writer,
-    decode_header,
+    decode_entry,
     encode_entry,
     entry_name,
 )
-from mpbroker.remote.ledger.events import Event, Started
+from mpbroker.remote.ledger.events import Event, Started, TakenOver
 from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, new_nonce
 from mpbroker.remote.ledger.reader import FORMAT_NAME, Format, LedgerReader
-from mpbroker.remote.ledger.snapshots import Snapshot, write_snapshot
+from mpbroker.remote.ledger.snapshots import MadeSnapshot, Snapshot, make_snapshot, put_snapshot
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
+from shm.clock import boot_ns, wall_ms
 
 SNAPSHOT_EVERY: Final = 256
 EVENTS_MAX: Final = 5_000
 
 
 class Fenced(Exception):
-    """Raised where the ledger is another broker's; the message says whose, and what to do."""
+    """Raised where the ledger is another broker's; the message says whose, and what to do.
+
+    `leader` is set if this broker was the owner, and a later generation has begun: what its first entry, or
+    the last start in it, says of the owner.
+    """
+
+    def __init__(self, why: str, leader: Started | TakenOver | None = None) -> None:
+        super().__init__(why)
+        self.leader = leader
 
 
 class _Pending(NamedTuple):
-    """An entry that may be in the ledger, and how many of the queued events it has."""
+    """An entry that may be in the ledger, and how many of the queued events it has.
+
+    `tried_ns` is when its first try began, by CLOCK_BOOTTIME.
+    """
 
     seq: int
     body: bytes
     events: int
+    tried_ns: int
 
 
 class Ledger:
     """A ledger and its owner. One thread uses it; others may read `state`, `seq` and `fenced`.
 
+    `store` is what entries are written to, if it has another timeout than the reader's.
+
     After a StoreError nothing is lost: `append` goes on with what it has, and must not be given it again.
     """
 
     def __init__(
-        self, reader: LedgerReader, owner_file: OwnerFile, clock_ms: Callable[[], int] | None = None
+        self,
+        reader: LedgerReader,
+        owner_file: OwnerFile,
+        clock_ms: Callable[[], int] = wall_ms,
+        boot_clock_ns: Callable[[], int] = boot_ns,
+        *,
+        store: ObjectStore | None = None,
     ) -> None:
         self._reader = reader
-        self._store = reader.store
-        self._file = owner_file
-        self._clock_ms = clock_ms or _now_ms
+        self._store = store or reader.store
+        self._file = self.owner_file = owner_file
+        self._clock_ms = clock_ms
+        self._boot_ns = boot_clock_ns
         self._start = ""
+        self._first_start_ns = 0
         self._is_owner = False
         self._pending: _Pending | None = None
         self._queued: list[Event] = []
-        # Why this broker must not write; empty while it may.
-        self.fenced = ""
+        # Why this broker must not write; None while it may.
+        self.fenced: Fenced | None = None
+        # When the first try of the last entry that is in began, by CLOCK_BOOTTIME; 0 before the first one.
+        self.tried_ns = 0
 
     @classmethod
     def open(cls, store: ObjectStore, owner_file: OwnerFile, started: Started) -> Ledger:
@@ -100,12 +124,13 @@ class Ledger:
         Raises Fenced if the ledger is another broker's, LedgerDamaged, StoreError, OSError.
         """
         reader, owner = self._reader, self._file.owner
-        self.fenced = ""
+        self.fenced = None
         self._check_cluster(started.cluster_id)
-        while not self._is_owner:
+        while True:
             reader.read_to_end()
             if self._start and reader.last is not None and reader.last.start == self._start:
-                # A try whose answer was lost.
+                # A try is in, and nobody has written since: where older entries are trimmed, a create may
+                # fill the place of one, if this process has slept before it.
                 break
             self._check_place(started.cluster_id)
             if not self._start:
@@ -113,17 +138,22 @@ class Ledger:
                 owner.starts.append(start)
                 self._file.save()
                 self._start = start
-            # Made anew for each try: whichever is in, it is this start.
+            # Made anew for each try: whichever is in, it is this start. What is there instead may be a late
+            # entry of this owner: it is read in the next turn.
             entry = self._entry([started])
-            # What is there instead may be a late entry of this owner: it is read in the next turn.
-            if self._create(entry) is None:
-                self._follow(entry)
-                break
+            self._first_start_ns = self._first_start_ns or entry.tried_ns
+            self._create(entry)
+        # Which of the tries is in is not known: the first one counts.
+        self.tried_ns = self._first_start_ns
         self._is_owner = True
         owner.starts = [self._start]
         self._file.save()
 
-    def append(self, events: Sequence[Event] = ()) -> None:
+    def renew(self) -> None:
+        """Put what waits into the ledger, or an entry without events. Raises as `append` does."""
+        self.append(is_renewal=True)
+
+    def append(self, events: Sequence[Event] = (), *, is_renewal: bool = False) -> None:
         """Put events into the ledger, after those that may not be in yet; return when all are.
 
         Raises EventRefused for an event that contradicts the ledger; then none of `events` is taken. Raises
@@ -131,17 +161,19 @@ class Ledger:
         Raises Fenced.
         """
         assert self._is_owner, "start comes first"
-        if self.fenced:
-            raise Fenced(self.fenced)
+        if self.fenced is not None:
+            raise self.fenced
         self.state.check([*self._queued, *events])
         self._queued += events
-        while self._queued:
+        while self._queued or self._pending is not None or is_renewal:
+            is_renewal = False
             if self._pending is None:
                 self._pending = self._entry(self._queued[:EVENTS_MAX])
             found = self._create(self._pending)
             if found is not None:
                 self._fence(self._pending.seq, found)
             self._follow(self._pending)
+            self.tried_ns = self._pending.tried_ns
             del self._queued[: self._pending.events]
             self._pending = None
 
@@ -155,20 +187,32 @@ class Ledger:
         self._fence(self.seq + 1, found)
 
     def snapshot_if_due(self) -> bool:
-        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises StoreError."""
+        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises as `append` does."""
+        made = self.due_snapshot()
+        if made is None:
+            return False
+        self.write_snapshot(made)
+        self.append(made.events)
+        return True
+
+    def due_snapshot(self) -> MadeSnapshot | None:
+        """Return the snapshot that is to be written now; None if none is due."""
         reader = self._reader
         if reader.seq - reader.snapshot_seq < SNAPSHOT_EVERY:
-            return False
-        write_snapshot(self._store, Snapshot(reader.seq, reader.digest, reader.state))
-        reader.snapshot_seq = reader.seq
-        return True
+            return None
+        return make_snapshot(Snapshot(reader.seq, reader.digest, reader.state), self._clock_ms())
+
+    def write_snapshot(self, made: MadeSnapshot) -> None:
+        """Put a snapshot into the store; then its events are due. Any thread may do it. Raises StoreError."""
+        put_snapshot(self._reader.store, made)
+        self._reader.snapshot_seq = made.seq
 
     def _entry(self, events: Sequence[Event]) -> _Pending:
         seq = self._reader.seq + 1
         owner = self._file.owner
         writer = Writer(owner.generation, owner.nonce, self._start)
         body = encode_entry(writer, seq, self._reader.digest, self._clock_ms(), events)
-        return _Pending(seq, body, len(events))
+        return _Pending(seq, body, len(events), self._boot_ns())
 
     def _create(self, pending: _Pending) -> bytes | None:
         """Create an entry. Return None if it is in, or the bytes that are there instead. Raises StoreError.
@@ -216,10 +260,13 @@ class Ledger:
     def _check_owner(self, last: Header) -> None:
         owner = self._file.owner
         if last.owner != owner.nonce:
+            was_owner = owner.last_seq > 0 and last.generation > owner.generation
+            leader = self._reader.state.leader if was_owner else None
             self._refuse(
                 f"the ledger belongs to another broker: {_described(last)}. If that one is gone for good, "
                 f"this one needs its {OWNER_FILE}, or to be restored with mpbroker restore --take-over; if "
-                "not, give mpbroker.remote.url a prefix of its own"
+                "not, give mpbroker.remote.url a prefix of its own",
+                leader,
             )
         if last.start not in owner.starts:
             self._refuse(
@@ -233,21 +280,21 @@ class Ledger:
             )
 
     def _fence(self, seq: int, found: bytes) -> NoReturn:
+        leader = None
         try:
-            who = _described(decode_header(seq, found))
+            header, events, _ = decode_entry(seq, found)
+            who = _described(header)
+            if events and isinstance(events[0], TakenOver):
+                leader = events[0]
         except LedgerDamaged as error:
             who = str(error)
-        self._refuse(f"another broker has taken the ledger over: {who}")
+        self._refuse(f"another broker has taken the ledger over: {who}", leader)
 
-    def _refuse(self, why: str) -> NoReturn:
-        self.fenced = why
-        raise Fenced(why)
+    def _refuse(self, why: str, leader: Started | TakenOver | None = None) -> NoReturn:
+        self.fenced = Fenced(why, leader)
+        raise self.fenced
 
 
 def _described(header: Header) -> str:
     when = datetime.fromtimestamp(header.time_ms / 1000, UTC).isoformat(timespec="seconds")
     return f"{entry_name(header.seq)} is by owner {header.owner}, start {header.start}, of {when}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -26,13 +26,26 @@ class Owner(msgspec.Struct):
     """`nonce` is the owner in the headers of entries. `generation` counts the owners of the ledger.
 
     `last_seq` is the last entry that may be in the ledger; all before it are. `starts` are the tier processes
-    that may have written entries since the last one that is known to have begun, and that one.
+    that may have written entries since the last one that is known to have begun, and that one. `standbys`
+    are the brokers that the ledger may name as such: they are here first.
     """
 
     nonce: str
     generation: int = 1
     last_seq: int = 0
     starts: list[str] = []
+    standbys: list[int] = []
+
+
+def read_owner(directory: Path) -> Owner | None:
+    """Return what the file says, None if there is none. Raises OwnerDamaged, OSError."""
+    path = directory / OWNER_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Owner)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise OwnerDamaged(f"{path} is damaged: {error}: restore it from a backup") from error
 
 
 class OwnerFile:
@@ -41,13 +54,10 @@ class OwnerFile:
     def __init__(self, directory: Path) -> None:
         """Read the file, or make it. Raises OwnerDamaged, OSError."""
         self.path = directory / OWNER_FILE
-        try:
-            self.owner = msgspec.json.decode(self.path.read_bytes(), type=Owner)
-        except FileNotFoundError:
-            self.owner = Owner(new_nonce())
+        found = read_owner(directory)
+        self.owner = found or Owner(new_nonce())
+        if found is None:
             self.save()
-        except msgspec.DecodeError as error:
-            raise OwnerDamaged(f"{self.path} is damaged: {error}: restore it from a backup") from error
 
     def announce(self, seq: int) -> None:
         """Say that entry `seq` may be in the ledger from now on. Raises StoreError; then it must not be."""
@@ -64,6 +74,11 @@ class OwnerFile:
     def save(self) -> None:
         """Replace the file, durably, also on a full disk. Raises OSError."""
         write_or_spare(self.path, msgspec.json.encode(self.owner))
+
+
+def save_owner(directory: Path, owner: Owner) -> None:
+    """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
+    write_or_spare(directory / OWNER_FILE, msgspec.json.encode(owner))
 
 
 def new_nonce() -> str:

@@ -14,6 +14,7 @@ from mpbroker.remote.ledger.entries import (
     GENERATION,
     NO_DIGEST,
     PREFIX,
+    Entry,
     Header,
     LedgerDamaged,
     decode_entry,
@@ -22,8 +23,8 @@ from mpbroker.remote.ledger.entries import (
     entry_name,
     seq_of,
 )
-from mpbroker.remote.ledger.events import TakenOver
-from mpbroker.remote.ledger.snapshots import Snapshot, newest_snapshot
+from mpbroker.remote.ledger.events import Started, TakenOver
+from mpbroker.remote.ledger.snapshots import Snapshot, snapshots
 from mpbroker.remote.ledger.state import EventRefused, RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 
@@ -37,6 +38,15 @@ class Format(msgspec.Struct, frozen=True):
 
     format: int
     cluster_id: str
+
+
+def read_entries(store: ObjectStore, first: int, last: int) -> Iterator[Entry]:
+    """Yield entries of a ledger that was read to its end. Raises LedgerDamaged, StoreError."""
+    with ThreadPoolExecutor(READERS) as readers:
+        for start in range(first, last + 1, READ_AHEAD):
+            seqs = range(start, min(start + READ_AHEAD, last + 1))
+            bodies = readers.map(store.get, map(entry_name, seqs))
+            yield from map(decode_entry, seqs, bodies)
 
 
 class LedgerReader:
@@ -77,31 +87,45 @@ class LedgerReader:
     def read_to_end(self, last: int | None = None, *, by_snapshot: bool = True) -> None:
         """Apply all entries that are new, or those up to `last`; after a StoreError call it again.
 
-        `by_snapshot`: begin at the newest snapshot, where there is one. Raises LedgerDamaged.
+        `by_snapshot`: begin at the newest snapshot, where there is one. Otherwise begin at the first entry,
+        or at the oldest snapshot if entries before it are trimmed. A reader that lacks trimmed entries goes
+        on at a snapshot, too: then `state` is another one. Raises LedgerDamaged.
         """
-        if by_snapshot and not self.seq and (snapshot := newest_snapshot(self.store, last)) is not None:
-            self._begin_with(snapshot)
+        if by_snapshot and not self.seq:
+            self._begin_with(snapshots(self.store, last))
+        beyond = self._read(last)
+        if beyond is None:
+            return
+        missing = self.seq + 1
+        if self._begin_with(snapshots(self.store, last, newest_first=by_snapshot)):
+            beyond = self._read(last) or beyond
+        if missing >= self.state.trimmed_before or self.seq < beyond:
+            raise LedgerDamaged(f"{entry_name(missing)} is missing, {entry_name(beyond)} is there")
+
+    def _read(self, last: int | None) -> int | None:
+        """Apply what follows. If an entry is missing, return which one comes behind it."""
         for seq, body in self._listed():
             if self.seq == last:
-                return
+                return None
+            if seq != self.seq + 1:
+                return seq
             self.follow(seq, body)
         # A store may list an object later than it has it.
         while self.seq != last:
             try:
                 body = self.store.get(entry_name(self.seq + 1))
             except ObjectMissing:
-                return
+                break
             self.follow(self.seq + 1, body)
+        return None
 
     def follow(self, seq: int, body: bytes) -> None:
         """Apply the next entry. Raises LedgerDamaged."""
-        if seq != self.seq + 1:
-            raise LedgerDamaged(f"{entry_name(self.seq + 1)} is missing, {entry_name(seq)} is there")
         entry = decode_entry(seq, body)
         if entry.header.previous != self.digest:
             raise LedgerDamaged(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there")
-        begins = bool(entry.events) and isinstance(entry.events[0], TakenOver)
-        if entry.header.generation != self.generation + begins:
+        first = entry.events[0] if entry.events else None
+        if entry.header.generation != self.generation + isinstance(first, TakenOver):
             raise LedgerDamaged(
                 f"{entry_name(seq)} is of generation {entry.header.generation}, those before of "
                 f"{self.generation}"
@@ -111,17 +135,24 @@ class LedgerReader:
         except EventRefused as error:
             raise LedgerDamaged(f"{entry_name(seq)}: {error}") from error
         self.state.apply(entry.events, entry.header.time_ms)
+        if isinstance(first, Started | TakenOver):
+            self.state.firsts.append(seq)
         self.seq, self.digest, self.last = seq, entry.digest, entry.header
 
-    def _begin_with(self, snapshot: Snapshot) -> None:
-        """Begin at a snapshot, if it is one of the ledger that is there."""
-        try:
-            body = self.store.get(entry_name(snapshot.seq))
-        except ObjectMissing:
-            return
-        if digest(body) == snapshot.digest:
-            self.state, self.seq, self.digest = snapshot.state, snapshot.seq, snapshot.digest
-            self.last, self.snapshot_seq = decode_header(snapshot.seq, body), snapshot.seq
+    def _begin_with(self, found: Iterator[Snapshot]) -> bool:
+        """Begin at the first one that is newer than what was read, and of the ledger that is there."""
+        for snapshot in found:
+            if snapshot.seq <= self.seq:
+                continue
+            try:
+                body = self.store.get(entry_name(snapshot.seq))
+            except ObjectMissing:
+                continue
+            if digest(body) == snapshot.digest:
+                self.state, self.seq, self.digest = snapshot.state, snapshot.seq, snapshot.digest
+                self.last, self.snapshot_seq = decode_header(snapshot.seq, body), snapshot.seq
+                return True
+        return False
 
     def _listed(self) -> Iterator[tuple[int, bytes]]:
         """Yield entries from the next one on, and read some ahead."""

@@ -17,8 +17,13 @@ from mpbroker.remote.ledger.events import (
     Event,
     LogStartMoved,
     ObjectsDeleted,
+    Released,
     SegmentAdded,
     SegmentsRemoved,
+    Shipped,
+    SnapshotWritten,
+    StandbyGone,
+    StandbySet,
     Started,
     TakenOver,
     TopicDeleted,
@@ -56,11 +61,20 @@ class RemoteCut(msgspec.Struct, frozen=True):
     time_ms: int
 
 
+class NamedSnapshot(msgspec.Struct, frozen=True):
+    """A snapshot that the ledger names, and the time of its entry."""
+
+    event: SnapshotWritten
+    time_ms: int
+
+
 class RemoteState:
     """Topics by id, segments and log start offsets by (topic id, partition), removed segments by id.
 
     `cuts` are those that are kept, the oldest first. `bundles` are what they are made of, each with the
-    `after` of the first cut that named it no longer, or None.
+    `after` of the first cut that named it no longer, or None. `leader` is who writes the ledger, `standbys`
+    are by broker id. `snapshots` are those that the ledger names, `firsts` the entries that begin a start or
+    a generation.
     """
 
     def __init__(self) -> None:
@@ -70,6 +84,19 @@ class RemoteState:
         self.log_starts: dict[tuple[bytes, int], int] = {}
         self.cuts: list[RemoteCut] = []
         self.bundles: dict[bytes, int | None] = {}
+        self.leader: Started | TakenOver | None = None
+        self.is_released = False
+        self.standbys: dict[int, StandbySet] = {}
+        self.snapshots: list[NamedSnapshot] = []
+        self.firsts: list[int] = []
+        # The number of the last one, and (number, id of the object or b"") of those that no cut has.
+        self.shipped_number = 0
+        self.shipped: list[tuple[int, bytes]] = []
+
+    @property
+    def trimmed_before(self) -> int:
+        """Return before which entry the ledger need not be whole."""
+        return self.snapshots[-1].event.first if self.snapshots else 0
 
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
@@ -85,6 +112,7 @@ class RemoteState:
         log_starts: ChainMap[tuple[bytes, int], int] = ChainMap({}, self.log_starts)
         added: dict[tuple[bytes, int], list[SegmentAdded]] = {}
         gone: set[bytes] = set()
+        shipped = self.shipped_number
         for event in events:
             match event:
                 case TopicSet():
@@ -109,7 +137,10 @@ class RemoteState:
                 case LogStartMoved():
                     _expect(log_starts.get(event.key, 0) <= event.offset, event)
                     log_starts[event.key] = event.offset
-                case Started() | TakenOver() | ObjectsDeleted() | CutTaken() | CutsRemoved():
+                case Shipped():
+                    _expect(shipped < event.number, event)
+                    shipped = event.number
+                case _:
                     pass
 
     def apply(self, events: Iterable[Event], time_ms: int) -> None:
@@ -132,17 +163,39 @@ class RemoteState:
                     if (topic := self.topics.get(event.topic_id)) is not None:
                         self.topics[event.topic_id] = _deleted(topic, None)
                 case LogStartMoved():
-                    self.log_starts[event.key] = event.offset
+                    # The topic may be forgotten: then nothing would forget this.
+                    if event.topic_id in self.topics:
+                        self.log_starts[event.key] = event.offset
                 case CutTaken():
                     self.cuts = [*self.cuts, RemoteCut(event, time_ms)]
                     self.bundles |= dict.fromkeys(event.added)
                     self.bundles |= dict.fromkeys(event.dropped, event.after)
+                    self.shipped = [one for one in self.shipped if one[0] > event.shipped]
                 case CutsRemoved():
                     self.cuts = [one for one in self.cuts if one.event.cut_id not in event.cut_ids]
                     for bundle_id in event.bundle_ids:
                         self.bundles.pop(bundle_id, None)
                 case Started() | TakenOver():
-                    pass
+                    self._led_by(event)
+                case StandbySet():
+                    self.standbys = {**self.standbys, event.broker_id: event}
+                case StandbyGone():
+                    self.standbys = _without(self.standbys, event.broker_id)
+                case Released():
+                    self.is_released = True
+                case SnapshotWritten():
+                    kept = [one for one in self.snapshots if one.event.seq >= event.first]
+                    self.snapshots = [*kept, NamedSnapshot(event, time_ms)]
+                case Shipped():
+                    self.shipped_number = event.number
+                    self.shipped.append((event.number, event.object_id))
+
+    def _led_by(self, event: Started | TakenOver) -> None:
+        self.leader, self.is_released = event, False
+        is_restored = isinstance(event, TakenOver) and not event.by_standby
+        if isinstance(event, TakenOver) and event.shipped >= 0:
+            self.shipped = [one for one in self.shipped if one[0] <= event.shipped]
+        self.standbys = {} if is_restored else _without(self.standbys, event.broker_id)
 
     def _remove(self, event: SegmentsRemoved, time_ms: int) -> None:
         doomed = set(event.segment_ids)
@@ -175,6 +228,10 @@ def segments_file(segments: Iterable[SegmentAdded]) -> RemoteSegments:
     return RemoteSegments(
         RemoteSegment(one.base, one.end, one.size, one.largest_ms, one.segment_id) for one in segments
     )
+
+
+def _without(standbys: dict[int, StandbySet], broker_id: int) -> dict[int, StandbySet]:
+    return {key: one for key, one in standbys.items() if key != broker_id}
 
 
 def _topic(event: TopicSet) -> RemoteTopic:

@@ -9,7 +9,14 @@ from typing import Final, NamedTuple
 
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import checksum
-from mpbroker.remote.cuts.manifest import CutManifest, Piece, bundle_name, cut_name, decode_manifest
+from mpbroker.remote.cuts.manifest import (
+    CutManifest,
+    Piece,
+    bundle_name,
+    cut_name,
+    decode_manifest,
+    shipped_name,
+)
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -27,7 +34,8 @@ class Plan(NamedTuple):
     """A cut, and the segments of the ledger that belong to it, by partition directory (`0/orders-3`).
 
     `ledger` was read to its end, and knows later segments too. `removed` counts segments that retention or
-    users have removed since the cut: these are not restored.
+    users have removed since the cut: these are not restored. `generation` is that of the cut's owner.
+    `takes_shipped`: what was shipped after the cut belongs to it.
     """
 
     cut: CutTaken
@@ -35,6 +43,8 @@ class Plan(NamedTuple):
     segments: dict[str, list[SegmentAdded]]
     removed: int
     ledger: LedgerReader
+    generation: int
+    takes_shipped: bool = False
 
     @property
     def bundle_bytes(self) -> int:
@@ -79,12 +89,16 @@ def make_plan(store: ObjectStore, before_ms: int | None = None) -> Plan:
         kept = [one for one in of_cut if one.segment_id in there]
         removed += len(of_cut) - len(kept)
         segments[partition.directory] = kept
-    return Plan(cut, manifest, segments, removed, ledger)
+    return Plan(cut, manifest, segments, removed, ledger, then.generation, before_ms is None)
 
 
 def check_objects(store: ObjectStore, plan: Plan) -> None:
     """Look whether all objects are there, with their sizes. Raises RestoreRefused, StoreError."""
-    problems = [*_missing_bundles(store, plan), *_missing_segments(store, plan)]
+    problems = [
+        *_missing_bundles(store, plan),
+        *_missing_segments(store, plan),
+        *_missing_shipped(store, plan),
+    ]
     if problems:
         more = f" and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise RestoreRefused(
@@ -162,6 +176,12 @@ def _missing_bundles(store: ObjectStore, plan: Plan) -> Iterator[str]:
         for name, size, wanted in zip(names, sizes, plan.manifest.bundles.values(), strict=True):
             if size != wanted:
                 yield f"{name} has {size} of {wanted} bytes"
+
+
+def _missing_shipped(store: ObjectStore, plan: Plan) -> Iterator[str]:
+    for _, object_id in plan.ledger.state.shipped if plan.takes_shipped else ():
+        if object_id and store.size(shipped_name(object_id)) is None:
+            yield f"{shipped_name(object_id)} is missing"
 
 
 def _missing_segments(store: ObjectStore, plan: Plan) -> Iterator[str]:

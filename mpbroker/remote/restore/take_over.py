@@ -8,15 +8,15 @@ it can put in nothing more.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpbroker.remote.ledger.entries import Header, Writer, encode_entry, entry_name
+from mpbroker.remote.ledger.claim import new_claim, settle
+from mpbroker.remote.ledger.entries import Header, Writer, entry_name
 from mpbroker.remote.ledger.events import Event, SegmentsRemoved, TakenOver
-from mpbroker.remote.ledger.owner import OwnerFile, new_nonce
+from mpbroker.remote.ledger.owner import Owner, save_owner
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, time_text
-from mpbroker.remote.store.object_store import ObjectStore
 from shm.clock import wall_ms
 
 # An owner that has written this long ago may be alive.
@@ -41,7 +41,7 @@ def check_silent(last: Header, now_ms: int) -> None:
         )
 
 
-def take_over(store: ObjectStore, plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, TakenLedger]:
+def take_over(plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, TakenLedger]:
     """Create the entry; return the plan that it is of. `plans()` reads the ledger and checks the objects.
 
     Raises RestoreRefused, LedgerDamaged, StoreError: then the entry may be there, and a further call begins
@@ -53,26 +53,25 @@ def take_over(store: ObjectStore, plans: Callable[[], Plan], *, is_forced: bool)
         assert ledger.last is not None, "a ledger with a cut has entries"
         if not is_forced:
             check_silent(ledger.last, wall_ms())
-        writer = Writer(ledger.generation + 1, new_nonce(), new_nonce())
-        body = encode_entry(writer, ledger.seq + 1, ledger.digest, wall_ms(), _events(plan))
-        name = entry_name(ledger.seq + 1)
-        if store.create(name, body) or store.get(name) == body:
-            ledger.follow(ledger.seq + 1, body)
-            return plan, TakenLedger(writer, ledger.seq)
+        manifest = plan.manifest
+        taken = TakenOver(
+            *(manifest.cluster_id, manifest.broker_id, socket.gethostname()),
+            cut_id=plan.cut.cut_id,
+            shipped=-1 if plan.takes_shipped else plan.cut.shipped,
+        )
+        claim = new_claim(ledger, take_over_events(plan, taken))
+        if settle(ledger, claim):
+            return plan, TakenLedger(claim.writer, claim.seq)
 
 
-def write_owner(directory: Path, taken: TakenLedger) -> None:
-    """Write the owner's file of a restored broker into its first log directory. Raises OSError."""
-    file = OwnerFile(directory)
-    file.owner.nonce, file.owner.generation = taken.writer.owner, taken.writer.generation
-    file.owner.starts, file.owner.last_seq = [taken.writer.start], taken.seq
-    file.save()
+def write_owner(directory: Path, taken: TakenLedger, standbys: Iterable[int] = ()) -> None:
+    """Write the file of a new owner into its first log directory. Raises OSError."""
+    writer = taken.writer
+    save_owner(directory, Owner(writer.owner, writer.generation, taken.seq, [writer.start], list(standbys)))
 
 
-def _events(plan: Plan) -> list[Event]:
+def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
     """Return the events of the entry: the segments in the ledger that are not of the cut go."""
-    manifest = plan.manifest
-    taken = TakenOver(manifest.cluster_id, manifest.broker_id, socket.gethostname(), plan.cut.cut_id)
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
     events: list[Event] = [taken]
     for key, segments in plan.ledger.state.segments.items():

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import TopicImage
 from mpbroker.remote.cuts.cutter import Cut
 from mpbroker.remote.ledger.events import Event, SegmentAdded, SegmentsRemoved
-from mpbroker.remote.ledger.ledger import Ledger
+from mpbroker.remote.ledger.ledger import Fenced, Ledger
+from mpbroker.remote.ledger.registrations import Registration
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.outage import Outage
 from mpbroker.remote.tier.places import Key, Place
 from mpbroker.remote.tier.remote_files import RemoteFiles
@@ -20,9 +25,15 @@ from mpbroker.storage.remote_segments import NO_SEGMENTS
 from shm.clock import wall_ms
 from shm.counters import CounterPage
 
+T = TypeVar("T")
+
 
 class Book:
-    """The ledger, with the events that wait for its next entry. `interval_ms()` lies between two entries."""
+    """The ledger, with the events that wait for its next entry. `interval_ms()` lies between two entries.
+
+    A thread of its own makes all requests of the ledger: those who wait for it may have a lower priority, and
+    the lease must not depend on that. Files are written by who commits.
+    """
 
     def __init__(
         self,
@@ -30,19 +41,26 @@ class Book:
         files: RemoteFiles,
         counters: CounterPage,
         outage: Outage,
+        leadership: Leadership,
         interval_ms: Callable[[], int],
     ) -> None:
         self.ledger = ledger
         self._files = files
         self._counters = counters
         self._outage = outage
+        self._leadership = leadership
         self._interval_ms = interval_ms
+        self._thread = ThreadPoolExecutor(1, "ledger")
+        # It has the priority of who makes it.
+        self._thread.submit(int).result()
         self._lock = threading.RLock()
         self._places: Mapping[Key, Place] = {}
         self._ready: list[Event] = []
-        # What the ledger was given, and may have or not.
+        # Of the ledger's thread: what it was given, and may have or not.
         self._given: list[Event] = []
-        # The ends of partitions with segments in these two.
+        # What it has, and files may not.
+        self._in: deque[Event] = deque()
+        # The ends of partitions with segments in these three.
         self._ends: dict[Key, int] = {}
         self._next = 0.0
 
@@ -99,33 +117,81 @@ class Book:
 
     def commit(self) -> None:
         """Return when the ledger has all events. Raises Fenced; StoreError, then the next call goes on."""
-        with self._lock:
-            events, self._ready = self._ready, []
-            self._given += events
-            self._next = time.monotonic() + self._interval_ms() / 1000
-            self.ledger.append(events)
-            given, self._given = self._given, []
-            self._ends.clear()
-            if given:
-                self._committed(given)
+        self.in_turn(self._commit)
+        self._settle()
+
+    def renew(self) -> None:
+        """Put an entry into the ledger, also if there are no events. Raises as `commit` does."""
+        self.in_turn(lambda: self._append(is_renewal=True))
 
     def commit_cut(self, cut: Cut) -> None:
         """Have the ledger name a cut. Raises as `commit` does."""
-        with self._lock:
-            self.commit()
-            self.add([cut.event(self.state, self.ledger.seq)])
-            self.commit()
+
+        def commit() -> None:
+            self._commit()
+            self._append([cut.event(self.state, self.ledger.seq)])
+
+        self.in_turn(commit)
+        self._settle()
+
+    def follow_standbys(self, found: Iterable[Registration]) -> Sequence[int]:
+        """Have the ledger name the standbys that are there; return who is gone. Raises as `commit`."""
+        return self.in_turn(lambda: self._leadership.follow(found, self._append))
 
     def check_fence(self) -> None:
         """Return if nobody else has written to the ledger. Raises Fenced, StoreError."""
-        with self._lock:
-            self.commit()
-            self.ledger.check_fence()
+        self.commit()
+        self.in_turn(self._check_fence)
 
     def snapshot_if_due(self) -> None:
-        """Raises StoreError, OSError."""
+        """Raises as `commit` does."""
+        made = self.in_turn(self.ledger.due_snapshot)
+        if made is not None:
+            self.ledger.write_snapshot(made)
+            self.add(made.events)
+            self.commit()
+
+    def in_turn(self, do: Callable[[], T]) -> T:
+        """Have the ledger's thread do something; return what it returns, or raise what it raises."""
+        return self._thread.submit(do).result()
+
+    def _commit(self) -> None:
         with self._lock:
-            self.ledger.snapshot_if_due()
+            events, self._ready = self._ready, []
+            self._next = time.monotonic() + self._interval_ms() / 1000
+        self._append(events)
+
+    def _append(self, events: Sequence[Event] = (), *, is_renewal: bool = False) -> None:
+        self._given += events
+        before = self.ledger.seq
+        try:
+            self.ledger.append(events, is_renewal=is_renewal)
+        except Fenced as fenced:
+            self._leadership.lost(fenced)
+            raise
+        finally:
+            # Some entries may be in although the last one failed.
+            if self.ledger.seq != before:
+                self._leadership.renewed()
+                self._counters.set(Counter.COUNT_REMOTE_COMMITTED_MS, wall_ms())
+        self._in += self._given
+        self._given = []
+
+    def _check_fence(self) -> None:
+        try:
+            self.ledger.check_fence()
+        except Fenced as fenced:
+            self._leadership.lost(fenced)
+            raise
+
+    def _settle(self) -> None:
+        """Make the files right of partitions whose segments have changed in the ledger."""
+        with self._lock:
+            events = []
+            while self._in:
+                events.append(self._in.popleft())
+            if events:
+                self._committed(events)
 
     def _committed(self, events: Iterable[Event]) -> None:
         self._outage.succeeded()
@@ -136,7 +202,8 @@ class Book:
             if isinstance(event, SegmentAdded):
                 self._counters.add(Counter.COUNT_REMOTE_COPIED_SEGMENTS)
                 self._counters.add(Counter.COUNT_REMOTE_COPIED_BYTES, event.size)
-        self._counters.set(Counter.COUNT_REMOTE_COMMITTED_MS, wall_ms())
+                if self._ends.get(event.key) == event.end:
+                    del self._ends[event.key]
         self._files.changed(changed)
         for key in changed:
             if (place := self._places.get(key)) is not None:

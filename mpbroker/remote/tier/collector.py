@@ -6,7 +6,7 @@ Objects with other names than a segment's are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final
 
 from mpbroker.remote.cuts.manifest import parse_cut_object
@@ -24,19 +24,22 @@ CLOCK: Final = "mpbroker/clock"
 def collect(
     store: ObjectStore,
     state: RemoteState,
+    spared: Container[bytes],
     may_delete: Callable[[], object],
     give_way: Callable[[], object],
 ) -> int:
     """Delete the orphans; return how many objects were deleted.
 
-    `state` is all of the ledger: no upload is under way. `may_delete` is called before each request that
-    deletes, and raises if the ledger is no longer ours. Raises StoreError, and what the two raise.
+    `state` is all of the ledger: no upload is under way. `spared` are bundles of the cut that is being made:
+    over a slow line that takes days, and they are named in the end. `may_delete` is called before each
+    request that deletes, and raises if the ledger is no longer ours. Raises StoreError, and what the two
+    raise.
     """
     before_ms = store_ms(store) - ORPHAN_MS
     doomed: list[str] = []
     for found in orphans(store, state):
         give_way()
-        if found.modified_ms < before_ms:
+        if found.modified_ms < before_ms and parse_cut_object(found.name) not in spared:
             doomed.append(found.name)
     for start in range(0, len(doomed), BATCH):
         may_delete()
@@ -49,6 +52,7 @@ def orphans(store: ObjectStore, state: RemoteState) -> Iterator[ObjectInfo]:
     named = {one.segment_id for segments in list(state.segments.values()) for one in segments}
     named |= state.removed.keys()
     named |= state.bundles.keys() | {one.event.cut_id for one in state.cuts}
+    named |= {object_id for _, object_id in list(state.shipped)}
     for found in store.list(""):
         objects = parse_object(found.name)
         one = parse_cut_object(found.name) if objects is None else objects.segment_id

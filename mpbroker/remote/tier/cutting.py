@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
 from mpbroker.log.io.pace import Stints
 from mpbroker.remote.cuts.cutter import Cutter, expired
 from mpbroker.remote.cuts.instant import CutSkipped
-from mpbroker.remote.cuts.manifest import bundle_name, cut_name
+from mpbroker.remote.cuts.manifest import bundle_name, cut_name, shipped_name
 from mpbroker.remote.ledger.events import CutsRemoved
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
@@ -23,12 +24,18 @@ from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
 from shm.clock import wall_ms
 from shm.counters import CounterPage
+from shm.word import Words
 
+FIRST_CUT_RETRY_S: Final = 0.5
 log = logging.getLogger("mpbroker.remote")
 
 
 class Cutting:
-    """The thread's work. `cutter_of(store, paced)` makes the cutter; `step_back` lowers the priority."""
+    """The thread's work. `cutter_of(store, paced)` makes the cutter; `step_back` lowers the priority.
+
+    `first_cut` is the word that says whether a cut of this start is in the store (None: nobody asks). Until
+    then cuts follow at once.
+    """
 
     def __init__(
         self,
@@ -37,14 +44,24 @@ class Cutting:
         counters: CounterPage,
         cutter_of: Callable[[ObjectStore, Callable[[int], None]], Cutter],
         step_back: Callable[[], object] = lambda: None,
+        first_cut: Words | None = None,
     ) -> None:
         self._config = config
         self._work = work
+        self._first_cut = first_cut
+        # Names of shipped bytes that the newest cut has, too.
+        self._shipped: list[str] = []
         self._counters = counters
         self._cutter_of = cutter_of
         self._step_back = step_back
         self._stints = Stints()
         self._cutter: Cutter | None = None
+        # All other processes have ended: nothing is to be spared.
+        self.is_at_rest = False
+
+    def bundles(self) -> set[bytes]:
+        """Return the bundles that a cut may yet name, also if the ledger names them nowhere."""
+        return set() if self._cutter is None else self._cutter.bundles()
 
     def run(self) -> None:
         """Make cuts until the work is stopped, or the ledger is another broker's."""
@@ -56,6 +73,8 @@ class Cutting:
                 began = time.monotonic()
                 self.turn()
                 took_s, interval_s = time.monotonic() - began, self._interval_s()
+                if self._first_cut is not None and not self._first_cut.load(0):
+                    interval_s = took_s = FIRST_CUT_RETRY_S
                 # Whoever is slower than the interval leaves the disk and the network alone for as long.
                 self._wait_until(began + max(interval_s, 2 * took_s if took_s > interval_s else 0.0))
         except (Stopped, Fenced):
@@ -67,13 +86,7 @@ class Cutting:
         if book is None or store is None:
             return
         try:
-            if self._cutter is None:
-                cutter = self._cutter_of(store, self._paced)
-                cutter.remember(book.state)
-                if book.state.cuts:
-                    self._counters.set(Counter.COUNT_REMOTE_CUT_MS, book.state.cuts[-1].event.taken_ms)
-                self._cutter = cutter
-            self._cut(self._cutter, book)
+            self._cut(self._made_cutter(book, store), book)
             self._remove_expired(book, store)
         except CutSkipped as skipped:
             self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
@@ -82,13 +95,43 @@ class Cutting:
             self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
             log.info("a cut has failed: %s; the next one is due in %.0f s", error, self._interval_s())
 
+    def last(self, book: Book, store: ObjectStore) -> None:
+        """Make the cut of a broker whose other processes have ended.
+
+        Raises CutSkipped, StoreError, OSError, Fenced.
+        """
+        self.is_at_rest = True
+        cutter = self._made_cutter(book, store)
+        cutter.look_anew()
+        self._cut(cutter, book)
+
+    def _made_cutter(self, book: Book, store: ObjectStore) -> Cutter:
+        if self._cutter is None:
+            cutter = self._cutter_of(store, self._paced)
+            cutter.remember(book.state)
+            if book.state.cuts:
+                self._counters.set(Counter.COUNT_REMOTE_CUT_MS, book.state.cuts[-1].event.taken_ms)
+            self._cutter = cutter
+        return self._cutter
+
     def _cut(self, cutter: Cutter, book: Book) -> None:
         cut = cutter.make(book.state)
+        shipped = [shipped_name(one) for number, one in book.state.shipped if one and number <= cut.shipped]
         book.commit_cut(cut)
         cutter.published(cut)
+        if self._first_cut is not None:
+            self._first_cut.store(0, 1)
         self._counters.add(Counter.COUNT_REMOTE_CUTS)
         self._counters.set(Counter.COUNT_REMOTE_CUT_MS, cut.manifest.taken_ms)
         self._counters.set(Counter.COUNT_REMOTE_CUT_PAUSE_US, round(cut.paused_s * 1e6))
+        self._shipped_before(book, shipped)
+
+    def _shipped_before(self, book: Book, names: list[str]) -> None:
+        """Delete what was shipped before the last cut. Who restores that cut may still read the rest."""
+        doomed, self._shipped = self._shipped, names
+        if doomed and self._work.store is not None:
+            book.check_fence()
+            self._work.store.delete(doomed)
 
     def _remove_expired(self, book: Book, store: ObjectStore) -> None:
         event = expired(book.state, wall_ms(), self._config.mpbroker_remote_checkpoint_retention_ms)
@@ -106,7 +149,8 @@ class Cutting:
             self._work.wait(min(left_s, LOOK_S))
 
     def _paced(self, count: int) -> None:
-        self._work.pace(count, self._stints)
+        if not self.is_at_rest:
+            self._work.pace(count, self._stints)
 
 
 def objects_of(event: CutsRemoved) -> list[str]:

@@ -2,8 +2,9 @@
 
 The main thread follows orders, learns of topics and serves the handlers' calls. It never waits for the store.
 A second thread does all work on the store that changes it (`work`), on CPUs that no other thread wants. Other
-threads download (`downloads`). The supervisor starts the process only if remote.log.storage.system.enable is
-set. No process waits for it: while it is away, local data is served and stays where it is.
+threads make cuts, renew the lease (`renewing`) and download (`downloads`). The supervisor starts the process
+only if remote.log.storage.system.enable is set. No process waits for it: while it is away, local data is
+served for as long as the lease lasts, and stays where it is.
 
 (Kafka: RemoteLogManager.)
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +24,7 @@ from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.leading import NEVER, lease_left_ms
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
@@ -31,14 +34,19 @@ from mpbroker.log.io.pace import only_when_idle
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.remote.cuts.cutter import Cutter
 from mpbroker.remote.cuts.files import Look
-from mpbroker.remote.cuts.instant import Broker, Instant, Rows, take_instant
+from mpbroker.remote.cuts.instant import Broker, Instant, Rows, instant_at_rest, take_instant
 from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.cache import RemoteCache
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.downloads import Downloads, Totals
+from mpbroker.remote.tier.hand_over import HandOver
+from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.ranges import Ranges
+from mpbroker.remote.tier.renewing import Renewing
+from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.undeletion import CannotUndelete, undelete
@@ -83,16 +91,29 @@ class TierProcess:
             lambda topic_id: (state := self.work.state) is not None and topic_id in state.topics,
         )
         asked = memory.words("remote_asked")
+        self._leading = memory.leading()
+        self._leads = self._leading.leads()
+        if not self._leads:
+            # There may be standbys.
+            context.log.info("clients are served when the ledger has an entry of this start")
+        leadership = Leadership(self._leading, context.counters, self._ring_processors)
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
+            leadership,
             collections_asked=lambda: asked.load(0),
+            bundles=lambda: self._cutting.bundles(),
             step_back=self._step_back,
         )
         self._cluster_id = cluster_id
         # A thread of usual priority: all processes wait for it.
         self._instants = ThreadPoolExecutor(1, "instant of a cut")
         self._instants.submit(int).result()
-        self._cutting = Cutting(config, self.work, context.counters, self._cutter, self._step_back)
+        self._first_cut = memory.words("first_cut") if config.ships_rounds else None
+        self._cutting = Cutting(
+            *(config, self.work, context.counters, self._cutter, self._step_back, self._first_cut)
+        )
+        self._shipper = self._make_shipper()
+        self._renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
         self._lacks_room = False
@@ -102,12 +123,14 @@ class TierProcess:
         self._bug: Exception | None = None
 
     def serve(self) -> int:
+        self._begin("lease", self._renewing.renew)
+        cuts = self._begin("cuts", self._cutting.run)
         threads = [
-            threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
-            for name, run in (("remote writer", self.work.run), ("cuts", self._cutting.run))
+            cuts,
+            self._begin("standbys", self._renewing.follow_standbys),
+            self._begin("remote writer", self.work.run),
+            *((self._begin("shipper", self._shipper.run),) if self._shipper is not None else ()),
         ]
-        for thread in threads:
-            thread.start()
         self.context.ready()
         while not self.context.must_stop():
             self.step()
@@ -115,15 +138,29 @@ class TierProcess:
         self.work.stop()
         if self._downloads is not None:
             self._downloads.close()
+        until = time.monotonic() + STOP_S
+        if self.work.book is not None and not self.context.orphaned:
+            # The supervisor stops this process when all others that write have ended.
+            last = HandOver(self.work, self._cutting, self._renewing, cuts)
+            if not self._await(self._begin("hand-over", last.run), time.monotonic() + last.limit_s):
+                last.give_up(f"it has taken {last.limit_s:.0f} s")
         # A thread may wait for the store. It dies with the process, as it would by a kill.
-        for _ in range(round(STOP_S / 0.1)):
-            self.context.counters.beat()
-            alive = [thread for thread in threads if thread.is_alive()]
-            if not alive:
-                break
-            alive[0].join(0.1)
+        for thread in threads:
+            self._await(thread, until)
         self.context.stopped()
         return ExitCode.STOPPED
+
+    def _begin(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _await(self, thread: threading.Thread, until: float) -> bool:
+        """Return whether the thread ends in time."""
+        while thread.is_alive() and time.monotonic() < until:
+            self.context.counters.beat()
+            thread.join(0.1)
+        return not thread.is_alive()
 
     def step(self) -> None:
         """Do all that is possible without waiting."""
@@ -132,8 +169,11 @@ class TierProcess:
             self.context.acknowledge_order()
         if self._bug is not None:
             raise self._bug
+        self._watch_lease()
         if news := self._news.poll():
             self._topics.apply(news)
+        if self._shipper is not None:
+            self._shipper.follow()
         if self._downloads is None and self.work.store is not None:
             self._begin_downloads(self.work.store)
         for rings in self._bound_handlers():
@@ -146,12 +186,36 @@ class TierProcess:
         for rings in self._handlers.values():
             rings.flush()
 
+    def _watch_lease(self) -> None:
+        """Tell when the lease has run out, and when it is in force again."""
+        leads = self._leading.leads()
+        if leads == self._leads:
+            return
+        self._leads = leads
+        if leads:
+            self.context.log.info("the lease is in force: clients are served")
+        elif self._leading.until_ns != NEVER:
+            self._ring_processors()
+            self.context.log.error(
+                "the lease has run out: the object store has not taken an entry in time. Clients are refused "
+                "until it does; a standby may take over. mpbroker remote status has the last error"
+            )
+
+    def _ring_processors(self) -> None:
+        for role in topology.PROCESSORS:
+            self.context.ring(role)
+
     def _something_waits(self) -> bool:
+        if self._shipper is not None and self._shipper.has_news:
+            return True
         return self.context.pending_order() is not None or any_waits(self._bound_handlers())
 
     def _sleep_ms(self) -> int:
         next_ms = None if self._downloads is None else self._downloads.next_ms()
-        return IDLE_SLEEP_MS if next_ms is None else next_ms
+        sleep_ms = IDLE_SLEEP_MS if next_ms is None else next_ms
+        left_ms = lease_left_ms(self.context.counters.get(Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
+        # Processors are told at once when the lease has run out.
+        return min(sleep_ms, left_ms + 1) if left_ms else sleep_ms
 
     # ---- threads
 
@@ -184,9 +248,37 @@ class TierProcess:
         control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
 
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
-            return self._instants.submit(take_instant, control, broker, state, known, former).result()
+            is_first = self._first_cut is not None and not self._first_cut.load(0)
+            if is_first or self._cutting.is_at_rest:
+                return instant_at_rest(broker, state, known, self._mark)
+            take = partial(take_instant, control, broker, state, known, former, self._mark)
+            return self._instants.submit(take).result()
 
         return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
+
+    def _make_shipper(self) -> Shipper | None:
+        """Return what ships commit rounds, if they wait for that."""
+        memory, first_cut = self.context.memory, self._first_cut
+        if first_cut is None:
+            return None
+        bells = [memory.doorbell(role) for role in topology.LOG_WORKERS[: memory.sizes.log_workers]]
+        return Shipper(
+            self.work,
+            Ranges(memory.table(), self.context.config.log_dirs),
+            [memory.unshipped_block(number) for number in range(memory.sizes.log_workers)],
+            memory.words("shipped"),
+            first_cut,
+            lambda worker: bells[worker].ring(),
+            self.context.counters,
+        )
+
+    def _mark(self) -> tuple[int, int]:
+        """Return what `take_instant` asks for."""
+        if self._shipper is not None:
+            return self._shipper.mark()
+        book = self.work.book
+        assert book is not None
+        return book.state.shipped_number, book.ledger.seq
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)

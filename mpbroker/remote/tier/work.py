@@ -13,6 +13,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +24,13 @@ from mpbroker.log.io.pace import Pace, Stints
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import ObjectsDeleted, Started
+from mpbroker.remote.ledger.lease import RENEWALS
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.registrations import addresses_of
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -33,6 +38,7 @@ from mpbroker.remote.tier import removal
 from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.collector import collect
 from mpbroker.remote.tier.copying import Copying
+from mpbroker.remote.tier.leadership import Leadership, taken_over
 from mpbroker.remote.tier.outage import Outage
 from mpbroker.remote.tier.places import Place, Places
 from mpbroker.remote.tier.remote_files import RemoteFiles
@@ -58,7 +64,7 @@ class Stopped(Exception):
 class TierWork:
     """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
-    `step_back` lowers the thread's priority.
+    `step_back` lowers the thread's priority. `bundles` are those of a cut that is being made.
     """
 
     def __init__(
@@ -69,12 +75,15 @@ class TierWork:
         places: Places,
         words: Words,
         counters: CounterPage,
+        leadership: Leadership,
         step_back: Callable[[], object] = lambda: None,
         opened: Callable[[str, int], ObjectStore] = open_store,
         collections_asked: Callable[[], int] = int,
+        bundles: Callable[[], AbstractSet[bytes]] = frozenset,
     ) -> None:
         self._config = config
-        self._started = Started(cluster_id, config.node_id, socket.gethostname())
+        self._cluster_id = cluster_id
+        self._leadership = leadership
         self._topics = topics
         self._places = places
         self._files = RemoteFiles(words)
@@ -87,19 +96,21 @@ class TierWork:
         self._stops = threading.Event()
         self.store: ObjectStore | None = None
         self._is_fit = False
+        self._reader: LedgerReader | None = None
         self._ledger: Ledger | None = None
         # What a turn works with, once the ledger is this broker's.
         self.book: Book | None = None
         self._copying: Copying | None = None
         self._next_collection = 0.0
         self._collections_asked = collections_asked
+        self._bundles = bundles
         self._asked = collections_asked()
         counters.set(Counter.COUNT_REMOTE_FENCED, 0)
 
     @property
     def state(self) -> RemoteState | None:
         """Return what the ledger says, as far as it was read."""
-        return None if self._ledger is None else self._ledger.state
+        return None if self._reader is None else self._reader.state
 
     def stop(self) -> None:
         self._stops.set()
@@ -114,36 +125,57 @@ class TierWork:
                         self.wait(self.turn())
                 except (StoreError, StoreRefused, OSError) as error:
                     delay_s = self._outage.failed(error)
+                    if self.book is None and self._config.ships_rounds:
+                        # Everybody waits for it.
+                        delay_s = min(delay_s, LOOK_S)
                     self._counters.set_status(f"the object store fails: {error}")
                     self.wait(delay_s)
         except Stopped:
             return
         except _FINAL as error:
             self._refused(str(error))
+            if isinstance(error, Fenced):
+                self.end_if_taken_over(error)
+            with suppress(Stopped):
+                self._read_only(error)
+
+    def end_if_taken_over(self, fenced: Fenced) -> None:
+        """Raise FatalError if another broker leads what this one has led."""
+        if fenced.leader is not None:
+            raise taken_over(fenced.leader, self._config.node_id)
 
     def begin(self) -> None:
         """Open and test the store, and read the ledger to its end; what of this was done is not done again.
 
         Raises StoreRefused, StoreUnfit, OwnerDamaged, LedgerDamaged, Fenced, StoreError, OSError.
         """
-        config, counters = self._config, self._counters
+        config, counters, url = self._config, self._counters, self._config.mpbroker_remote_url
         if self.store is None:
             counters.set_status("opening the object store")
-            self.store = self._open_store(
-                config.mpbroker_remote_url, config.mpbroker_remote_request_timeout_ms
-            )
+            self.store = self._open_store(url, config.mpbroker_remote_request_timeout_ms)
         if not self._is_fit:
             counters.set_status("testing the object store")
             check_store(self.store)
             self._is_fit = True
         if self._ledger is None:
-            owner = OwnerFile(Path(config.log_dirs[0]))
-            self._ledger = Ledger(LedgerReader(self.store), owner)
+            file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
+            self._ledger = Ledger(
+                *(self._reader, file),
+                boot_clock_ns=self._leadership.clock_ns,
+                store=self._open_store(url, self._entry_timeout_ms()),
+            )
+            self._started = Started(
+                *(self._cluster_id, config.node_id, socket.gethostname()),
+                listeners=addresses_of(config),
+                lease_ms=config.mpbroker_remote_lease_ms,
+                acks=config.mpbroker_remote_acks,
+            )
         if self.book is None:
             counters.set_status("reading the ledger")
             self._ledger.start(self._started)
+            self._leadership.begin(self._ledger, self._started)
             self.book = Book(
-                *(self._ledger, self._files, counters, self._outage),
+                *(self._ledger, self._files, counters, self._outage, self._leadership),
                 lambda: config.mpbroker_remote_commit_interval_ms,
             )
             uploader = Uploader(self.store, self._places, config.node_id, self._paced)
@@ -153,7 +185,7 @@ class TierWork:
             self._step_back()
             log.info(
                 "%s has %d segments; entry %d of its ledger is of this start",
-                config.mpbroker_remote_url,
+                url,
                 sum(map(len, self._ledger.state.segments.values())),
                 self._ledger.seq,
             )
@@ -233,7 +265,10 @@ class TierWork:
         asked = self._collections_asked()
         if time.monotonic() < self._next_collection and asked == self._asked:
             return
-        found = collect(self.store, book.state, book.check_fence, self._give_way)
+        found = collect(self.store, book.state, self._bundles(), book.check_fence, self._give_way)
+        trimmed = trim(self.store, book.state, book.check_fence)
+        if trimmed:
+            log.info("%d entries and snapshots of the ledger that are of no more use are deleted", trimmed)
         if found:
             log.info("%d objects of uploads that were given up are deleted", found)
         self._next_collection, self._asked = time.monotonic() + COLLECT_EVERY_S, asked
@@ -246,11 +281,32 @@ class TierWork:
         counters.set_last_error(why)
         counters.set_status(f"stopped: {why}")
         log.error(
-            "nothing is uploaded or deleted any more: %s. Segments stay on this disk; those in the object "
-            "store %s. Restart the broker when this is settled",
+            "nothing is uploaded or deleted any more: %s. Segments stay on this disk. Restart the broker "
+            "when this is settled",
             why,
-            "can be read" if self.state and self.state.segments else "cannot be read before that",
         )
+
+    def _read_only(self, refused: Exception) -> None:
+        """Read the ledger for those who read what the store has, if that was not reached. Raises Stopped."""
+        if self.store is None or self.book is not None:
+            return
+        reader = self._reader = self._reader or LedgerReader(self.store)
+        while True:
+            try:
+                reader.read_to_end()
+                break
+            except LedgerDamaged as error:
+                log.error("what the object store has can be read as far as its ledger: %s", error)
+                return
+            except StoreError:
+                self.wait(LOOK_S)
+        if isinstance(refused, OwnerDamaged) and not reader.state.standbys:
+            self._leadership.lead_alone()
+
+    def _entry_timeout_ms(self) -> int:
+        """Return when an entry that has no answer is tried again: before the lease runs out."""
+        config = self._config
+        return min(config.mpbroker_remote_request_timeout_ms, config.mpbroker_remote_lease_ms // RENEWALS)
 
     def _paced(self, count: int) -> None:
         self.pace(count, self._stints)

@@ -13,7 +13,9 @@ from mpbroker.coordinator.runtime.timers import Timers
 NAMES = ["cleanup", ("join", "a"), ("join", "b"), ("member", "a", "x"), ("member", "a", "y")]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["set", "pass on", "cancel", "due"]), st.sampled_from(NAMES), st.integers(0, 50)
+        st.sampled_from(["set", "postpone", "pass on", "cancel", "due"]),
+        st.sampled_from(NAMES),
+        st.integers(0, 50),
     ),
     max_size=60,
 )
@@ -27,6 +29,10 @@ def test_timers_end_once_in_order_and_are_counted_by_kind(steps: list[tuple[str,
         if what == "set":
             plain[name] = now_ms + number
             timers.set(name, now_ms + number, lambda name=name: ended.append(name))  # type: ignore[misc]
+        elif what == "postpone":
+            deadline_ms = plain.get(name, now_ms) + number
+            assert timers.postpone(name, deadline_ms) == (name in plain)
+            plain |= {name: deadline_ms} if name in plain else {}
         elif what == "pass on":
             again = partial(ended.append, name)
             assert timers.pass_on(name, again) == (name in plain)  # type: ignore[arg-type]

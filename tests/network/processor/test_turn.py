@@ -13,6 +13,7 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.leading import boottime_ns
 from mpbroker.ipc.process import Order
 from mpbroker.ipc.slots import (
     SlotKind,
@@ -403,6 +404,8 @@ def test_any_order_of_events_leaves_nothing_behind(make_rig: MakeRig) -> None:
             else:
                 # type: ignore[arg-type]
                 rig.answer_kind(slot, SlotKind.NOOP if kind == "noop" else SlotKind.CLOSE, h)
+        if rng.random() < 0.005:
+            rig.memory.leading().until_ns = boottime_ns()
         rig.turn.turn(0)
         rig.turn.closed()
     for client, _ in live:

@@ -17,6 +17,7 @@ from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name
 from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.remote.tier.collector import ORPHAN_MS, collect
 from mpbroker.storage.checkpoints import text_of_id
 from mpbroker.storage.names import META_PROPERTIES, REMOTE_SEGMENTS
 from tests.support.cut_world import CutWorld, contents
@@ -67,6 +68,7 @@ def test_what_is_of_the_running_broker_or_not_finished_is_in_no_cut(world: CutWo
     before = expected(world)
     for name in (
         *(".lock", "mpbroker.json", "mpbroker.journal", "mpbroker.journal.1", ".kafka_cleanshutdown"),
+        *("mpbroker.nodes", "mpbroker.remote.claim", "cleaner-offset-checkpoint"),
         *("x.tmp", f"t-0/{0:020d}.log.deleted", f"t-0/{0:020d}.log.cleaned", f"t-0/{REMOTE_SEGMENTS}"),
         *(f"t-1.{'0' * 32}-delete/{0:020d}.log", "remote-cache/window", f"t-1.{'0' * 32}-stray/x"),
     ):
@@ -110,6 +112,21 @@ def test_a_segment_that_was_cut_off_and_has_grown_again_is_read_anew(world: CutW
     path = world.log_dirs[0] / SEGMENT
     os.truncate(path, 100)
     write(world, SEGMENT, b"b" * 6000)
+    world.cut()
+    assert world.restore() == expected(world)
+
+
+def test_a_segment_that_is_cut_off_and_grows_while_it_is_read_is_read_anew(world: CutWorld) -> None:
+    write(world, SEGMENT, b"a" * 5000)
+
+    def meanwhile(count: int) -> None:
+        if count > 5000:
+            os.truncate(world.log_dirs[0] / SEGMENT, 100)
+            write(world, SEGMENT, b"b" * 6000)
+
+    world._paced = meanwhile  # type: ignore[method-assign]
+    world.again()
+    world.cut()
     world.cut()
     assert world.restore() == expected(world)
 
@@ -202,6 +219,24 @@ def test_large_files_lie_in_several_bundles(world: CutWorld) -> None:
     assert len(cut.manifest.bundles) >= 4
     assert max(cut.manifest.bundles.values()) <= 1000
     assert world.restore() == expected(world)
+
+
+def test_the_collector_spares_what_a_cut_brings_into_the_store_for_days(world: CutWorld) -> None:
+    write(world, f"t-0/{1:020d}.log", b"second")
+
+    def slow(_count: int) -> None:
+        world.objects.now_ms += 2 * ORPHAN_MS
+        collect(world.objects, world.ledger.state, world.cutter.bundles(), nothing, nothing)
+
+    with patch.object(bundles, "BUNDLE_BYTES", 6):
+        world._paced = slow  # type: ignore[method-assign]
+        world.again()
+        assert len(world.cut().manifest.bundles) > 2
+    assert world.restore() == expected(world)
+
+
+def nothing(*_: object) -> None:
+    pass
 
 
 def test_a_request_that_fails_ends_the_cut_and_the_next_one_is_whole(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from mpbroker.records.batch import checksum
 from mpbroker.remote.ledger.entries import (
     LedgerDamaged,
     Writer,
@@ -15,18 +17,32 @@ from mpbroker.remote.ledger.entries import (
     seq_of,
 )
 from mpbroker.remote.ledger.events import (
+    Event,
     LogStartMoved,
     ObjectsDeleted,
+    Released,
     SegmentsRemoved,
+    Shipped,
+    ShippedRange,
+    SnapshotWritten,
+    StandbyGone,
+    StandbySet,
+    Started,
+    TakenOver,
     TopicDeleted,
     TopicRestored,
 )
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, segment
 
-EVENTS = [
+SHIPPED = Shipped(1, (ShippedRange("0/t-1", TOPIC_ID, 3, ((0, 5, 2),), (9, 0, 7)),), b"\0\xff")
+EVENTS: list[Event] = [
     *(STARTED, TOPIC, segment(0), segment(10, partition=1), TopicDeleted(TOPIC_ID), TopicRestored(TOPIC_ID)),
     SegmentsRemoved(TOPIC_ID, 1, (b"a" * 16, b"b" * 16)),
-    *(ObjectsDeleted((b"a" * 16,)), LogStartMoved(TOPIC_ID, 0, 5)),
+    *(ObjectsDeleted((b"a" * 16,)), LogStartMoved(TOPIC_ID, 0, 5), SHIPPED, Released()),
+    TakenOver("cluster", 2, "host", b"c" * 16, rack="r", by_standby=True),
+    Started("cluster", 2, "host", listeners={"PLAINTEXT": ("host", 9092)}, lease_ms=30_000, acks="ledger"),
+    *(StandbySet(3, "host", "", {"PLAINTEXT": ("host", 9093)}), StandbyGone(3)),
+    SnapshotWritten(5, 2),
 ]
 BODY = encode_entry(Writer(1, "owner", "start"), 7, "before", 1234, EVENTS)
 
@@ -38,6 +54,13 @@ def test_what_was_written_is_read() -> None:
     assert (header.seq, header.previous, header.time_ms) == (7, "before", 1234)
     assert found == digest(BODY)
     assert header == decode_header(7, BODY)
+
+
+def test_an_entry_of_a_version_without_standbys_is_read() -> None:
+    old = b'{"event":"start","cluster_id":"cluster","broker_id":1,"host":"host"}\n'
+    header = msgspec.json.decode(BODY.partition(b"\n")[0])
+    header |= {"events": 1, "checksum": checksum(old)}
+    assert decode_entry(7, msgspec.json.encode(header) + b"\n" + old).events == [STARTED]
 
 
 def test_an_entry_without_events() -> None:
@@ -71,7 +94,7 @@ def test_every_flipped_bit_and_every_cut_of_the_events_is_noticed() -> None:
     [
         (b'"format":1', b'"format":2', "has format 2, this version reads 1: upgrade mpbroker"),
         (b'"seq":7', b'"seq":8', "says that it is entry 8"),
-        (b'"events":9', b'"events":8', "announces 8 events and has 9"),
+        (b'"events":16', b'"events":99', "announces 99 events and has 16"),
         (b'"owner":"owner",', b"", "has no header: .*owner"),
     ],
 )

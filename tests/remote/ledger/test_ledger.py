@@ -14,6 +14,7 @@ from mpbroker.remote.ledger.entries import LedgerDamaged, entry_name
 from mpbroker.remote.ledger.events import LogStartMoved, SegmentsRemoved, Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OWNER_FILE, Owner, OwnerDamaged, OwnerFile
+from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import EventRefused
 from mpbroker.remote.store.object_store import StoreError
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
@@ -94,6 +95,39 @@ def test_the_state_has_only_what_is_in(ledger: Ledger, store: FaultStore) -> Non
     assert ledger.state.segments_of(TOPIC_ID, 0) == ()
     ledger.append()
     assert [found.base for found in ledger.state.segments_of(TOPIC_ID, 0)] == [0]
+
+
+def test_a_renewal_is_an_entry_without_events(ledger: Ledger, store: FaultStore) -> None:
+    store.plan("create", Fault.LATE)
+    with pytest.raises(StoreError):
+        ledger.renew()
+    assert store.deliver()
+    ledger.append()
+    assert (ledger.seq, read(store.inner).seq) == (3, 3)
+    store.plan("create", Fault.ERROR)
+    with pytest.raises(StoreError):
+        ledger.append([segment(0)])
+    # What waits is as good.
+    ledger.renew()
+    assert (ledger.seq, bases(store)) == (4, [0])
+
+
+def test_the_first_try_of_an_entry_is_the_one_that_counts(store: FaultStore, tmp_path: Path) -> None:
+    ticks = iter(range(1, 100))
+    ledger = Ledger(LedgerReader(store), OwnerFile(tmp_path), lambda: 0, lambda: next(ticks))
+    store.plan("create", None, Fault.LOST)
+    with pytest.raises(StoreError):
+        ledger.start(STARTED)
+    assert ledger.tried_ns == 0
+    ledger.start(STARTED)
+    assert ledger.tried_ns == 1
+    store.plan("create", Fault.LATE, Fault.ERROR)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            ledger.renew()
+    assert (next(ticks), ledger.tried_ns) == (3, 1)
+    ledger.append()
+    assert ledger.tried_ns == 2
 
 
 def test_an_event_that_contradicts_is_refused_and_writes_nothing(ledger: Ledger, store: FaultStore) -> None:
@@ -217,7 +251,7 @@ def test_a_copied_disk_is_noticed(ledger: Ledger, store: FaultStore, tmp_path: P
     for events in ([], [segment(0)]):
         with pytest.raises(Fenced):
             ledger.append(events)
-    assert "taken the ledger over" in ledger.fenced
+    assert "taken the ledger over" in str(ledger.fenced)
     # And when it starts again, since its disk knows nothing of the twin's start.
     with pytest.raises(Fenced, match=r"has a copy of this one's mpbroker\.remote\.owner"):
         ledger_of(store, tmp_path).start(STARTED)

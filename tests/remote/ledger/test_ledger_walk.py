@@ -215,9 +215,9 @@ class ComparesWho(Ledger):
 class GrowsEntries(Ledger):
     """Makes the entry anew for each try, with what has come since."""
 
-    def append(self, events=()) -> None:  # type: ignore[no-untyped-def]
+    def append(self, events=(), **kinds) -> None:  # type: ignore[no-untyped-def]
         self._pending = None
-        super().append(events)
+        super().append(events, **kinds)
 
 
 class GrowsAndComparesWho(GrowsEntries, ComparesWho):
@@ -249,9 +249,9 @@ class StartsSilently(Ledger):
 class TrustsErrors(Ledger):
     """Forgets an entry whose create has failed."""
 
-    def append(self, events=()) -> None:  # type: ignore[no-untyped-def]
+    def append(self, events=(), **kinds) -> None:  # type: ignore[no-untyped-def]
         try:
-            super().append(events)
+            super().append(events, **kinds)
         except StoreError:
             self._pending = None
             raise

@@ -135,6 +135,6 @@ def test_a_long_ledger_takes_few_reads(store: MemoryStore, tmp_path: Path) -> No
     counted = FaultStore(store)
     reader = LedgerReader(counted)
     reader.read_to_end()
-    assert (bases(reader), reader.seq) == (bases(read(store)), 2 + 2 * SNAPSHOT_EVERY)
+    assert (bases(reader), reader.seq) == (bases(read(store)), 3 + 2 * SNAPSHOT_EVERY)
     assert reader.snapshot_seq == 2 * SNAPSHOT_EVERY
     assert len(counted.calls) < 10

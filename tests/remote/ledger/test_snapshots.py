@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from mpbroker.remote.ledger import ledger as ledger_module
-from mpbroker.remote.ledger.events import CutTaken, LogStartMoved, SegmentsRemoved, TopicDeleted, TopicSet
+from mpbroker.remote.ledger.events import (
+    CutTaken,
+    Event,
+    LogStartMoved,
+    Released,
+    SegmentsRemoved,
+    SnapshotWritten,
+    StandbySet,
+    TopicDeleted,
+    TopicSet,
+)
 from mpbroker.remote.ledger.ledger import Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -38,7 +48,9 @@ def ledger(store: MemoryStore, tmp_path: Path) -> Ledger:
         CutTaken(b"1" * 16, 5, 1, "digest", 3, (b"a" * 16, b"b" * 16), ()),
         CutTaken(b"2" * 16, 6, 1, "digest", 3, (b"c" * 16,), (b"a" * 16,)),
     ]
-    made.append([SegmentsRemoved(TOPIC_ID, 0, (segment(0).segment_id,)), *cuts])
+    standby = StandbySet(2, "h", "r", {"PLAINTEXT": ("h", 9092)})
+    others: list[Event] = [standby, SnapshotWritten(2, 1), Released()]
+    made.append([SegmentsRemoved(TOPIC_ID, 0, (segment(0).segment_id,)), *cuts, *others])
     return made
 
 
@@ -46,7 +58,8 @@ def parts(reader: LedgerReader | Ledger) -> object:
     state = reader.state
     return (
         *(reader.seq, state.topics, state.segments, state.removed, state.log_starts),
-        *(state.cuts, state.bundles),
+        *(state.cuts, state.bundles, state.leader, state.is_released, state.standbys, state.snapshots),
+        state.firsts,
     )
 
 
@@ -76,7 +89,7 @@ def test_old_ones_are_deleted(ledger: Ledger, store: MemoryStore) -> None:
     assert parts(read(store)) == parts(ledger)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format":2,"seq":4,"entry":"","body":""}\n', None])
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format":9,"seq":4,"entry":"","body":""}\n', None])
 def test_one_that_is_damaged_is_passed_over(ledger: Ledger, store: MemoryStore, damage: bytes | None) -> None:
     ledger.snapshot_if_due()
     for base in (20, 30, 40):

@@ -10,7 +10,13 @@ from mpbroker.remote.ledger.events import (
     Event,
     LogStartMoved,
     ObjectsDeleted,
+    Released,
     SegmentsRemoved,
+    SnapshotWritten,
+    StandbyGone,
+    StandbySet,
+    Started,
+    TakenOver,
     TopicDeleted,
     TopicRestored,
     TopicSet,
@@ -117,7 +123,7 @@ def test_events_that_contradict_are_refused(events: list[Event]) -> None:
 
 def test_events_of_one_entry_build_on_each_other() -> None:
     moved = LogStartMoved(TOPIC_ID, 0, 10)
-    events = [TOPIC, segment(0), segment(10), removed(0), moved, TopicDeleted(TOPIC_ID)]
+    events: list[Event] = [TOPIC, segment(0), segment(10), removed(0), moved, TopicDeleted(TOPIC_ID)]
     state = RemoteState()
     state.check(events)
     state.apply(events, 1)
@@ -134,3 +140,34 @@ def test_cuts_and_their_bundles_come_and_go() -> None:
     state.apply([CutsRemoved((first,), (b"a",))], 70)
     assert [one.event.cut_id for one in state.cuts] == [second]
     assert state.bundles == {b"b": None, b"c": None}
+
+
+def test_nothing_is_left_of_a_deleted_topic_without_segments() -> None:
+    moved = LogStartMoved(TOPIC_ID, 0, 10)
+    state = state_of(TOPIC, segment(0), moved, TopicDeleted(TOPIC_ID), removed(0), moved)
+    assert (state.topics, state.segments, state.log_starts) == ({}, {}, {})
+
+
+def standby(broker_id: int) -> StandbySet:
+    return StandbySet(broker_id, "host", "rack", {"PLAINTEXT": ("host", 9092)})
+
+
+def test_who_leads_and_who_stands_by() -> None:
+    owner = Started("cluster", 1, "host", listeners={"PLAINTEXT": ("host", 9092)}, lease_ms=5, acks="ledger")
+    state = state_of(owner, standby(2), standby(3), standby(4), StandbyGone(4), StandbyGone(5), Released())
+    assert (state.leader, sorted(state.standbys), state.is_released) == (owner, [2, 3], True)
+    successor = TakenOver("cluster", 2, "host", b"c" * 16, by_standby=True)
+    state.apply([successor], 0)
+    assert (state.leader, sorted(state.standbys), state.is_released) == (successor, [3], False)
+
+
+def test_a_restored_broker_has_no_standby() -> None:
+    """It may take longer than a lease to begin."""
+    state = state_of(STARTED, standby(2), TakenOver("cluster", 1, "host", b"c" * 16))
+    assert state.standbys == {}
+
+
+def test_snapshots_that_are_named_no_longer_are_forgotten() -> None:
+    named = [SnapshotWritten(3, 0), SnapshotWritten(6, 3), SnapshotWritten(9, 6)]
+    state = state_of(*named)
+    assert [(one.event, one.time_ms) for one in state.snapshots] == [(named[1], 1), (named[2], 2)]

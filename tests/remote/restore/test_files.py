@@ -9,6 +9,7 @@ import pytest
 
 from mpbroker.remote.cuts.manifest import bundle_name
 from mpbroker.remote.restore.files import begin_epochs, finish, write_files
+from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.checkpoints import read_epochs, write_epochs
 from mpbroker.storage.leader_epochs import trimmed
@@ -69,10 +70,12 @@ def test_a_damaged_bundle_ends_the_restore(world: CutWorld) -> None:
     assert not (path / META_PROPERTIES).exists()
 
 
-def test_a_new_epoch_begins_where_the_log_ends(world: CutWorld) -> None:
-    path = target(world, "epochs")
-    plan = world.plan()
-    write_files(world.objects, plan, [path], nothing)
-    begin_epochs(plan, [path])
-    # As whoever opens the log does it.
-    assert trimmed(read_epochs(path / DIRECTORY), 0, 20) == [(0, 0), (3, 7), (4, 20)]
+def test_each_owner_after_a_cut_begins_another_epoch_where_the_log_ends(world: CutWorld) -> None:
+    """Also if the first of them was lost before it made a cut of its own."""
+    for epoch in (4, 5):
+        path = target(world, epoch)
+        plan, _ = take_over(world.plan, is_forced=True)
+        write_files(world.objects, plan, [path], nothing)
+        begin_epochs(plan, [path])
+        # As whoever opens the log does it.
+        assert trimmed(read_epochs(path / DIRECTORY), 0, 20) == [(0, 0), (3, 7), (epoch, 20)]

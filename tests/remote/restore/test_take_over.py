@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> CutWorld:
 
 def taken(world: CutWorld, store: ObjectStore | None = None) -> tuple[Plan, TakenLedger]:
     used = store or world.objects
-    return take_over(used, lambda: make_plan(used), is_forced=True)
+    return take_over(lambda: make_plan(used), is_forced=True)
 
 
 def successor(world: CutWorld, owner: TakenLedger) -> Ledger:
@@ -92,7 +92,7 @@ def test_a_cut_that_was_made_meanwhile_is_the_one_that_is_restored(world: CutWor
             world.cut()
         return calls[-1]
 
-    plan, _ = take_over(world.objects, plans, is_forced=True)
+    plan, _ = take_over(plans, is_forced=True)
     assert len(calls) == 2
     assert [one.base for one in plan.segments[DIRECTORY]] == [0, 10]
     assert bases(read(world.objects)) == [0, 10]

@@ -54,7 +54,7 @@ def test_old_objects_that_the_ledger_does_not_name_are_deleted(
     young = SegmentObjects("t", TOPIC, 0, 4, bytes(16)).log
     store.create(young, b"x")
     store.now_ms = NOW_MS
-    assert collect(store, state, nothing, nothing) == 3
+    assert collect(store, state, (), nothing, nothing) == 3
     assert set(store.objects) == stays | {young, CLOCK}
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_deleted_by_who_is_fenced(state: RemoteState, store: MemorySt
         raise Fenced("another one")
 
     with pytest.raises(Fenced):
-        collect(store, state, fenced, nothing)
+        collect(store, state, (), fenced, nothing)
     assert objects_of(added(3)).log in store.objects
 
 
@@ -78,5 +78,5 @@ def test_old_objects_of_cuts_that_the_ledger_does_not_name_are_deleted(store: Me
     for name in (*named, cut_name(other), bundle_name(other)):
         store.create(name, b"x")
     store.now_ms = NOW_MS
-    collect(store, state, nothing, nothing)
+    collect(store, state, (), nothing, nothing)
     assert {name for name in store.objects if name.startswith((CUTS, BUNDLES))} == named

@@ -99,7 +99,7 @@ def test_old_cuts_go_with_their_objects(
 def test_who_is_fenced_makes_no_more_cuts(world: TierWorld, thread: Cutting) -> None:
     world.turn()
     thread.turn()
-    take_over(world.memory_store, lambda: make_plan(world.memory_store), is_forced=True)
+    take_over(lambda: make_plan(world.memory_store), is_forced=True)
     with pytest.raises(Fenced):
         thread.turn()
     # The thread ends by itself.

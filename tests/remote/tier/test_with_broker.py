@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from mpbroker.ipc.nodes import read_nodes
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ListOffsetsRequest
 from mpbroker.records.batch import checksum
 from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.registrations import Registration, register
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.storage.remote_segments import read_remote_segments
@@ -26,6 +31,7 @@ from tests.support.http_broker import pids, replace
 from tests.support.object_store_servers import ObjectStoreServer, object_store_server
 from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
+from tests.support.socket_client import SocketClient
 from tests.support.tier_world import objects_of
 
 TOPIC = "orders"
@@ -228,6 +234,60 @@ def test_an_outage_of_the_store_keeps_local_segments_and_is_over_by_itself(
     tiered.check()
     eventually(lambda: "the object store answers again" in tiered.broker.logs(), "and of its end")
     assert tiered.broker.logs().count("the object store fails: ") == 1
+
+
+def test_a_broker_with_a_standby_serves_while_its_lease_lasts(tmp_path: Path) -> None:
+    store, away = tmp_path / "store", tmp_path / "away"
+    store.mkdir()
+    settings = {**SETTINGS, "mpbroker.remote.url": f"file://{store}", "mpbroker.remote.lease.ms": "1000"}
+    with Broker(log_dir=tmp_path / "data", settings=settings) as broker:
+        tiered = TieredBroker(broker, store)
+        tiered.create()
+        addresses = {"PLAINTEXT": ("127.0.0.1", 1)}
+        register(tiered.store, Registration(2, "there", "", addresses, 0, 1))
+        eventually(lambda: read_nodes(broker.log_dir) is not None, "the standby is named")
+        assert list(tiered.state().standbys) == [2]
+        nodes = read_nodes(broker.log_dir)
+        assert nodes is not None
+        assert (nodes.leader, [one.id for one in nodes.nodes]) == (1, [1, 2])
+        with SocketClient(broker_address(broker)) as connected:
+            assert asked(connected) == ErrorCode.NONE
+            store.rename(away)
+            # Who was connected must not go on asking here.
+            assert connected.socket.recv(1) == b""
+        eventually(lambda: end_of(broker) == ErrorCode.NOT_LEADER_OR_FOLLOWER, "clients are refused")
+        away.rename(store)
+        eventually(lambda: end_of(broker) == ErrorCode.NONE, "clients are served")
+        assert "the lease has run out" in broker.logs()
+        broker.stop(keep=True)
+        state = tiered.state()
+        assert state.is_released
+        assert state.cuts
+        # A standby that has not heard of it may still take over: nobody is served without an entry.
+        store.rename(away)
+        broker.start()
+        assert end_of(broker) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        away.rename(store)
+        eventually(lambda: end_of(broker) == ErrorCode.NONE, "clients are served")
+        assert not tiered.state().is_released
+
+
+def broker_address(broker: Broker) -> tuple[str, int]:
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    return host, int(port)
+
+
+def end_of(broker: Broker) -> int:
+    """Ask a new connection for the end of the log; return the error."""
+    with SocketClient(broker_address(broker)) as client:
+        return asked(client)
+
+
+def asked(client: SocketClient) -> int:
+    wanted = ListOffsetsRequest.ListOffsetsPartition(0, timestamp=-1)
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.ListOffsetsTopic(TOPIC, [wanted])])
+    error: int = client.ask(ApiKey.LIST_OFFSETS, 5, request).topics[0].partitions[0].error_code
+    return error
 
 
 def test_a_bucket_takes_large_segments_in_parts_and_may_be_away(

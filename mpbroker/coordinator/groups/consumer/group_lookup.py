@@ -43,6 +43,10 @@ class GroupLookup:
         self._manager.add(changes.group)
         return changes
 
+    def find(self, group_id: str) -> ConsumerGroup | None:
+        """Return a consumer group that was read; None if there is none."""
+        return self._manager.find_consumer(group_id)
+
     def find_loaded(self, group_id: str) -> ConsumerGroup | None:
         """Return a consumer group, None if there is none. Raises ApiError if its partition is not loaded."""
         group = self._manager.find_consumer(group_id)

@@ -13,7 +13,7 @@ from typing import Final
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.resource_config import GroupSettings
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
-from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Member
+from mpbroker.coordinator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, ConsumerGroup, Member
 from mpbroker.coordinator.groups.consumer.group_lookup import GroupLookup
 from mpbroker.coordinator.groups.consumer.member_request import MemberRequest
 from mpbroker.coordinator.groups.consumer.member_steps import MemberSteps
@@ -22,6 +22,8 @@ from mpbroker.coordinator.groups.consumer.reconciliation import Owned
 from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata, MemberState
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled
 from mpbroker.coordinator.groups.log_text import shown
+from mpbroker.coordinator.runtime.host import Host
+from mpbroker.coordinator.runtime.repeats import Repeatable
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.protocol.consumer_protocol import STATIC_LEAVE_EPOCH
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -50,6 +52,7 @@ class ConsumerGroupHeartbeat:
     """Serves heartbeats. `_new_id` returns a member id."""
 
     _config: BrokerConfig
+    _host: Host
     _settings: Callable[[str], GroupSettings]
     _lookup: GroupLookup
     _members: ConsumerGroupMembers
@@ -57,7 +60,9 @@ class ConsumerGroupHeartbeat:
     _writer: Writer
     _new_id: Callable[[], str]
 
-    def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Message | None:
+    def heartbeat(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> Message | Repeatable | None:
         """Serve a heartbeat. The answer is sent when the state that it reports is durable."""
         try:
             if (unchanged := self._unchanged(context, request)) is not None:
@@ -82,7 +87,7 @@ class ConsumerGroupHeartbeat:
 
     def _unchanged(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | None:
+    ) -> Repeatable | None:
         """Answer a heartbeat for which no step has anything to do; return None for any other.
 
         Those of idle members are such, and the steps would take twice the time. Raises ApiError.
@@ -101,7 +106,30 @@ class ConsumerGroupHeartbeat:
         if member.member_id in group.unconfirmed:
             return None
         self._members.keep_alive(request.group_id, member)
-        return self._short_response(request, member)
+        return Repeatable(self._short_response(request, member), self._again(group, member))
+
+    def _again(self, group: ConsumerGroup, member: Member) -> Callable[[], bool]:
+        """Return a function that restarts the member's session; it returns False if something has changed."""
+        group_id, member_id, epoch = group.group_id, member.member_id, member.epoch
+        metadata, find, restart = (
+            self._host.metadata,
+            self._lookup.find,
+            self._members.restarter(group_id, member),
+        )
+
+        def again() -> bool:
+            return (
+                # The settings of the group are part of it.
+                self._host.metadata is metadata
+                and find(group_id) is group
+                and group.members.get(member_id) is member
+                and group.is_settled
+                and group.target.epoch == epoch
+                and member_id not in group.unconfirmed
+                and restart()
+            )
+
+        return again
 
     def _short_response(
         self, request: ConsumerGroupHeartbeatRequest, member: Member

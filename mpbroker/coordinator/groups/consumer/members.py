@@ -75,11 +75,21 @@ class ConsumerGroupMembers:
 
     def keep_alive(self, group_id: str, member: Member) -> None:
         """Restart the member's session."""
-        classic = member.metadata.classic
-        timeout_ms = (
-            self._settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
-        )
+        timeout_ms = self._session_timeout_ms(group_id, member)
         self._set(SESSION, group_id, member.member_id, timeout_ms, SESSION_EXPIRED)
+
+    def _session_timeout_ms(self, group_id: str, member: Member) -> int:
+        classic = member.metadata.classic
+        return self._settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
+
+    def restarter(self, group_id: str, member: Member) -> Callable[[], bool]:
+        """Return a function that restarts the member's session; it returns False if there is none.
+
+        It is good for as long as the group's settings and the member's metadata stay as they are.
+        """
+        name, timers, clock = (SESSION, group_id, member.member_id), self._timers, self._clock
+        timeout_ms = self._session_timeout_ms(group_id, member)
+        return lambda: timers.postpone(name, clock.monotonic_ms() + timeout_ms)
 
     def take_over(self, group_id: str, member: Member) -> None:
         """Continue the session that the member has in a classic group, or start one."""

@@ -53,6 +53,21 @@ def test_a_member_that_leaves_frees_its_partitions(rig: GroupRig) -> None:
     assert error_of(b.leave()) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_repeated_heartbeat_restarts_the_session(rig: GroupRig) -> None:
+    a = Consumer(rig, "a")
+    settle(rig, a)
+    a.beat()
+    (repeat,) = rig.repeats.values()
+    for _ in range(3):
+        rig.later(40_000)
+        assert repeat.again()
+    rig.later(44_999)
+    assert described(rig).group_state == "Stable"
+    rig.later(1)
+    assert described(rig).group_state == "Empty"
+    assert not repeat.again()
+
+
 # --- the checks, in Kafka's order
 
 JOIN = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ["t"], "topic_partitions": []}

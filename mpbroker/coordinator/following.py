@@ -1,0 +1,52 @@
+"""What a coordinator takes from files that another process replaces: the nodes of the cluster, and a mirror.
+
+With a mirror the coordinator is that of a face (`mpbroker.ipc.mirror`): it publishes the leader's metadata in
+place of its own, and changes none.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.metadata.replay import replay_mirror
+from mpbroker.coordinator.metadata.state import MetadataState
+from mpbroker.ipc.mirror import followed_mirror, follows
+from mpbroker.ipc.nodes import Nodes, followed_nodes
+from mpbroker.ipc.replaced_files import POLL_S
+
+
+class Following:
+    """The files in the first log directory. `is_face`: there is a mirror whose metadata is published."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        directory = Path(config.log_dirs[0])
+        self.is_face = follows(config)
+        self._nodes = followed_nodes(directory)
+        self._mirror = followed_mirror(directory)
+        self._is_looking = self.is_face or config.remote_log_storage_system_enable
+        # When to read the metadata in the mirror; None if it was read since it changed.
+        self._read_at_s: float | None = None
+
+    def new_nodes(self) -> bool:
+        """Return whether `nodes` has changed."""
+        return self._is_looking and self._nodes.poll()
+
+    @property
+    def nodes(self) -> Nodes | None:
+        return self._nodes.content
+
+    def new_state(self) -> MetadataState | None:
+        """Return the metadata in the mirror if it may have changed, and can be read now."""
+        if not self.is_face:
+            return None
+        now_s = time.monotonic()
+        if self._mirror.poll():
+            self._read_at_s = now_s
+        mirror = self._mirror.content
+        if mirror is None or self._read_at_s is None or now_s < self._read_at_s:
+            return None
+        state = replay_mirror(mirror.log_dirs)
+        self._read_at_s = now_s + POLL_S if state is None else None
+        return state

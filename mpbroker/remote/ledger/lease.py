@@ -1,0 +1,110 @@
+"""The lease: how long an owner may answer, and when a standby may claim the ledger.
+
+Both sides read CLOCK_BOOTTIME of their own machine. Times are never compared between machines: the rates of
+two clocks differ by five percent at most, and the owner's lease is ten percent shorter than what the standby
+waits. So the owner has stopped before the standby's entry can be in the ledger.
+
+Nothing here waits or asks the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mpbroker.remote.ledger.state import RemoteState
+from shm.clock import boot_ns
+
+_NS_PER_MS: Final = 1_000_000
+# Of a lease: what the owner gives away, because clocks differ.
+MARGIN: Final = 0.1
+# An owner writes this often in a lease. A standby wants answers of the store for as long.
+RENEWALS: Final = 3
+
+
+class OwnerLease:
+    """The owner's side. `lease_ms` is what the entry of its start says."""
+
+    def __init__(self, lease_ms: int, clock_ns: Callable[[], int] = boot_ns) -> None:
+        self._lease_ns = lease_ms * _NS_PER_MS
+        self._clock_ns = clock_ns
+        self._tried_ns: int | None = None
+
+    def renewed(self, tried_ns: int) -> None:
+        """Go by an entry that is in the ledger. `tried_ns`: when its *first* try began.
+
+        The standby may have received it right then, although no try had an answer.
+        """
+        self._tried_ns = max(tried_ns, self._tried_ns or 0)
+
+    @property
+    def valid_until_ns(self) -> int:
+        """Return until when the owner may answer; 0 before its first entry is in."""
+        return 0 if self._tried_ns is None else self._tried_ns + round(self._lease_ns * (1 - MARGIN))
+
+    @property
+    def due_ns(self) -> int:
+        """Return when the next entry has to be written."""
+        return 0 if self._tried_ns is None else self._tried_ns + self._lease_ns // RENEWALS
+
+    def is_valid(self) -> bool:
+        return self._clock_ns() < self.valid_until_ns
+
+    def is_due(self) -> bool:
+        return self._clock_ns() >= self.due_ns
+
+
+class StandbyWatch:
+    """The side of the standby `broker_id`, which waits `lease_ms` or the owner's lease if that is longer."""
+
+    def __init__(self, broker_id: int, lease_ms: int) -> None:
+        self._broker_id = broker_id
+        self._lease_ms = lease_ms
+        self._applied_ns = 0
+        # The request to which the store has said that no further entry is there.
+        self._absent_ns: int | None = None
+        # The first of the requests that had answers without a gap.
+        self._answers_ns: int | None = None
+        self._answered_ns = 0
+
+    def applied(self, now_ns: int) -> None:
+        """Begin to wait: an entry was received, and what it names is on this disk."""
+        self._applied_ns = now_ns
+        self._answered(now_ns)
+        self._absent_ns = None
+
+    def absent(self, asked_ns: int) -> None:
+        """Go by an answer of the store: the next entry was not there. `asked_ns`: when it was asked."""
+        self._answered(asked_ns)
+        self._absent_ns = asked_ns
+
+    def failed(self) -> None:
+        """Go by a request that had no answer. The owner may have met the same: it gets time to write."""
+        self._answers_ns = self._absent_ns = None
+
+    def may_claim(self, state: RemoteState) -> bool:
+        """Return whether the ledger may be claimed, by what was heard so far. `state` is what was read."""
+        if self._broker_id not in state.standbys or self._absent_ns is None or self._answers_ns is None:
+            return False
+        if state.is_released:
+            return self._absent_ns >= self._applied_ns
+        lease_ns = self._lease_ns(state)
+        return (
+            self._absent_ns >= self._applied_ns + lease_ns
+            and self._absent_ns >= self._answers_ns + lease_ns // RENEWALS
+        )
+
+    def left_ns(self, state: RemoteState, now_ns: int) -> int:
+        """Return how long the owner's lease still lasts, as this side sees it."""
+        return max(0, self._applied_ns + self._lease_ns(state) - now_ns)
+
+    def _lease_ns(self, state: RemoteState) -> int:
+        theirs_ms = 0 if state.leader is None else state.leader.lease_ms
+        return max(self._lease_ms, theirs_ms) * _NS_PER_MS
+
+    def _answered(self, asked_ns: int) -> None:
+        """Count an answer. After a gap the answers begin anew: this process may have slept."""
+        gap_ns = self._lease_ms * _NS_PER_MS // (2 * RENEWALS)
+        if self._answers_ns is None or asked_ns - self._answered_ns > gap_ns:
+            self._answers_ns = asked_ns
+        self._answered_ns = asked_ns

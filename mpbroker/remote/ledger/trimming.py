@@ -1,0 +1,49 @@
+"""Deletes entries that nobody reads any more: those below a snapshot that the ledger names.
+
+It names one a day, and entries go a week later: readers begin at a snapshot, and a request that was lost that
+long will not be applied any more. What was a week old is told by the ledger's own order.
+
+The first entries of each generation and of each start stay for ever. They lie where an owner would write that
+has slept since, so that its create fails. All others that create an entry read to the end afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from mpbroker.remote.ledger.entries import PREFIX, seq_of
+from mpbroker.remote.ledger.snapshots import PREFIX as SNAPSHOTS
+from mpbroker.remote.ledger.snapshots import snapshot_name
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.object_store import ObjectStore
+
+# Deleted by one request, which is checked against the ledger before.
+BATCH: Final = 300
+
+
+def trim(store: ObjectStore, state: RemoteState, may_delete: Callable[[], object]) -> int:
+    """Delete what the ledger says may go; return how many objects were deleted.
+
+    `may_delete` is called before each request, and raises if the ledger is no longer ours. Raises StoreError,
+    and what that raises.
+    """
+    doomed = list(_trimmed(store, state))
+    for start in range(0, len(doomed), BATCH):
+        may_delete()
+        store.delete(doomed[start : start + BATCH])
+    return len(doomed)
+
+
+def _trimmed(store: ObjectStore, state: RemoteState) -> Iterator[str]:
+    # First the snapshots that would begin where entries are missing.
+    end = snapshot_name(state.trimmed_before)
+    yield from [found.name for found in store.list(SNAPSHOTS) if found.name < end]
+    kept = frozenset(state.firsts)
+    for found in store.list(PREFIX):
+        seq = seq_of(found.name)
+        if seq is None or seq in kept:
+            continue
+        if seq >= state.trimmed_before:
+            return
+        yield found.name

@@ -1,0 +1,192 @@
+"""Whether this broker leads: the brokers that stand by for it, its lease, and the leading word.
+
+Without a standby there is no lease, and the broker leads always. A standby is named in the owner's file, then
+in the ledger. From the first try to name it the broker leads only until its lease runs out, since the try may
+be in although it failed. A standby that goes leaves the ledger first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.leading import ALWAYS, NEVER, Leading
+from mpbroker.ipc.nodes import NODES_FILE, Node, Nodes, write_nodes
+from mpbroker.ipc.process import EXIT_STANDBY, EXIT_TAKEN_OVER, FatalError
+from mpbroker.remote.ledger.events import Event, StandbyGone, StandbySet, Started, TakenOver
+from mpbroker.remote.ledger.lease import OwnerLease
+from mpbroker.remote.ledger.ledger import Fenced, Ledger
+from mpbroker.remote.ledger.registrations import Registration
+from shm.clock import boot_ns
+from shm.counters import CounterPage
+
+# A standby whose object has not changed for so long is gone.
+SILENT_NS: Final = 24 * 3600 * 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+log = logging.getLogger("mpbroker.remote")
+
+
+class Leadership:
+    """Writes the leading word, and the file of the brokers. The thread of the ledger calls all methods.
+
+    `lowered()` is called when the broker leads no longer. `ledger` and `file` are given by `begin`.
+    """
+
+    def __init__(
+        self,
+        leading: Leading,
+        counters: CounterPage,
+        lowered: Callable[[], object] = lambda: None,
+        clock_ns: Callable[[], int] = boot_ns,
+    ) -> None:
+        self._leading = leading
+        self._counters = counters
+        self._lowered = lowered
+        self.clock_ns = clock_ns
+        # By broker: the beat of its object, and when it was first seen.
+        self._beats: dict[int, tuple[int, int]] = {}
+        self._nodes: Nodes | None = None
+        # The word is the supervisor's, or a predecessor's.
+        self._count(leading.until_ns)
+
+    def begin(self, ledger: Ledger, started: Started) -> None:
+        """Lead, as the entry of this start is in the ledger. Raises OSError."""
+        self._ledger, self._file, self._started = ledger, ledger.owner_file, started
+        self._lease = OwnerLease(started.lease_ms, self.clock_ns)
+        # A try of an earlier start to name one cannot come late any more.
+        self._set_standbys(ledger.state.standbys)
+        self.renewed()
+        self._write_nodes()
+
+    @property
+    def has_lease(self) -> bool:
+        """Return whether the ledger names a standby, or may do so."""
+        return bool(self._file.owner.standbys)
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the ledger needs an entry for the lease."""
+        return self.has_lease and self._lease.is_due()
+
+    @property
+    def leads(self) -> bool:
+        return not self.has_lease or self._lease.is_valid()
+
+    def renewed(self) -> None:
+        """Go by the entry that is now the ledger's last."""
+        self._lease.renewed(self._ledger.tried_ns)
+        if self._ledger.fenced is None:
+            self._write_word()
+
+    def lead_alone(self) -> None:
+        """Lead without an entry of this start: nobody stands by."""
+        self._lead_until(ALWAYS)
+
+    def lost(self, fenced: Fenced) -> None:
+        """Lead no more, if another broker does or may."""
+        if fenced.leader is not None or self.has_lease:
+            self._lead_until(NEVER)
+            self._lowered()
+
+    def follow(
+        self, found: Iterable[Registration], append: Callable[[Sequence[Event]], None]
+    ) -> Sequence[int]:
+        """Have the ledger name those who stand by, and no others; return who is gone.
+
+        `append` puts events into the ledger. Raises OSError, and what `append` raises: then call it again.
+        """
+        append(())
+        wanted = {one.broker_id: one for one in map(_standby, filter(self._is_there, found))}
+        named = self._ledger.state.standbys
+        gone = [broker_id for broker_id in named if broker_id not in wanted]
+        events: list[Event] = [one for one in wanted.values() if named.get(one.broker_id) != one]
+        events += map(StandbyGone, gone)
+        if events:
+            if not self.has_lease:
+                # As if this try were in.
+                self._lease.renewed(self.clock_ns())
+            self._set_standbys({*self._file.owner.standbys, *wanted})
+            self._write_word()
+            append(events)
+            for event in events:
+                log.info("%s", _told(event))
+        self._set_standbys(self._ledger.state.standbys)
+        self._write_word()
+        self._write_nodes()
+        return gone
+
+    def _is_there(self, found: Registration) -> bool:
+        """Return whether a standby's object has changed a while ago; a broker is no standby of its own."""
+        now_ns = self.clock_ns()
+        beat, since_ns = self._beats.get(found.broker_id, (None, 0))
+        if beat != found.beat:
+            self._beats[found.broker_id] = found.beat, (since_ns := now_ns)
+        return found.broker_id != self._started.broker_id and now_ns - since_ns < SILENT_NS
+
+    def _set_standbys(self, broker_ids: Iterable[int]) -> None:
+        owner, before = self._file.owner, self._file.owner.standbys
+        owner.standbys = sorted(broker_ids)
+        if owner.standbys != before:
+            try:
+                self._file.save()
+            except OSError:
+                owner.standbys = before
+                raise
+
+    def _write_word(self) -> None:
+        self._lead_until(self._lease.valid_until_ns if self.has_lease else ALWAYS)
+        self._counters.set(Counter.COUNT_REMOTE_STANDBYS, len(self._file.owner.standbys))
+
+    def _lead_until(self, until_ns: int) -> None:
+        self._leading.until_ns = until_ns
+        self._count(until_ns)
+
+    def _count(self, until_ns: int) -> None:
+        until_ms = 0 if until_ns == ALWAYS else max(until_ns // _NS_PER_MS, 1)
+        self._counters.set(Counter.COUNT_REMOTE_LEASE_UNTIL_MS, until_ms)
+
+    def _write_nodes(self) -> None:
+        """Have the coordinator tell clients of the standbys."""
+        started, directory = self._started, self._file.path.parent
+        standbys = self._ledger.state.standbys.values()
+        me = Node(started.broker_id, started.rack, started.listeners)
+        others = [Node(one.broker_id, one.rack, one.listeners) for one in standbys]
+        nodes = Nodes(started.broker_id, self._file.owner.generation, [me, *others])
+        if nodes == self._nodes:
+            return
+        if others:
+            write_nodes(directory, nodes)
+        else:
+            (directory / NODES_FILE).unlink(missing_ok=True)
+        self._nodes = nodes
+
+
+def _standby(found: Registration) -> StandbySet:
+    return StandbySet(found.broker_id, found.host, found.rack, found.listeners)
+
+
+def _told(event: Event) -> str:
+    """Return what the log says of a standby that came or went."""
+    if isinstance(event, StandbySet):
+        return f"broker {event.broker_id} on {event.host} stands by: this broker leads while its lease lasts"
+    assert isinstance(event, StandbyGone)
+    return f"broker {event.broker_id} stands by no longer"
+
+
+def taken_over(leader: Started | TakenOver, broker_id: int) -> FatalError:
+    """Return what ends a broker whose ledger has another owner: its standby, or a copy restored elsewhere."""
+    who = f"broker {leader.broker_id} on {leader.host} has taken over"
+    if leader.broker_id != broker_id:
+        return FatalError(
+            f"{who}: nothing is served any more, and this broker becomes its standby. What it accepted and "
+            "had not brought into the object store stays in its log directories, which are kept",
+            EXIT_STANDBY,
+        )
+    return FatalError(
+        f"{who}, restored from the object store: nothing is served any more. What this broker accepted since "
+        "the restored cut is in its log directories alone: keep them until nothing is missed. A standby "
+        "here needs empty log directories and a node.id of its own: mpbroker serve --standby",
+        EXIT_TAKEN_OVER,
+    )

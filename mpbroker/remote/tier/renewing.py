@@ -1,0 +1,88 @@
+"""Two threads for the lease: one renews it, the other has the ledger name who stands by.
+
+Nothing that takes long holds up the first one: it asks the store for one small entry at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from mpbroker.remote.ledger.lease import RENEWALS
+from mpbroker.remote.ledger.ledger import Fenced
+from mpbroker.remote.ledger.registrations import read_registrations, registration_name
+from mpbroker.remote.store.object_store import StoreError
+from mpbroker.remote.tier.leadership import Leadership
+from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
+
+# What is tried again after a failure, is so this often in a lease.
+_TRIES: Final = 30
+log = logging.getLogger("mpbroker.remote")
+
+
+class Renewing:
+    """Both threads' work. The lease is renewed until `stop`, also after the other work was stopped."""
+
+    def __init__(self, work: TierWork, leadership: Leadership, lease_ms: int) -> None:
+        self._work = work
+        self._leadership = leadership
+        self._lease_s = lease_ms / 1000
+        self._stops = threading.Event()
+        self._is_failing = False
+
+    @property
+    def has_lease(self) -> bool:
+        """Return whether a standby may wait for this broker's end."""
+        return self._leadership.has_lease
+
+    def stop(self) -> None:
+        self._stops.set()
+
+    def renew(self) -> None:
+        """Renew the lease until `stop`. Raises FatalError when another broker has taken over."""
+        while not self._stops.is_set():
+            self._stops.wait(self.turn())
+
+    def turn(self) -> float:
+        """Renew the lease if that is due; return the seconds until the next look. Raises as `renew`."""
+        book = self._work.book
+        if book is None:
+            return LOOK_S
+        try:
+            if book.ledger.fenced is not None:
+                raise book.ledger.fenced
+            if self._leadership.is_due:
+                book.renew()
+                self._is_failing = False
+        except Fenced as fenced:
+            self._work.end_if_taken_over(fenced)
+            self.stop()
+        except StoreError as error:
+            if not self._is_failing:
+                log.warning("the lease cannot be renewed: %s. This is tried again until it succeeds", error)
+            self._is_failing = True
+        return min(LOOK_S, self._lease_s / _TRIES)
+
+    def follow_standbys(self) -> None:
+        """Have the ledger name the brokers that stand by, until the work is stopped or the ledger is lost."""
+        try:
+            while True:
+                self.look()
+                is_led = self._work.book is None or self._leadership.has_lease
+                self._work.wait(self._lease_s / (RENEWALS if is_led else 1))
+        except (Stopped, Fenced):
+            return
+
+    def look(self) -> None:
+        """Look once who stands by. Raises Fenced."""
+        book, store = self._work.book, self._work.store
+        if book is None or store is None:
+            return
+        try:
+            gone = book.follow_standbys(read_registrations(store))
+            # So that a standby that was silent is not named by a later start, which does not know since when.
+            store.delete(map(registration_name, gone))
+        except (StoreError, OSError) as error:
+            # Whether the store answers is told by others.
+            log.debug("who stands by cannot be read or noted: %s", error)

@@ -1,0 +1,140 @@
+"""Follows a ledger: reads what is new, and keeps the mirror as the newest cut and what was shipped since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.remote.cuts.manifest import cut_name, decode_manifest
+from mpbroker.remote.ledger.entries import decode_entry, entry_name
+from mpbroker.remote.ledger.events import CutTaken, Shipped
+from mpbroker.remote.ledger.lease import StandbyWatch
+from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.restore.mirror import Mirror
+from mpbroker.remote.restore.plan import Plan
+from mpbroker.remote.restore.shipped import ShippedFiles
+from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
+from mpbroker.storage.names import METADATA_DIRECTORY
+from shm.clock import boot_ns
+
+
+class CannotFollow(Exception):
+    """Raised where this ledger cannot be followed with these settings; the message says what to change."""
+
+
+class Follower:
+    """The mirror of a ledger. `objects` downloads, and may take longer than `reader`, which asks for entries.
+
+    `version` grows with each change of the mirror's metadata log.
+    """
+
+    def __init__(
+        self,
+        reader: LedgerReader,
+        objects: ObjectStore,
+        log_dirs: Sequence[Path],
+        mirror: Mirror,
+        watch: StandbyWatch,
+        clock_ns: Callable[[], int] = boot_ns,
+    ) -> None:
+        self.reader = reader
+        self.version = 0
+        # The cut that the mirror is of, and the last entry that it has what was shipped of.
+        self.cut: CutTaken | None = None
+        self._shipped_seq = 0
+        self._shipped = ShippedFiles(objects, log_dirs)
+        self._objects = objects
+        self._log_dirs = log_dirs
+        self._mirror = mirror
+        self._watch = watch
+        self._clock_ns = clock_ns
+        self._bodies: dict[int, bytes] = {}
+        self._is_applied = False
+
+    def poll(self) -> None:
+        """Read what is new, and apply it. After a StoreError or OSError call it again.
+
+        Raises CannotFollow, LedgerDamaged.
+        """
+        try:
+            asked_ns = self._read()
+            if self._is_applied:
+                self._watch.absent(asked_ns)
+                return
+            self._apply()
+        except (StoreError, OSError):
+            self._watch.failed()
+            raise
+        self._watch.applied(self._clock_ns())
+
+    def complete(self, plan: Plan) -> Plan:
+        """Bring the mirror to the end of the ledger; return the plan of its cut with all directories.
+
+        The directories may be changed then: this object must not go on. Raises as `poll`.
+        """
+        self._apply()
+        self._shipped.finish()
+        directories = [*plan.manifest.directories, *self._shipped.made]
+        return plan._replace(manifest=msgspec.structs.replace(plan.manifest, directories=directories))
+
+    def may_claim(self) -> bool:
+        """Return whether the ledger may be claimed: there is a mirror, and the owner's lease has run out."""
+        return self.cut is not None and self._watch.may_claim(self.reader.state)
+
+    def _read(self) -> int:
+        """Read entries until there are no more; return when the store was asked for the last time."""
+        reader = self.reader
+        if not reader.seq:
+            reader.read_to_end()
+            self._is_applied = False
+        while True:
+            asked_ns, seq = self._clock_ns(), reader.seq + 1
+            try:
+                body = reader.store.get(entry_name(seq))
+            except ObjectMissing:
+                return asked_ns
+            self._is_applied = False
+            reader.follow(seq, body)
+            self._bodies[seq] = body
+
+    def _apply(self) -> None:
+        cuts = self.reader.state.cuts
+        if cuts:
+            if self.cut is None or cuts[-1].event.cut_id != self.cut.cut_id:
+                self._apply_cut(cuts[-1].event)
+            self._apply_shipped(cuts[-1].event)
+        self._bodies.clear()
+        self._is_applied = True
+
+    def _apply_cut(self, cut: CutTaken) -> None:
+        self.cut = None
+        try:
+            manifest = decode_manifest(cut, self._objects.get(cut_name(cut.cut_id)))
+            if len(manifest.log_dirs) != len(self._log_dirs):
+                raise CannotFollow(
+                    f"log.dirs has {len(self._log_dirs)} directories, and the owner has "
+                    f"{len(manifest.log_dirs)} ({', '.join(manifest.log_dirs)}): name as many"
+                )
+            self._mirror.apply(manifest)
+        except ObjectMissing:
+            # The cut may be kept no longer: the next poll takes the newest one.
+            self.reader.read_to_end()
+            raise
+        self.cut = cut
+        self._shipped_seq = cut.since or cut.after
+        self._shipped = ShippedFiles(self._objects, self._log_dirs)
+        self.version += 1
+
+    def _apply_shipped(self, cut: CutTaken) -> None:
+        """Apply what was shipped after a cut, in order."""
+        while self._shipped_seq < self.reader.seq:
+            seq = self._shipped_seq + 1
+            body = self._bodies.get(seq) or self.reader.store.get(entry_name(seq))
+            for event in decode_entry(seq, body).events:
+                if isinstance(event, Shipped) and event.number > cut.shipped:
+                    for path, position in self._shipped.apply(event):
+                        self._mirror.touched(path, position)
+                        self.version += path.split("/")[1] == METADATA_DIRECTORY
+            self._shipped_seq = seq

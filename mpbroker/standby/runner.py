@@ -1,0 +1,391 @@
+"""The process of `mpbroker serve --standby`: follows, answers clients by its face, and takes over.
+
+It ends by becoming the broker that owns the ledger, or by a signal.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.otlp import without_secrets
+from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
+from mpbroker.ipc import titles
+from mpbroker.ipc.mirror import Mirror as ToldMirror
+from mpbroker.ipc.nodes import Node, Nodes
+from mpbroker.ipc.process import FatalError
+from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.entries import LedgerDamaged
+from mpbroker.remote.ledger.events import Started, TakenOver
+from mpbroker.remote.ledger.lease import RENEWALS, StandbyWatch
+from mpbroker.remote.ledger.owner import Owner, OwnerDamaged, read_owner
+from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.registrations import Registration, addresses_of, register
+from mpbroker.remote.restore.files import finish
+from mpbroker.remote.restore.mirror import Mirror
+from mpbroker.remote.restore.plan import RestoreRefused, make_plan, time_text
+from mpbroker.remote.restore.take_over import take_over_events
+from mpbroker.remote.store.object_store import ObjectStore, StoreError
+from mpbroker.remote.store.opening import StoreRefused, open_store
+from mpbroker.standby.directories import (
+    become_mirror,
+    has_handed_over,
+    is_mirror,
+    set_aside,
+)
+from mpbroker.standby.face import Face, command_of
+from mpbroker.standby.follower import CannotFollow, Follower
+from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
+from mpbroker.storage.directory_lock import LogDirLocks, restricted_new_files
+from mpbroker.storage.names import STANDBY_FACE
+from mpbroker.supervisor import logs
+from mpbroker.supervisor.claim import EXIT_MISCONFIGURED, check_object_store
+from mpbroker.supervisor.notify import Notifier
+from shm.clock import wall_ms
+
+T = TypeVar("T")
+
+# The ledger is asked for its next entry this often in a lease, and at least once a second.
+POLLS: Final = 10
+LONGEST_POLL_S: Final = 1.0
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+
+log = logging.getLogger("mpbroker.supervisor")
+
+
+class Stopped(BaseException):
+    """Raised when a signal ends the standby."""
+
+
+def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) -> int | None:
+    """Be the standby of a ledger's owner. Return the exit status, None to become the owner's broker.
+
+    `words` are those of the command line that starts a broker with this configuration.
+    """
+    logs.set_process_name("standby")
+    logs.configure(logs.wanted_level(os.environ), log_format)
+    titles.name_broker(config)
+    titles.entitle("standby")
+    try:
+        with restricted_new_files():
+            runner = Runner(config, words)
+            runner.install_signals()
+            runner.run()
+            return None
+    except Stopped:
+        log.info("stopped")
+        return EXIT_OK
+    except FatalError as error:
+        log.error("%s", error)
+        return error.status
+    except (CannotFollow, LedgerDamaged, OwnerDamaged, RestoreRefused) as error:
+        log.error("%s", error)
+    except OSError as error:
+        log.error("the standby cannot go on: %s", error)
+    return EXIT_FAILED
+
+
+class Runner:
+    """The main loop. Single-threaded, but for what downloads and what renews a lease."""
+
+    def __init__(self, config: BrokerConfig, words: Sequence[str]) -> None:
+        if not config.remote_log_storage_system_enable:
+            raise FatalError(f"--standby needs {SYSTEM_ENABLE}=true and {REMOTE_URL}", EXIT_MISCONFIGURED)
+        check_object_store(config)
+        self.config = config
+        self.log_dirs = [Path(name).absolute() for name in config.log_dirs]
+        self._lease_ms = config.mpbroker_remote_lease_ms
+        # A ledger that does not answer has to be noticed within a lease; downloads may take longer.
+        timeout_ms = config.mpbroker_remote_request_timeout_ms
+        self._objects = _opened(config, timeout_ms)
+        self._reader = LedgerReader(_opened(config, max(1, min(timeout_ms, self._lease_ms // RENEWALS))))
+        self._claims = ClaimFile(self.log_dirs[0])
+        self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
+        self._follower: Follower | None = None
+        self._notifier = Notifier()
+        self._registered_at_s = -math.inf
+        self._claimed_at_s = time.monotonic()
+        self._since_cut = ": what was acknowledged later is lost"
+        self._problem = ""
+        self._stops = False
+        self._signals = select.poll()
+
+    def run(self) -> None:
+        """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
+        locks = LogDirLocks(self.config)
+        try:
+            self._until_answered(self._reader.read_to_end)
+            while not self._owns():
+                self._follow()
+        finally:
+            self._face.stop()
+            for fd in locks.fds:
+                os.close(fd)
+        shutil.rmtree(self._face.directory, ignore_errors=True)
+        self._notifier.give_back()
+
+    def _owns(self) -> bool:
+        """Return whether this broker owns the ledger, and has its directories.
+
+        If not, the directories may be made a mirror. Raises FatalError for those of another broker.
+        """
+        if self._reader.last is None:
+            raise FatalError(
+                f"{self.config.mpbroker_remote_url} has no ledger: first start the broker that is to lead"
+            )
+        owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
+        if owner is not None and owner.nonce == self._reader.last.owner:
+            self._claims.remove()
+            finish(self.log_dirs)
+            return True
+        if owner is not None and owner.generation < self._reader.generation:
+            self._leave(owner)
+        elif owner is not None or not is_mirror(self.log_dirs):
+            raise FatalError(
+                f"log.dirs={','.join(self.config.log_dirs)} has data of another broker than the owner of the "
+                f"ledger in {self.config.mpbroker_remote_url}: name empty directories for a standby",
+                EXIT_MISCONFIGURED,
+            )
+        if claim is not None and self._wins(claim):
+            return True
+        if self._leader.broker_id == self.config.node_id:
+            raise FatalError(
+                f"node.id={self.config.node_id} is that of the ledger's owner, which runs on "
+                f"{self._leader.host}: give the standby one of its own",
+                EXIT_MISCONFIGURED,
+            )
+        return False
+
+    def _leave(self, owner: Owner) -> None:
+        """Make room for a mirror in the directories of a former owner."""
+        if self._until_answered(lambda: has_handed_over(self._objects, owner)):
+            become_mirror(self.log_dirs)
+            return
+        for path in set_aside(self.log_dirs, owner.generation):
+            log.warning(
+                "broker %d on %s has taken over: what this broker had is in %s now, and nobody reads it; "
+                "delete it when it is not missed",
+                self._leader.broker_id,
+                self._leader.host,
+                path,
+            )
+
+    # ---- following
+
+    def _follow(self) -> None:
+        """Follow the ledger until a claim of it is on disk."""
+        self._face.directory.mkdir(0o750, exist_ok=True)
+        follower = self._follower = self._follower or self._new_follower()
+        has_begun = False
+        while True:
+            try:
+                follower.poll()
+                if not has_begun:
+                    has_begun = self._begin(follower)
+                self._face.tell(self._nodes(), ToldMirror(follower.version, list(map(str, self.log_dirs))))
+                self._register()
+                if follower.may_claim() and self._claim(follower):
+                    return
+                self._settled()
+            except (StoreError, OSError, RestoreRefused) as error:
+                self._note(error)
+            if has_begun:
+                self._face.step()
+            self._wait(min(self._lease_ms / POLLS / 1000, LONGEST_POLL_S))
+
+    def _new_follower(self) -> Follower:
+        mirror = Mirror(self._objects, self.log_dirs, self._seen, (CLAIM_FILE,))
+        watch = StandbyWatch(self.config.node_id, self._lease_ms)
+        return Follower(self._reader, self._objects, self.log_dirs, mirror, watch)
+
+    def _begin(self, follower: Follower) -> bool:
+        """Say that the mirror follows, and make ready to answer clients."""
+        self._face.stop()
+        self._face.prepare(self.config, self._cluster_id())
+        log.info(
+            "broker %d follows broker %d on %s (%s), %s",
+            self.config.node_id,
+            self._leader.broker_id,
+            self._leader.host,
+            without_secrets(self.config.mpbroker_remote_url),
+            self._as_of(follower),
+        )
+        self._notifier.ready(f"Following broker {self._leader.broker_id}")
+        self._notifier.begin_watchdog()
+        return True
+
+    def _as_of(self, follower: Follower) -> str:
+        if follower.cut is None:
+            return "which has made no cut yet"
+        return f"as of {time_text(follower.cut.taken_ms)} and entry {self._reader.seq}"
+
+    def _nodes(self) -> Nodes:
+        state, leader = self._reader.state, self._leader
+        nodes = {
+            one.broker_id: Node(one.broker_id, one.rack, one.listeners)
+            for one in (leader, *state.standbys.values())
+        }
+        own = self.config.node_id
+        nodes[own] = Node(own, "", addresses_of(self.config))
+        return Nodes(leader.broker_id, self._reader.generation, [nodes[one] for one in sorted(nodes)])
+
+    def _register(self) -> None:
+        """Tell the owner that this standby is there, once in a lease."""
+        if time.monotonic() < self._registered_at_s + self._lease_ms / 1000:
+            return
+        own = self.config.node_id, socket.gethostname(), "", addresses_of(self.config)
+        register(self._objects, Registration(*own, wall_ms(), time.time_ns()))
+        self._registered_at_s = time.monotonic()
+
+    def _claim(self, follower: Follower) -> bool:
+        """Put a claim of the ledger on disk, if nothing has come in meanwhile. Raises StoreError, OSError."""
+        leader = self._leader
+        if self._reader.state.is_released:
+            log.info("broker %d on %s has stopped, and handed over", leader.broker_id, leader.host)
+        else:
+            log.warning(
+                "the lease of broker %d on %s has run out: it has written nothing after entry %d",
+                leader.broker_id,
+                leader.host,
+                self._reader.seq,
+            )
+        self._claimed_at_s = time.monotonic()
+        plan = make_plan(self._objects)
+        if plan.ledger.seq != self._reader.seq or plan.cut != follower.cut:
+            return False
+        taken = TakenOver(
+            self._cluster_id(),
+            self.config.node_id,
+            socket.gethostname(),
+            plan.cut.cut_id,
+            by_standby=True,
+            listeners=addresses_of(self.config),
+            lease_ms=self._lease_ms,
+            acks=self.config.mpbroker_remote_acks,
+        )
+        self._claims.write(new_claim(plan.ledger, take_over_events(plan, taken)))
+        return True
+
+    # ---- taking over
+
+    def _wins(self, claim: Claim) -> bool:
+        """Have the ledger decide about a claim; return whether this broker owns it, with its directories."""
+        before = self._leader
+        if self._reader.state.is_released:
+            self._since_cut = ", its last one"
+        elif before.acks == "ledger":
+            self._since_cut = ", and all that was acknowledged since"
+        if self._until_answered(lambda: settle(self._reader, claim)):
+            self._face.ask_to_stop()
+            lease_ms = min(self._lease_ms, before.lease_ms or self._lease_ms)
+            with Renewing(LedgerReader(self._reader.store), claim, lease_ms) as renewing, suppress(ClaimLost):
+                self._until_answered(lambda: self._finish(renewing.check))
+            if not renewing.is_lost:
+                self._until_answered(self._reader.read_to_end)
+                write_owner_file(self._reader, claim, self.log_dirs[0])
+                finish(self.log_dirs)
+                return True
+        log.warning(
+            "entry %d of the ledger is broker %d's on %s, who leads: this broker's claim is lost",
+            claim.seq,
+            self._leader.broker_id,
+            self._leader.host,
+        )
+        self._claims.remove()
+        self._follower = None
+        return False
+
+    def _finish(self, check: Callable[[], None]) -> None:
+        """Make the directories the owner's, but for their names. After an error call it again."""
+        # What is changed beyond the cut below must not be taken for the mirror.
+        follower, self._follower = self._follower or self._new_follower(), None
+        plan = follower.complete(make_plan(self._objects))
+        check()
+        finish_directories(plan, self.log_dirs, self.config.node_id, check)
+        log.info(
+            "broker %d leads as generation %d, %.1f s after its claim: as of the cut of %s%s",
+            self.config.node_id,
+            self._reader.generation,
+            time.monotonic() - self._claimed_at_s,
+            time_text(plan.cut.taken_ms),
+            self._since_cut,
+        )
+
+    # ---- the ledger, the clock and signals
+
+    @property
+    def _leader(self) -> Started | TakenOver:
+        leader = self._reader.state.leader
+        assert leader is not None, "the ledger has entries"
+        return leader
+
+    def _cluster_id(self) -> str:
+        return self._leader.cluster_id
+
+    def _until_answered(self, do: Callable[[], T]) -> T:
+        """Do something that needs the store, until it is done. Raises what is no matter of time."""
+        while True:
+            try:
+                done = do()
+            except (StoreError, OSError) as error:
+                self._note(error)
+                self._notifier.extend()
+                self._wait(LONGEST_POLL_S)
+            else:
+                self._settled()
+                return done
+
+    def _note(self, error: Exception) -> None:
+        """Log a problem that may pass, once."""
+        if str(error) != self._problem:
+            self._problem = str(error)
+            log.warning("this standby waits: %s", error)
+
+    def _settled(self) -> None:
+        if self._problem:
+            self._problem = ""
+            log.info("this standby goes on")
+
+    def _seen(self, _count: int) -> None:
+        """Go on with a long download, unless a signal has come."""
+        if self._stops:
+            raise Stopped
+        if self._notifier.is_ping_due():
+            self._notifier.ping()
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait, or raise Stopped once a signal has come."""
+        if not self._stops:
+            self._signals.poll(timeout_s * 1000)
+        self._seen(0)
+
+    def install_signals(self) -> None:
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer)
+        self._signals.register(reader, select.POLLIN)
+
+        def stop(*_: object) -> None:
+            self._stops = True
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+
+
+def _opened(config: BrokerConfig, timeout_ms: int) -> ObjectStore:
+    """Open the object store. Raises FatalError."""
+    try:
+        return open_store(config.mpbroker_remote_url, timeout_ms)
+    except StoreRefused as error:
+        raise FatalError(str(error)) from error

@@ -1,0 +1,219 @@
+"""Commit rounds that wait for the object store: nothing of them is acknowledged or seen before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.topology import LOG
+from mpbroker.ipc.unshipped import Place, Unsent, read_round, round_number
+from mpbroker.log.process import LogProcess
+from mpbroker.storage import names
+from tests.support.log_rig import MakeRig, Result, Rig, end, ensure
+from tests.support.log_writer import make_batch
+from tests.support.polling import until
+from tests.support.stepped_log import Broker, settle
+
+pytestmark = pytest.mark.usefixtures("tidy")
+SETTINGS = {"remote_log_storage_system_enable": True, "mpbroker_remote_acks": "ledger"}
+TIMED_OUT, STORAGE_ERROR = 7, 56
+
+
+class Gated:
+    """A log process whose tier is played by the test."""
+
+    def __init__(self, rig: Rig, partitions: int = 2, **configs: str) -> None:
+        self.rig = rig
+        self.broker = Broker(rig, partitions, **configs)
+        self.process = self.broker.process
+
+    def produce(self, *batches: bytes, partition: int = 0, **options: int) -> None:
+        self.rig.job([(self.broker.targets[partition], batch) for batch in batches], **options)
+        self.work()
+
+    def work(self) -> None:
+        """Work until a round waits for the tier, or nothing is left to do."""
+        turn = self.process.turn
+        until(
+            lambda: turn.is_settled or turn.awaits_tier,
+            "a round waits for the tier",
+            lambda: self.process.work(5),
+        )
+
+    @property
+    def shown(self) -> list[Unsent]:
+        found = read_round(self.rig.memory.unshipped_block(0))
+        assert found is not None
+        return found[1]
+
+    def ship(self) -> None:
+        """Ship all there is."""
+        memory = self.rig.memory
+        while not self.process.turn.is_settled:
+            memory.words("shipped").store(0, round_number(memory.unshipped_block(0)))
+            self.process.work(0)
+            self.work()
+
+    def high_watermark(self, partition: int = 0) -> int:
+        return self.rig.partition(self.broker.targets[partition][0]).high_watermark
+
+
+@pytest.fixture(name="gated")
+def _gated(rig: MakeRig) -> Iterator[Gated]:
+    made = Gated(rig(**SETTINGS))
+    yield made
+    made.broker.close()
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_nothing_is_acknowledged_or_seen_before_it_is_shipped(gated: Gated, acks: int) -> None:
+    data = make_batch(3)
+    gated.produce(data, acks=acks)
+    for _ in range(3):
+        gated.process.work(0)
+    assert gated.rig.replies() == []
+    assert gated.high_watermark() == 0
+    (unsent,) = gated.shown
+    slot, generation, _ = gated.broker.targets[0]
+    assert unsent == Unsent(slot, generation, 0, Place(0, 0, 0), Place(3, 0, len(data)))
+    assert (gated.rig.directory / "t-0" / names.segment_name(0)).stat().st_size == len(data)
+    gated.ship()
+    assert [reply.results for reply in gated.rig.replies()] == [[Result(0, 0, -1, 0)]]
+    assert gated.high_watermark() == 3
+
+
+def test_who_wants_no_answer_waits_for_nothing(gated: Gated) -> None:
+    gated.produce(make_batch(1))
+    gated.rig.job([(gated.broker.targets[0], make_batch(1))], acks=0)
+    gated.process.work(0)
+    assert [reply.kind for reply in gated.rig.replies()] == [SlotKind.NOOP]
+    gated.ship()
+
+
+def test_rounds_are_shipped_one_after_the_other(gated: Gated) -> None:
+    """What is appended while a round waits is in the next one, with the first one's end as its begin."""
+    first, second = make_batch(2), make_batch(4)
+    gated.produce(first)
+    gated.produce(second)
+    gated.produce(first, partition=1)
+    before = gated.shown
+    gated.rig.memory.words("shipped").store(0, round_number(gated.rig.memory.unshipped_block(0)))
+    gated.process.work(0)
+    gated.work()
+    assert gated.high_watermark() == 2
+    assert len(gated.rig.replies()) == 1
+    one, other = sorted(gated.shown)
+    assert one.begin == before[0].end
+    assert one.end == Place(6, 0, len(first) + len(second))
+    assert (other.begin, other.end) == (Place(0, 0, 0), Place(2, 0, len(first)))
+    gated.ship()
+    assert len(gated.rig.replies()) == 2
+
+
+def test_a_round_goes_over_segments(rig: MakeRig) -> None:
+    gated = Gated(rig(**SETTINGS), segment_bytes=str(1 << 20))
+    data = make_batch(3, size=200_000)
+    gated.produce(data)
+    gated.ship()
+    gated.produce(data, data)
+    (unsent,) = gated.shown
+    assert (unsent.begin, unsent.end) == (Place(3, 0, len(data)), Place(9, 6, len(data)))
+    gated.ship()
+    assert gated.high_watermark() == 9
+    gated.broker.close()
+
+
+def test_a_produce_waits_as_long_as_it_says(gated: Gated) -> None:
+    gated.produce(make_batch(2), acks=1, timeout_ms=1)
+    until(lambda: bool(gated.rig.from_log.waiting()), "it has timed out", lambda: gated.process.work(5))
+    assert [reply.results[0].error for reply in gated.rig.replies()] == [TIMED_OUT]
+    gated.ship()
+    assert gated.high_watermark() == 2
+
+
+def test_a_duplicate_waits_as_the_original_does(gated: Gated) -> None:
+    data = make_batch(2, producer=(9, 0, 0))
+    gated.produce(data)
+    gated.produce(data, acks=1)
+    assert gated.rig.replies() == []
+    gated.ship()
+    assert [reply.results[0].base_offset for reply in gated.rig.replies()] == [0, 0]
+
+
+def test_a_log_directory_that_fails_is_not_shipped(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is the only one: the broker would stop.
+    monkeypatch.setattr(gated.process.manager, "dir_failed", lambda *_: None)
+    gated.produce(make_batch(2))
+    gated.produce(make_batch(2))
+    gated.process.turn.storage_failed(0, 5)
+    gated.ship()
+    assert [reply.results[0].error for reply in gated.rig.replies()] == [STORAGE_ERROR] * 2
+    assert gated.high_watermark() == 0
+    assert gated.rig.partition(gated.broker.targets[0][0]).flags & PartitionFlag.PARTITION_OFFLINE
+
+
+def test_a_successor_shows_what_its_predecessor_has_not_shipped(rig: MakeRig) -> None:
+    made = rig(**SETTINGS)
+    gated = Gated(made)
+    gated.produce(make_batch(3))
+    gated.ship()
+    made.replies()
+    gated.produce(make_batch(2))
+    number = round_number(made.memory.unshipped_block(0))
+    end(gated.process)
+    made.processes.remove(gated.process)
+    made.memory.reset_rings_of(LOG)
+    made.bind()
+    process = LogProcess(ProcessContext(LOG, made.memory, made.config, incarnation=2))
+    made.processes.append(process)
+    process.start()
+    assert round_number(made.memory.unshipped_block(0)) == 0
+    # The tier had it in its hands.
+    made.memory.words("shipped").store(0, number)
+    made.call(ensure(2))
+    until(lambda: process.turn.awaits_tier, "the rest waits for the tier", lambda: _step(process))
+    assert gated.high_watermark() == 3
+    assert made.partition(gated.broker.targets[0][0]).log_end_offset == 5
+    (unsent,) = gated.shown
+    assert (unsent.begin.offset, unsent.end.offset) == (3, 5)
+    made.memory.words("shipped").store(0, round_number(made.memory.unshipped_block(0)))
+    settle(process)
+    assert gated.high_watermark() == 5
+    process.io_thread.close()
+
+
+def _step(process: LogProcess) -> None:
+    process.work(5)
+    process.topics.advance()
+
+
+def test_what_is_not_shipped_at_a_stop_is_not_seen_at_rest(gated: Gated) -> None:
+    gated.produce(make_batch(3))
+    gated.ship()
+    gated.produce(make_batch(2))
+    gated.process.manager.close_cleanly()
+    assert "t 0 3\n" in (gated.rig.directory / names.HIGH_WATERMARKS).read_text()
+    assert "t 0 5\n" in (gated.rig.directory / names.RECOVERY_POINTS).read_text()
+
+
+def test_no_log_start_moves_before_it_is_shipped(gated: Gated) -> None:
+    for _ in range(2):
+        gated.produce(make_batch(3))
+    gated.ship()
+    slot, generation, _ = gated.broker.targets[0]
+    steps = gated.process.deletion._shipped([(gated.broker.log(), 3)])
+    next(steps)
+    gated.work()
+    assert [(one.slot, one.generation, one.log_start, one.end.offset) for one in gated.shown] == [
+        (slot, generation, 3, 6)
+    ]
+    next(steps)
+    gated.ship()
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    assert ended.value.value is True
+    assert gated.broker.log().log_start == 0
