@@ -89,6 +89,15 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
     )
 
 
+def _cut(found: Mapping[str, Any], now_ms: int) -> str:
+    """Return when the newest cut was made: a restore has nothing that is younger."""
+    every = f"one is due every {found['cut_interval_ms'] / 1000:,g} s"
+    if found["last_cut_ms"] is None:
+        return f"none, and {every}"
+    paused = f"the broker paused for {found['last_cut_pause_us'] / 1000:,.1f} ms" if found["cuts"] else ""
+    return ", ".join(filter(None, (_since(found["last_cut_ms"], now_ms), paused, every)))
+
+
 def _lease(found: Mapping[str, Any]) -> str:
     standbys = ", ".join(f"broker {one}" for one in found["standbys"]) or "nobody"
     if not found["leads"]:
@@ -98,15 +107,6 @@ def _lease(found: Mapping[str, Any]) -> str:
     return (
         f"yes, for {found['lease_left_ms'] / 1000:.0f} s from now if it is not renewed: {standbys} stands by"
     )
-
-
-def _cut(found: Mapping[str, Any], now_ms: int) -> str:
-    """Return when the newest cut was made: a restore has nothing that is younger."""
-    every = f"one is due every {found['cut_interval_ms'] / 1000:,g} s"
-    if found["last_cut_ms"] is None:
-        return f"none, and {every}"
-    paused = f"the broker paused for {found['last_cut_pause_us'] / 1000:,.1f} ms" if found["cuts"] else ""
-    return ", ".join(filter(None, (_since(found["last_cut_ms"], now_ms), paused, every)))
 
 
 def _segments(found: Mapping[str, Any], prefix: str) -> str:
