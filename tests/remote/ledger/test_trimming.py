@@ -44,14 +44,14 @@ class Days:
         self.ledger = Ledger(LedgerReader(self.store), OwnerFile(self.directory), lambda: self.now_ms)
         self.ledger.start(STARTED)
 
-    def write(self, days: int, cut: int | None = None) -> None:
+    def write(self, days: int, cut_since: int | None = None) -> None:
         for _ in range(days):
             for _ in range(EVERY):
                 base = 10 * self.ledger.seq
                 self.ledger.append([segment(base)])
-            if cut is not None:
-                self.ledger.append([CutTaken(b"c" * 16, 0, 0, "", self.ledger.seq, (), ())])
-                cut = None
+            if cut_since is not None:
+                self.ledger.append([CutTaken(b"c" * 16, 0, 0, "", self.ledger.seq, (), (), 0, cut_since)])
+                cut_since = None
             self.ledger.snapshot_if_due()
             self.now_ms += NAMED_EVERY_MS
 
@@ -107,14 +107,18 @@ def test_a_day_is_one_by_the_ledgers_order(days: Days) -> None:
     assert len(days.named()) == 5
 
 
-def test_the_state_at_a_kept_cut_can_be_read(days: Days) -> None:
-    days.write(2, cut=1)
+@pytest.mark.parametrize("cut_since", [0, 12])
+def test_the_state_at_a_kept_cut_can_be_read(days: Days, cut_since: int) -> None:
+    """And what was shipped after it."""
+    days.write(3)
+    days.write(2, cut_since)
     cut = days.ledger.state.cuts[0].event
     before = LedgerReader(days.store)
     before.read_to_end(cut.after)
     days.write(2 * NAMED)
     days.trim()
     assert days.ledger.state.trimmed_before <= cut.after
+    assert all(entry_name(seq) in days.store.objects for seq in range(cut_since or cut.after, cut.after))
     then = LedgerReader(days.store)
     then.read_to_end(cut.after)
     assert (then.seq, bases(then)) == (cut.after, bases(before))
