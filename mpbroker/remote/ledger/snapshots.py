@@ -160,11 +160,12 @@ def _first_needed(state: RemoteState) -> int:
 
 
 def put_snapshot(store: ObjectStore, made: MadeSnapshot) -> None:
-    """Write a snapshot and read it back. Delete those that are neither new nor named. Raises StoreError."""
+    """Write a snapshot and read it back. Delete older ones that are not named. Raises StoreError."""
     name = snapshot_name(made.seq)
     store.put(name, [made.data], len(made.data))
     if store.get(name) != made.data:
         raise StoreError(f"{name} is another one than was written")
     kept = {snapshot_name(seq) for seq in made.kept}
-    unnamed = [found.name for found in store.list(PREFIX) if found.name not in kept]
-    store.delete(unnamed[:-KEPT])
+    # Later ones are those of an owner that has taken over meanwhile.
+    older = [found.name for found in store.list(PREFIX) if found.name <= name and found.name not in kept]
+    store.delete(older[:-KEPT])

@@ -14,7 +14,7 @@ from mpbroker.remote.ledger.events import CutTaken, SnapshotWritten, TakenOver
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
-from mpbroker.remote.ledger.snapshots import NAMED, NAMED_EVERY_MS
+from mpbroker.remote.ledger.snapshots import NAMED, NAMED_EVERY_MS, snapshot_name
 from mpbroker.remote.ledger.snapshots import PREFIX as SNAPSHOTS
 from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import StoreError
@@ -248,6 +248,25 @@ def test_a_snapshot_that_reads_otherwise_is_not_named(tmp_path: Path) -> None:
     assert ledger.state.snapshots == []
     assert ledger.snapshot_if_due()
     assert [one.event for one in ledger.state.snapshots] == [SnapshotWritten(7, 0)]
+
+
+def test_an_owner_that_wakes_late_deletes_no_snapshot_of_its_successor(days: Days) -> None:
+    days.write(1)
+    days.ledger.append([segment(10_000 + at, end=10_001 + at) for at in range(EVERY)])
+    for _ in range(EVERY):
+        days.ledger.renew()
+    asleep, made = days.ledger, days.ledger.due_snapshot()
+    assert made is not None
+    days.start()
+    for at in range(6):
+        days.now_ms += NAMED_EVERY_MS
+        for _ in range(EVERY):
+            days.ledger.append([segment(20_000 + days.ledger.seq, end=20_001 + days.ledger.seq)])
+        assert days.ledger.snapshot_if_due(), at
+    named = days.named()
+    asleep.write_snapshot(made)
+    there = [one.name for one in days.store.list(SNAPSHOTS)]
+    assert set(map(snapshot_name, named)) <= set(there)
 
 
 def test_nothing_goes_when_another_broker_owns_the_ledger(days: Days) -> None:
