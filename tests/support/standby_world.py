@@ -72,26 +72,31 @@ class Odds:
     error: float = 0.02
     late: float = 0.08
     lost: float = 0.08
-    outage: float = 0.006
+    outage: float = 0.003
+    cut_off: float = 0.006
     mended: float = 0.06
     stopped: float = 0.004
     gone: float = 0.004
     trims: float = 0.1
     # It falls asleep before an object is created (ten times as often before a claim or a start), and is cut
-    # off after a request that has failed.
+    # off after a create that has failed.
     dozes: float = 0.0
     cuts: float = 0.0
     # It is killed after a request that may be applied late.
     dies: float = 0.0
 
 
-CALM = Odds(0, 0, 0, 0, 0, 0, 1, 0, 0)
-# What is more frequent than usual: nothing, sleep, kills and late requests, brokers that are cut off.
+CALM = Odds(0, 0, 0, 0, 0, 0, 0, 1, 0, 0)
+# What is more frequent than usual: nothing, sleep, kills and late requests, brokers that are cut off after a
+# create without an answer, clean stops, outages, brokers that are cut off.
 USUAL = Odds()
 SLEEPY = Odds(dozes=0.05, trims=0.5)
-RUDE = Odds(killed=0.005, late=0.3, dies=0.3)
-CUT_OFF = Odds(cuts=0.5, mended=0.02, error=0.005, outage=0.002, lost=0.1, stopped=0.02)
-TEMPERS = (USUAL, SLEEPY, RUDE, CUT_OFF)
+RUDE = Odds(killed=0.005, late=0.4, dies=0.5)
+CUT_OFF = Odds(cuts=0.5, mended=0.02, error=0.005, cut_off=0.002, lost=0.1)
+STOPPING = Odds(stopped=0.03, lost=0.3, cuts=0.5)
+OUTAGES = Odds(outage=0.015)
+LONELY = Odds(outage=0.0, cut_off=0.02, mended=0.02, error=0.0, late=0.02, lost=0.02)
+TEMPERS = (USUAL, SLEEPY, RUDE, CUT_OFF, STOPPING, OUTAGES, LONELY)
 
 
 class Mode(NamedTuple):
@@ -191,11 +196,11 @@ class Connection:
         self.broker = broker
 
     def create(self, name: str, body: bytes) -> bool:
-        return self._do(lambda: self.world.truth.create(name, body), writes=True)
+        return self._do(lambda: self.world.truth.create(name, body), writes=True, creates=True)
 
     def put(self, name: str, pieces: Iterable[bytes], size: int) -> None:
         whole = list(pieces)
-        self._do(lambda: self.world.truth.put(name, whole, size))
+        self._do(lambda: self.world.truth.put(name, whole, size), writes=True)
 
     def get(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         return self._do(lambda: self.world.truth.get(name, position, length))
@@ -210,31 +215,40 @@ class Connection:
         doomed = list(names)
         self._do(lambda: self.world.truth.delete(doomed), writes=True)
 
-    def _do(self, do: Callable[[], T], *, writes: bool = False) -> T:
+    def _do(self, do: Callable[[], T], *, writes: bool = False, creates: bool = False) -> T:
         world, odds = self.world, self.world.odds
-        self._may_end((odds.dozes if self.broker.is_owner() else 10 * odds.dozes) if writes else odds.asleep)
+        self._may_end()
+        if creates:
+            self._may_doze()
         if world.is_down or self.broker.is_cut_off or world.happens(odds.error):
             raise StoreError("no answer")
         if writes and world.happens(odds.late):
             world.late.append(do)
-            if world.happens(odds.dies):
+            if creates and world.happens(odds.dies):
                 raise Killed
-            self.broker.is_cut_off = world.happens(odds.cuts)
+            self.broker.is_cut_off = creates and world.happens(odds.cuts)
             raise StoreError("no answer yet")
         done = do()
-        self._may_end(odds.asleep)
+        self._may_end()
         if world.happens(odds.lost if writes else odds.error):
-            self.broker.is_cut_off = writes and world.happens(odds.cuts)
+            self.broker.is_cut_off = creates and world.happens(odds.cuts)
             raise StoreError("the answer was lost")
         return done
 
-    def _may_end(self, asleep: float) -> None:
+    def _may_end(self) -> None:
         world = self.world
         if world.happens(world.odds.killed):
             raise Killed
-        if world.happens(asleep):
-            leases = world.chance.choice((0.1, 0.5, 1.5, 4.0)) * world.chance.uniform(0.5, 1.0)
-            self.broker.sleep(leases * LEASE_S)
+        if world.happens(world.odds.asleep):
+            self.broker.sleep(world.chance.choice((3.0, 15.0, 45.0, 120.0)) * world.chance.uniform(0.5, 1.0))
+
+    def _may_doze(self) -> None:
+        """Sleep for longer than a lease before an object is created."""
+        world, is_owner = self.world, self.broker.is_owner()
+        if world.happens(world.odds.dozes * (1 if is_owner else 10)):
+            self.broker.sleep(
+                LEASE_S * (world.chance.uniform(0.8, 3.0) if is_owner else world.chance.uniform(2, 5))
+            )
 
 
 class Rules:
@@ -670,14 +684,14 @@ class World:
         """Change what is not of one broker: the store, its connections, what is on its way to it."""
         if self.late and self.happens(0.1):
             self.late.pop(self.chance.randrange(len(self.late)))()
-        if self.happens(self.odds.mended if self.is_down else self.odds.outage / 2):
+        if self.happens(self.odds.mended if self.is_down else self.odds.outage):
             if self.is_down and self.now_s - self.changed_s > LEASE_S / 5:
                 self.up_since_s = self.now_s
             self.is_down, self.changed_s = not self.is_down, self.now_s
         broker = self.chance.choice(self.brokers)
         if self.happens(self.odds.gone):
             self.truth.delete([registration_name(broker.broker_id)])
-        if self.happens(self.odds.mended if broker.is_cut_off else self.odds.outage):
+        if self.happens(self.odds.mended if broker.is_cut_off else self.odds.cut_off):
             broker.is_cut_off = not broker.is_cut_off
         if self.mode.copies and len(self.brokers) < 4 and self.happens(0.01):
             copy = self._add(broker.broker_id)
