@@ -31,6 +31,7 @@ from mpbroker.standby.take_over import renew
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
 from mpbroker.storage.directory_layout import read_properties
 from mpbroker.storage.names import FENCED, META_PROPERTIES, STANDBY_FACE
+from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
 from tests.support.killing_store import Killed
 from tests.support.ledger_parts import TOPIC_ID, ledger_of, read
@@ -73,7 +74,7 @@ class World:
             mpbroker_remote_lease_ms=1_000,
             **options,
         )
-        return Runner(config, ["serve"])
+        return Runner(config, ["serve"], Notifier())
 
     def check_taken_over(self) -> None:
         """Check that the standby's directories are the owner's, as one take-over makes them."""
@@ -257,7 +258,7 @@ def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: W
     with pytest.raises(FatalError, match="has data of another broker than the owner"):
         world.runner().run()
     with pytest.raises(FatalError, match="--standby needs"):
-        Runner(BrokerConfig(), [])
+        Runner(BrokerConfig(), [], Notifier())
 
 
 def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
         remote_log_storage_system_enable=True,
         mpbroker_remote_url=f"file://{tmp_path}",
     )
-    waiting = Runner(config, [])
+    waiting = Runner(config, [], Notifier())
     waits: list[float] = []
 
     def begins(timeout_s: float) -> None:
