@@ -70,6 +70,7 @@ def test_status_counts_what_the_store_has(cli: OwnCli, place: Path) -> None:
     said = cli("remote", "status").out
     assert "2 segments" in said
     assert "generation 1" in said
+    assert "one is due every 60 s" in said
 
 
 def test_status_of_a_topic_tells_where_it_begins_and_ends(cli: OwnCli) -> None:

@@ -48,6 +48,18 @@ def test_nothing_is_cut_before_the_ledger_is_ours(world: TierWorld, thread: Cutt
     assert world.count(Counter.COUNT_REMOTE_CUT_PAUSE_US) > 0
 
 
+def test_a_successor_knows_when_the_newest_cut_was_made(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.turn()
+    thread.turn()
+    world.context.counters.set(Counter.COUNT_REMOTE_CUT_MS, 0)
+    thread._cutter = None
+    monkeypatch.setattr(Cutter, "make", refusing)
+    thread.turn()
+    assert world.count(Counter.COUNT_REMOTE_CUT_MS) == world.state().cuts[0].event.taken_ms
+
+
 def test_a_cut_that_cannot_be_made_is_counted_and_the_next_one_is(
     world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
