@@ -14,7 +14,6 @@ import msgspec
 
 from mpbroker.remote.ledger.spare import write_or_spare
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.storage.checkpoints import write_whole
 from mpbroker.storage.names import REMOTE_OWNER
 
 OWNER_FILE: Final = REMOTE_OWNER
