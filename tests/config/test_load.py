@@ -52,6 +52,7 @@ OUR_OWN = {
     "mpbroker.ssl.crl.location",
     "mpbroker.sasl.oauthbearer.required.scope",
     "mpbroker.remote.cache.bytes",
+    "mpbroker.remote.acks",
     "mpbroker.remote.checkpoint.interval.ms",
     "mpbroker.remote.checkpoint.retention.ms",
     "mpbroker.remote.commit.interval.ms",
