@@ -126,7 +126,7 @@ class Runner:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
         locks = LogDirLocks(self.config)
         try:
-            self._until_answered(self._reader.read_to_end)
+            self._until_answered(self._read_ledger)
             while not self._owns():
                 self._follow()
         finally:
@@ -136,15 +136,19 @@ class Runner:
         shutil.rmtree(self._face.directory, ignore_errors=True)
         self._notifier.give_back()
 
+    def _read_ledger(self) -> None:
+        """Read the ledger to its end. Raises StoreError, also for one that has not begun."""
+        self._reader.read_to_end()
+        if self._reader.last is None:
+            url = without_secrets(self.config.mpbroker_remote_url)
+            raise StoreError(f"{url} has no ledger yet: start the broker that is to lead")
+
     def _owns(self) -> bool:
         """Return whether this broker owns the ledger, and has its directories.
 
         If not, the directories may be made a mirror. Raises FatalError for those of another broker.
         """
-        if self._reader.last is None:
-            raise FatalError(
-                f"{self.config.mpbroker_remote_url} has no ledger: first start the broker that is to lead"
-            )
+        assert self._reader.last is not None, "the ledger has entries"
         owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
         if owner is not None and owner.nonce == self._reader.last.owner:
             self._claims.remove()
@@ -155,7 +159,7 @@ class Runner:
         elif owner is not None or not is_mirror(self.log_dirs):
             raise FatalError(
                 f"log.dirs={','.join(self.config.log_dirs)} has data of another broker than the owner of the "
-                f"ledger in {self.config.mpbroker_remote_url}: name empty directories for a standby",
+                f"ledger in {without_secrets(self.config.mpbroker_remote_url)}: name empty directories",
                 EXIT_MISCONFIGURED,
             )
         if claim is not None and self._wins(claim):

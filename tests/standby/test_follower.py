@@ -61,8 +61,8 @@ class Followed:
             file.write(data)
 
     def original(self) -> dict[str, bytes]:
-        found = contents(self.world.log_dirs)
-        del found[f"0/{OWNER_FILE}"]
+        all_files = contents(self.world.log_dirs)
+        found = {path: data for path, data in all_files.items() if OWNER_FILE not in path}
         return {
             path.replace(META_PROPERTIES, unfinished(META_PROPERTIES)): data for path, data in found.items()
         }

@@ -138,7 +138,7 @@ def test_clients_are_told_who_leads(world: World) -> None:
 CHANGES = (
     *((ClaimFile, "write"), (ClaimFile, "remove"), (runner, "settle"), (Mirror, "apply"), (Path, "rename")),
     *((take_over, "write_remote_files"), (take_over, "begin_epochs"), (take_over, "jump_ahead")),
-    *((take_over, "write_whole"), (owner, "write_whole"), (directories, "fsync_directory")),
+    *((take_over, "write_whole"), (owner, "write_or_spare"), (directories, "fsync_directory")),
 )
 
 
@@ -260,14 +260,23 @@ def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: W
         Runner(BrokerConfig(), [])
 
 
-def test_without_a_ledger_there_is_nothing_to_follow(tmp_path: Path) -> None:
+def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
     config = BrokerConfig(
         log_dirs=(str(tmp_path / "data"),),
+        node_id=OWN,
         remote_log_storage_system_enable=True,
         mpbroker_remote_url=f"file://{tmp_path}",
     )
-    with pytest.raises(FatalError, match="has no ledger"):
-        Runner(config, []).run()
+    waiting = Runner(config, [])
+    waits: list[float] = []
+
+    def begins(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        ledger_of(DirectoryStore(tmp_path), tmp_path).start(Started("cluster", 1, "host"))
+
+    with patch.object(waiting, "_wait", begins), unhurried(stop), pytest.raises(Stopped):
+        waiting.run()
+    assert len(waits) == 1
 
 
 def test_a_new_owner_renews_its_lease_until_another_one_has_the_ledger(world: World) -> None:

@@ -31,7 +31,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
         *("cli/client_commands", "cli/page", "remote/tier/with_broker"),
-        "remote/restore/with_broker",
+        *("remote/restore/with_broker", "standby/with_brokers"),
         *("console/browser", "console/login", "console/with_broker"),
         *("security/attack_table", "security/attacks", "security/foreign_logins", "security/identities"),
         "security/quotas",

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -95,7 +96,10 @@ def _words(
 
 
 def _become(words: Sequence[str]) -> NoReturn:
+    from mpbroker.supervisor.status import BECAME
+
     command = [sys.executable, "-m", "mpbroker", *words]
+    os.environ[BECAME] = str(time.clock_gettime(time.CLOCK_BOOTTIME))
     os.execv(command[0], command)
 
 

@@ -38,11 +38,12 @@ log = logging.getLogger("mpbroker.handlers")
 class Refusal(NamedTuple):
     """The error for a refused request; None: its connection is closed.
 
-    `message`, if any, replaces the error's text in the response.
+    `message`, if any, replaces the error's text in the response. `is_last`: the connection is closed then.
     """
 
     code: ErrorCode | None
     message: str = ""
+    is_last: bool = False
 
 
 class Admission:
@@ -128,4 +129,6 @@ def _refusal_without_leadership(request: ReceivedRequest) -> Refusal | None:
     answer = answer_without_leadership(request)
     if answer is Instead.SERVE:
         return None
-    return Refusal(None if isinstance(answer, Instead) else answer)
+    if isinstance(answer, Instead):
+        return Refusal(None)
+    return Refusal(answer, is_last=answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -71,6 +71,8 @@ class PendingRequest(ReceivedRequest):
         # True while its response is encoded in pieces.
         self._is_responding = False
         self._response_bytes = 0
+        # Whether its connection is closed after the response.
+        self.is_last = False
 
     @property
     def has_response(self) -> bool:
@@ -104,6 +106,7 @@ class PendingRequest(ReceivedRequest):
             if refusal.code is None:
                 self.close()
             else:
+                self.is_last = refusal.is_last
                 self.fail(refusal.code, refusal.message)
         else:
             self.finish(self.api.handle(self))
@@ -310,7 +313,7 @@ class PendingRequest(ReceivedRequest):
 
     def _info(self, response: Message | bytes | None = None, pause: Pause = NO_PAUSE) -> ResponseInfo:
         entry = self._log_entry(response) if self.broker.logs_requests() else b""
-        return ResponseInfo(pause, self.taken_ns, self.local_ns, entry)
+        return ResponseInfo(pause, self.taken_ns, self.local_ns, entry, self.is_last)
 
     def _log_entry(self, response: Message | bytes | None) -> bytes:
         """Return the request's entry in the request log; b"" if describing the request fails.

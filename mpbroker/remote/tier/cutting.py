@@ -27,6 +27,8 @@ from shm.counters import CounterPage
 from shm.word import Words
 
 FIRST_CUT_RETRY_S: Final = 0.5
+# A start waits for the first cut.
+AWAITED_LOOK_S: Final = 0.02
 log = logging.getLogger("mpbroker.remote")
 
 
@@ -68,7 +70,7 @@ class Cutting:
         self._step_back()
         try:
             while self._work.book is None:
-                self._work.wait(LOOK_S)
+                self._work.wait(LOOK_S if self._first_cut is None else AWAITED_LOOK_S)
             while True:
                 began = time.monotonic()
                 self.turn()

@@ -24,6 +24,7 @@ from mpbroker.remote.cuts.manifest import new_id, shipped_name
 from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
+from mpbroker.remote.tier.cutting import AWAITED_LOOK_S
 from mpbroker.remote.tier.ranges import Found, Ranges
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
 from shm.counters import CounterPage
@@ -93,7 +94,7 @@ class Shipper:
         """Ship rounds until the work is stopped, or the ledger is another broker's."""
         try:
             while self._work.book is None or not self._first_cut.load(0):
-                self._pause(RETRY_S)
+                self._pause(AWAITED_LOOK_S)
             while True:
                 try:
                     while self.turn():

@@ -125,7 +125,7 @@ class TierWork:
                         self.wait(self.turn())
                 except (StoreError, StoreRefused, OSError) as error:
                     delay_s = self._outage.failed(error)
-                    if self.book is None and self._config.ships_rounds:
+                    if self.book is None and (self._config.ships_rounds or self._leadership.is_awaited):
                         # Everybody waits for it.
                         delay_s = min(delay_s, LOOK_S)
                     self._counters.set_status(f"the object store fails: {error}")
@@ -159,6 +159,7 @@ class TierWork:
             self._is_fit = True
         if self._ledger is None:
             file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
+            file.owner.acks = config.mpbroker_remote_acks
             self._ledger = Ledger(
                 *(self._reader, file),
                 boot_clock_ns=self._leadership.clock_ns,

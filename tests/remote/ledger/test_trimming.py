@@ -177,6 +177,21 @@ def test_a_follower_that_has_slept_goes_on_at_a_snapshot(days: Days) -> None:
     assert (asleep.seq, bases(asleep)) == (days.ledger.seq, bases(read(days.store)))
 
 
+def test_a_request_of_long_ago_is_passed_over(days: Days) -> None:
+    """It has created an entry where one was trimmed, and a start, which stays, comes after it."""
+    days.write(1)
+    asleep = read(days.store)
+    late = new_claim(asleep, [TakenOver("cluster", 2, "host", b"c" * 16)])
+    days.ledger.renew()
+    days.start()
+    assert days.ledger.seq == late.seq + 1
+    days.write(2 * NAMED)
+    days.trim()
+    assert days.store.create(entry_name(late.seq), late.body)
+    asleep.read_to_end()
+    assert (asleep.seq, asleep.generation) == (days.ledger.seq, 1)
+
+
 def test_an_entry_that_is_lost_is_no_trimmed_one(days: Days) -> None:
     days.write(2 * NAMED)
     days.trim()
