@@ -53,7 +53,6 @@ OUR_OWN = {
     "mpbroker.sasl.oauthbearer.required.scope",
     "mpbroker.remote.acks",
     "mpbroker.remote.cache.bytes",
-    "mpbroker.remote.acks",
     "mpbroker.remote.checkpoint.interval.ms",
     "mpbroker.remote.checkpoint.retention.ms",
     "mpbroker.remote.commit.interval.ms",
