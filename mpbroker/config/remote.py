@@ -22,6 +22,8 @@ SYSTEM_ENABLE: Final = "remote.log.storage.system.enable"
 REMOTE_URL: Final = "mpbroker.remote.url"
 ACKS: Final = "mpbroker.remote.acks"
 REMOTE_ACKS: Final = ("local", "ledger")
+UNDELETED: Final = "mpbroker.remote.topic.id"
+"""In CreateTopics, the id of a deleted topic that comes back. No topic keeps it as a setting."""
 BUCKETS: Final = ("s3", "gs", "az")
 """Schemes of URLs that name a bucket, or a container of Azure."""
 _FORMS: Final = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path"

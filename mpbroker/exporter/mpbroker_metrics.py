@@ -170,6 +170,11 @@ _REMOTE = (
     (_counter("remote_fetched_bytes", "Bytes downloaded."), Counter.COUNT_REMOTE_FETCHED_BYTES),
     (_counter("remote_fetch_errors", "Downloads that failed."), Counter.COUNT_REMOTE_FETCH_ERRORS),
     (_counter("remote_cache_hits", "Windows that were in the cache."), Counter.COUNT_REMOTE_CACHE_HITS),
+    (_counter("remote_cuts", "Cuts that the ledger has."), Counter.COUNT_REMOTE_CUTS),
+    (
+        _counter("remote_cuts_skipped", "Cuts that were due and could not be made: the log says why."),
+        Counter.COUNT_REMOTE_CUTS_SKIPPED,
+    ),
     (_gauge("remote_cache_bytes", "Downloads that are kept on disk."), Counter.COUNT_REMOTE_CACHE_BYTES),
     (_gauge("remote_segments", "Segments in the object store."), Counter.COUNT_REMOTE_SEGMENTS),
     (_gauge("remote_bytes", "Bytes of these."), Counter.COUNT_REMOTE_BYTES),
@@ -185,7 +190,7 @@ _REMOTE = (
     (_gauge("remote_standbys", "Brokers that stand by."), Counter.COUNT_REMOTE_STANDBYS),
 )
 REMOTE_LEADS = _gauge("remote_leads", "1 if clients are served; 0: the lease has run out.")
-REMOTE_LEASE = _gauge("remote_lease_seconds", "Time until the lease runs out; missing without a standby.")
+REMOTE_LEASE = _gauge("remote_lease_seconds", "Time until the lease runs out; -1: nobody stands by.")
 # Seconds since a time by the wall clock; 0 if there is none.
 _REMOTE_AGES = (
     (
@@ -199,6 +204,10 @@ _REMOTE_AGES = (
     (
         _gauge("remote_last_commit_age_seconds", "Time since the ledger got its last entry."),
         Counter.COUNT_REMOTE_COMMITTED_MS,
+    ),
+    (
+        _gauge("remote_cut_age_seconds", "Time since the newest cut: what is younger has no copy."),
+        Counter.COUNT_REMOTE_CUT_MS,
     ),
 )
 
@@ -347,8 +356,7 @@ def write_remote(now: Snapshot, now_ms: int, page: Page) -> None:
         page.add(family, max(now_ms - since_ms, 0) / 1000 if since_ms else 0)
     left_ms = lease_left_ms(now.get(TIER, Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
     page.add(REMOTE_LEADS, int(left_ms != 0))
-    if left_ms is not None:
-        page.add(REMOTE_LEASE, left_ms / 1000)
+    page.add(REMOTE_LEASE, -1 if left_ms is None else left_ms / 1000)
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:

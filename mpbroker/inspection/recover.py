@@ -197,12 +197,17 @@ class _Run:
 
     def _close(self) -> None:
         """Write checkpoints and mark clean stops as LogManager.close_cleanly does. Raises OSError."""
-        io_thread = IoThread()
+        io_thread, ships = IoThread(), _ships(self.dirs[0].path)
         for log_dir in self.dirs:
             logs = self.ends[log_dir.number].items()
             good = {key: log for key, log in logs if not self.done[log_dir.number][key].problem}
-            for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
-                log_dir.checkpoint(name, {key: log.state.log_end for key, log in good.items()}, io_thread)
+            ends = {key: log.state.log_end for key, log in good.items()}
+            log_dir.checkpoint(names.RECOVERY_POINTS, ends, io_thread)
+            if ships:
+                # Readers of the files must not see what the object store may lack.
+                marks = log_dir.known[names.HIGH_WATERMARKS]
+                ends = {key: min(end, marks.get(key, 0)) for key, end in ends.items()}
+            log_dir.checkpoint(names.HIGH_WATERMARKS, ends, io_thread)
             log_dir.checkpoint(names.LOG_STARTS, {key: log.log_start for key, log in good.items()}, io_thread)
         io_thread.close()
         for _, problem in io_thread.failures():
@@ -216,6 +221,20 @@ class _Run:
 def _is_group(path: Path) -> bool:
     """Return whether the last broker on `path` made high watermarks durable (log.flush.policy=group)."""
     return is_there(path / names.DURABLE_MARK) or any(path.glob("mpbroker.journal*"))
+
+
+class _Owner(msgspec.Struct):
+    acks: str = ""
+
+
+def _ships(path: Path) -> bool:
+    """Return whether the last broker acknowledged only what was in its object store, too."""
+    try:
+        return msgspec.json.decode((path / names.REMOTE_OWNER).read_bytes(), type=_Owner).acks == "ledger"
+    except FileNotFoundError:
+        return False
+    except msgspec.DecodeError:
+        return True
 
 
 # ---- the reports

@@ -23,7 +23,8 @@ class Failed(Struct, tag="failed"):
 class CreateTopic(Struct):
     """A topic to create. A number of partitions or replicas of -1 stands for the broker's default.
 
-    `assignments` has the broker ids of each partition, or is empty if the broker may choose.
+    `assignments` has the broker ids of each partition, or is empty if the broker may choose. `topic_id` is
+    set if the topic was deleted and comes back.
     """
 
     name: str
@@ -31,6 +32,7 @@ class CreateTopic(Struct):
     replication_factor: int = -1
     assignments: dict[int, list[int]] = {}
     configs: dict[str, str | None] = {}
+    topic_id: bytes = b""
 
     def partitions_asked(self, default: int) -> int:
         """Return the number of partitions that the request asks for; -1 partitions count as `default`."""
@@ -666,6 +668,17 @@ class RemoteWindowReady(Struct, tag="remote_window_ready"):
     path: str
 
 
+class UndeleteTopic(Struct, tag="undelete_topic"):
+    """handler -> tier: make the directories of a deleted topic of what the object store has of it.
+
+    Answered by Acknowledged when the topic may be created under its id, or by Failed.
+    """
+
+    name: str
+    topic_id: bytes
+    partitions: int
+
+
 class Recovered(Struct, tag="recovered"):
     """coordinator -> log: every topic has had its EnsureTopic, so all other partitions on disk are stray.
 
@@ -737,6 +750,7 @@ Message = (
     | CleaningEnded
     | RemoteWindow
     | RemoteWindowReady
+    | UndeleteTopic
     | Recovered
     | Acknowledged
 )

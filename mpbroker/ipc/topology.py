@@ -295,19 +295,9 @@ class SharedMemory:
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
-            # The tier, per partition slot: the word of the segments in the object store (table.pxd).
-            Block("remote", 8 * sizes.partition_slots),
             # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun, and
             # whether one is running.
             Block("scrub_asked", 64),
-            # Each log worker: the commit round that waits for the object store (unshipped.pxd).
-            Block("unshipped", sizes.log_workers * unshipped.block_bytes(sizes.partition_slots), 4096),
-            # The tier, per log worker: the last of its rounds that is in the object store.
-            Block("shipped", 8 * MAX_LOG_WORKERS),
-            # The tier: whether the store has a cut of what this start has found.
-            Block("first_cut", 64),
-            # The supervisor: how often the tier was asked to delete what the ledger does not name.
-            Block("remote_asked", 64),
             # Each handler: since when, in ns, it runs a heavy request; 0: it runs none.
             Block("heavy", words),
             # Each handler: whether something waits for room in its reply arena.
@@ -319,10 +309,9 @@ class SharedMemory:
             # The supervisor, or a handler for a client: the log levels (ipc.log_levels has the reason).
             Block("request_log", 64),
             Block("log_levels", 8 * LOG_LEVELS),
-            # The supervisor before the first fork, then the tier: until when this broker leads (leading.py).
-            Block("leading", 64),
             # The coordinator: whether request time is limited for anybody, so that processors measure it.
             Block("request_quotas", 64),
+            *self._remote_blocks(),
             *self._role_blocks(),
             *self._bulletin_blocks(),
             # The supervisor: the configuration as it is now (ipc.settings).
@@ -339,6 +328,24 @@ class SharedMemory:
             Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
             # Each handler: metrics that clients have pushed; the exporter: how far it has taken them.
             Block("client_metrics", len(HANDLERS) * PUSH_QUEUE_BYTES, 4096),
+        ]
+
+    def _remote_blocks(self) -> list[Block]:
+        """Return the blocks by which the tier and others talk about the object store."""
+        sizes = self.sizes
+        return [
+            # The tier, per partition slot: the word of the segments in the object store (table.pxd).
+            Block("remote", 8 * sizes.partition_slots),
+            # Each log worker: the commit round that waits for the object store (unshipped.pxd).
+            Block("unshipped", sizes.log_workers * unshipped.block_bytes(sizes.partition_slots), 4096),
+            # The tier, per log worker: the last of its rounds that is in the object store.
+            Block("shipped", 8 * MAX_LOG_WORKERS),
+            # The tier: whether the store has a cut of what this start has found.
+            Block("first_cut", 64),
+            # The supervisor: how often the tier was asked to delete what the ledger does not name.
+            Block("remote_asked", 64),
+            # The supervisor before the first fork, then the tier: until when this broker leads (leading.py).
+            Block("leading", 64),
         ]
 
     def _role_blocks(self) -> list[Block]:

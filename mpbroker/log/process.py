@@ -55,7 +55,8 @@ BATCHES_AT_ONCE, BATCHES_OF_A_JOB = 200, 8
 # After this many bytes recovery points are written early: a recovery checks all bytes after them.
 POINTS_EVERY_BYTES = 256 << 20
 PUBLISH_WAITS_EVERY_S = 1.0
-# A stop does not wait longer for the object store.
+# A fence and a stop do not wait longer for the object store.
+SHIP_AT_FENCE_S = 2.0
 SHIP_AT_STOP_S = 10.0
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
@@ -122,6 +123,7 @@ class LogProcess:
         )
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
+        self._fence_patience = Patience(SHIP_AT_FENCE_S)
         self.topics = TopicWork(self.manager, self._send_answer)
         # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
         # no caller).
@@ -558,8 +560,10 @@ class LogProcess:
             self.context.acknowledge_order()
             return
         if self._fence_tails is None:
-            self._fence_tails = self.turn.tails()
+            self._fence_tails, self._fence_patience = self.turn.tails(), Patience(SHIP_AT_FENCE_S)
             self.turn.forget(order.role)
+        if self.turn.awaits_tier and self._fence_patience.is_over():
+            self.turn.give_up_waiting(order.role, not topology.is_log_worker(order.role))
         if topology.is_log_worker(order.role):
             # A process that waits for both workers needs our part first: the rest is the dead one's.
             if self.turn.has_answered(self._fence_tails):

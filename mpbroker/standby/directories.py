@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from mpbroker.ipc.pointer import LOCK
-from mpbroker.remote.ledger.owner import OWNER_FILE, Owner, OwnerFile
+from mpbroker.remote.ledger.entries import LedgerDamaged, decode_entry, entry_name
+from mpbroker.remote.ledger.events import Released
+from mpbroker.remote.ledger.owner import OWNER_FILE, Owner
+from mpbroker.remote.restore.mirror import unfinished
+from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 from mpbroker.storage.checkpoints import fsync_directory
 from mpbroker.storage.names import FENCED, META_PROPERTIES, NOT_PARTITIONS, STANDBY_FACE
 
@@ -15,16 +20,33 @@ from mpbroker.storage.names import FENCED, META_PROPERTIES, NOT_PARTITIONS, STAN
 _STAY: Final = NOT_PARTITIONS | {LOCK}
 
 
-def owner_in(log_dirs: Sequence[Path]) -> Owner | None:
-    """Return who owned a ledger with these directories; None if nobody did. Raises OwnerDamaged, OSError."""
-    return OwnerFile(log_dirs[0]).owner if (log_dirs[0] / OWNER_FILE).exists() else None
-
-
 def is_mirror(log_dirs: Sequence[Path]) -> bool:
     """Return whether the directories are a standby's, or empty, so that a mirror may be made in them."""
     if any((one / META_PROPERTIES).exists() for one in log_dirs):
         return False
     return (log_dirs[0] / STANDBY_FACE).is_dir() or not any(any(_contents(one)) for one in log_dirs)
+
+
+def has_handed_over(store: ObjectStore, owner: Owner) -> bool:
+    """Return whether a former owner's last entry says that the store has all of it. Raises StoreError."""
+    try:
+        last = decode_entry(owner.last_seq, store.get(entry_name(owner.last_seq)))
+    except (ObjectMissing, LedgerDamaged):
+        return False
+    return last.header.owner == owner.nonce and any(isinstance(one, Released) for one in last.events)
+
+
+def become_mirror(log_dirs: Sequence[Path]) -> None:
+    """Give up directories of which the store has all: what they have need not be downloaded. Raises OSError.
+
+    It may be killed anywhere: the owner's file goes last.
+    """
+    (log_dirs[0] / STANDBY_FACE).mkdir(0o750, exist_ok=True)
+    for log_dir in log_dirs:
+        with suppress(FileNotFoundError):
+            (log_dir / META_PROPERTIES).rename(log_dir / unfinished(META_PROPERTIES))
+        fsync_directory(log_dir)
+    (log_dirs[0] / OWNER_FILE).unlink()
 
 
 def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:

@@ -1,7 +1,4 @@
-"""The process of `mpbroker serve --standby`: follows, answers clients by its face, and takes over.
-
-It ends by becoming the broker that owns the ledger, or by a signal.
-"""
+"""A standby: follows, has its face answer clients, and takes over. It ends when it owns the ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Started, TakenOver
 from mpbroker.remote.ledger.lease import RENEWALS, StandbyWatch
-from mpbroker.remote.ledger.owner import OwnerDamaged
+from mpbroker.remote.ledger.owner import Owner, OwnerDamaged, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import Registration, addresses_of, register
 from mpbroker.remote.restore.files import finish
@@ -38,7 +35,12 @@ from mpbroker.remote.restore.plan import RestoreRefused, make_plan, time_text
 from mpbroker.remote.restore.take_over import take_over_events
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
-from mpbroker.standby.directories import is_mirror, owner_in, set_aside
+from mpbroker.standby.directories import (
+    become_mirror,
+    has_handed_over,
+    is_mirror,
+    set_aside,
+)
 from mpbroker.standby.face import Face, command_of
 from mpbroker.standby.follower import CannotFollow, Follower
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
@@ -64,18 +66,18 @@ class Stopped(BaseException):
     """Raised when a signal ends the standby."""
 
 
-def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) -> int | None:
-    """Be the standby of a ledger's owner. Return the exit status, None to become the owner's broker.
+def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> int | None:
+    """Be the standby of a ledger's owner. Return the exit status, None if this broker owns it now.
 
     `words` are those of the command line that starts a broker with this configuration.
     """
     logs.set_process_name("standby")
-    logs.configure(logs.wanted_level(os.environ), log_format)
-    titles.name_broker(config)
     titles.entitle("standby")
     try:
         with restricted_new_files():
-            Runner(config, words).run()
+            runner = Runner(config, words, notifier)
+            runner.install_signals()
+            runner.run()
             return None
     except Stopped:
         log.info("stopped")
@@ -93,7 +95,7 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
 class Runner:
     """The main loop. Single-threaded, but for what downloads and what renews a lease."""
 
-    def __init__(self, config: BrokerConfig, words: Sequence[str]) -> None:
+    def __init__(self, config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> None:
         if not config.remote_log_storage_system_enable:
             raise FatalError(f"--standby needs {SYSTEM_ENABLE}=true and {REMOTE_URL}", EXIT_MISCONFIGURED)
         check_object_store(config)
@@ -107,7 +109,7 @@ class Runner:
         self._claims = ClaimFile(self.log_dirs[0])
         self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
         self._follower: Follower | None = None
-        self._notifier = Notifier()
+        self._notifier = notifier
         self._registered_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
         self._since_cut = ": what was acknowledged later is lost"
@@ -117,10 +119,9 @@ class Runner:
 
     def run(self) -> None:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
-        self._install_signals()
         locks = LogDirLocks(self.config)
         try:
-            self._until_answered(self._reader.read_to_end)
+            self._until_answered(self._read_ledger)
             while not self._owns():
                 self._follow()
         finally:
@@ -128,28 +129,31 @@ class Runner:
             for fd in locks.fds:
                 os.close(fd)
         shutil.rmtree(self._face.directory, ignore_errors=True)
-        self._notifier.give_back()
+
+    def _read_ledger(self) -> None:
+        """Read the ledger to its end. Raises StoreError, also for one that has not begun."""
+        self._reader.read_to_end()
+        if self._reader.last is None:
+            url = without_secrets(self.config.mpbroker_remote_url)
+            raise StoreError(f"{url} has no ledger yet: start the broker that is to lead")
 
     def _owns(self) -> bool:
         """Return whether this broker owns the ledger, and has its directories.
 
         If not, the directories may be made a mirror. Raises FatalError for those of another broker.
         """
-        if self._reader.last is None:
-            raise FatalError(
-                f"{self.config.mpbroker_remote_url} has no ledger: first start the broker that is to lead"
-            )
-        owner, claim = owner_in(self.log_dirs), self._claims.read()
+        assert self._reader.last is not None, "the ledger has entries"
+        owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
         if owner is not None and owner.nonce == self._reader.last.owner:
             self._claims.remove()
             finish(self.log_dirs)
             return True
         if owner is not None and owner.generation < self._reader.generation:
-            self._set_aside(owner.generation)
+            self._leave(owner)
         elif owner is not None or not is_mirror(self.log_dirs):
             raise FatalError(
                 f"log.dirs={','.join(self.config.log_dirs)} has data of another broker than the owner of the "
-                f"ledger in {self.config.mpbroker_remote_url}: name empty directories for a standby",
+                f"ledger in {without_secrets(self.config.mpbroker_remote_url)}: name empty directories",
                 EXIT_MISCONFIGURED,
             )
         if claim is not None and self._wins(claim):
@@ -162,8 +166,12 @@ class Runner:
             )
         return False
 
-    def _set_aside(self, generation: int) -> None:
-        for path in set_aside(self.log_dirs, generation):
+    def _leave(self, owner: Owner) -> None:
+        """Make room for a mirror in the directories of a former owner."""
+        if self._until_answered(lambda: has_handed_over(self._objects, owner)):
+            become_mirror(self.log_dirs)
+            return
+        for path in set_aside(self.log_dirs, owner.generation):
             log.warning(
                 "broker %d on %s has taken over: what this broker had is in %s now, and nobody reads it; "
                 "delete it when it is not missed",
@@ -361,7 +369,7 @@ class Runner:
             self._signals.poll(timeout_s * 1000)
         self._seen(0)
 
-    def _install_signals(self) -> None:
+    def install_signals(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer)
         self._signals.register(reader, select.POLLIN)

@@ -16,12 +16,12 @@ from typing import Final
 from mpbroker.remote.ledger.claim import Claim, ClaimFile
 from mpbroker.remote.ledger.entries import decode_header, encode_entry, entry_name
 from mpbroker.remote.ledger.lease import RENEWALS
-from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.restore.files import begin_epochs, write_remote_files
 from mpbroker.remote.restore.mirror import unfinished
 from mpbroker.remote.restore.plan import Plan
 from mpbroker.remote.restore.producer_ids import jump_ahead
+from mpbroker.remote.restore.take_over import TakenLedger, write_owner
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.checkpoints import write_whole
 from mpbroker.storage.names import META_PROPERTIES
@@ -104,12 +104,8 @@ def finish_directories(plan: Plan, log_dirs: Sequence[Path], node_id: int, check
 def write_owner_file(reader: LedgerReader, claim: Claim, directory: Path) -> None:
     """Say in the first log directory whose ledger it is; the claim is needed no longer. Raises OSError."""
     assert reader.last is not None
-    file = OwnerFile(directory)
-    file.owner.nonce, file.owner.generation = claim.writer.owner, claim.writer.generation
     # A renewal whose answer was lost may still come in.
-    file.owner.starts, file.owner.last_seq = [claim.writer.start], reader.seq + 1
-    file.owner.standbys = list(reader.state.standbys)
-    file.save()
+    write_owner(directory, TakenLedger(claim.writer, reader.seq + 1), reader.state.standbys)
     ClaimFile(directory).remove()
 
 

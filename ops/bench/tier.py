@@ -2,7 +2,8 @@
 
 * Produces of 16 KiB and then fetches of 1 MiB, with tiering off, on, and on with a store that is down: rate,
   p99, CPU of the broker for a request, CPU of the tier for a GiB that it has uploaded. A segment is sealed
-  after 16 MiB, so that uploads go on while the load runs.
+  after 16 MiB, so that uploads go on while the load runs. The same on an untiered topic with
+  mpbroker.remote.acks=ledger: each commit round is in the store before it is acknowledged.
 * Consumers that read a topic from its beginning: local segments, then the same records from the store with an
   empty cache (cold), and once more (warm).
 
@@ -28,7 +29,7 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from ops.bench.scenarios import attempts, build_generator, create_topic, run_load
 
-OFF, ON, DOWN = "off", "on", "store down"
+OFF, ON, DOWN, LEDGER = "off", "on", "store down", "ledger"
 TOPIC: Final = "loaded"
 SEGMENT_BYTES: Final = 16 << 20
 PRODUCE_BYTES, FETCH_BYTES = 16_384, 1 << 20
@@ -51,6 +52,7 @@ def broker_in(directory: Path, mode: str) -> Mpbroker:
         # The batches of the load are old.
         "log.retention.ms": "-1",
         "log.segment.bytes": str(SEGMENT_BYTES),
+        "mpbroker.remote.acks": "ledger" if mode == LEDGER else "local",
     }
     pairs = [f"{key}={value}" for key, value in flags.items()]
     return Mpbroker(directory, flags=[word for pair in pairs for word in ("-o", pair)])
@@ -79,7 +81,7 @@ def loads(directory: Path, mode: str, seconds: float) -> None:
     try:
         broker.start()
         create_topic(broker, TOPIC)
-        if mode != OFF:
+        if mode not in (OFF, LEDGER):
             alter(broker, TIERED)
         if mode == DOWN:
             (directory / "store").rename(directory / "away")
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     build_generator()
     with tempfile.TemporaryDirectory(dir=given.directory) as directory:
-        for mode in (OFF, ON, DOWN):
+        for mode in (OFF, LEDGER, ON, DOWN):
             loads(Path(directory) / mode.replace(" ", "-"), mode, given.seconds)
         reads(Path(directory) / "reads", given.megabytes)
     return 0

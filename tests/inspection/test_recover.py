@@ -223,3 +223,16 @@ def test_a_directory_of_kafkas_gets_nothing_of_ours(directory: Path) -> None:
     assert last.with_suffix(".index").exists()
     assert not [path for path in directory.rglob("*") if path.name.startswith("mpbroker")]
     assert read_offsets(directory / names.RECOVERY_POINTS) == {("t", 0): END}
+
+
+@pytest.mark.parametrize(("acks", "seen"), [("local", END), ("ledger", END - 1)])
+def test_who_reads_the_files_sees_no_more_than_the_object_store_has(
+    directory: Path, acks: str, seen: int
+) -> None:
+    (directory / names.REMOTE_OWNER).write_text(json.dumps({"nonce": "n", "acks": acks}))
+    marks = read_offsets(directory / names.HIGH_WATERMARKS)
+    write_offsets(directory / names.HIGH_WATERMARKS, {**marks, ("t", 0): END - 1})
+    tear(directory)
+    run(str(directory))
+    assert read_offsets(directory / names.HIGH_WATERMARKS)["t", 0] == seen
+    assert read_offsets(directory / names.RECOVERY_POINTS)["t", 0] == END

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,15 +10,17 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from mpbroker.ipc.mirror import Mirror, write_mirror
-from mpbroker.ipc.nodes import Node, Nodes, write_nodes
+from mpbroker.ipc.nodes import NODES_FILE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import ProduceRequest
+from mpbroker.protocol.messages import MetadataRequest, ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.remote.ledger.registrations import Registration, register
+from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.storage.names import META_PROPERTIES
 from ops.bench.brokers import HOST, Mpbroker
-from tests.support.client_adapters import confluent_read, confluent_write
+from tests.support.client_adapters import confluent_read, confluent_write, java_consume
 from tests.support.client_samples import Record
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
@@ -25,7 +28,9 @@ from tests.support.real_brokers import control, create_topic, served
 from tests.support.socket_client import SocketClient
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
@@ -36,30 +41,49 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """A broker with a topic, and a face whose mirror is the directory of that broker itself."""
-    with served(Mpbroker(tmp_path_factory.mktemp("leader"))) as leader:
+    """A broker, and the face of a standby whose mirror is the directory of that broker itself."""
+    store = tmp_path_factory.mktemp("store")
+    leader, face = (Mpbroker(tmp_path_factory.mktemp(name)) for name in ("leader", "face"))
+    remote = (
+        *("-o", "remote.log.storage.system.enable=true"),
+        *("-o", f"mpbroker.remote.url=file://{store}"),
+    )
+    leader.flags = (*remote, "-o", "mpbroker.remote.lease.ms=1000")
+    face.flags = (
+        *remote,
+        "-o",
+        "mpbroker.remote.acks=ledger",
+        "-o",
+        "node.id=2",
+        "--follow",
+        str(face.log_dir),
+    )
+    address = {"PLAINTEXT": (HOST, face.port)}
+    register(DirectoryStore(store), Registration(2, HOST, "", address, 0, 1))
+    with served(leader):
         create_topic(leader.bootstrap, "orders", 2)
-        face = Mpbroker(tmp_path_factory.mktemp("face"))
-        face.flags = ("-o", "node.id=2", "--follow", str(face.log_dir))
-        _prepare(face, leader)
+        eventually(lambda: len(named(leader)) == 2, "the leader names the standby")
+        face.log_dir.mkdir()
+        lines = (leader.log_dir / META_PROPERTIES).read_text().splitlines()
+        (cluster,) = (line for line in lines if line.startswith("cluster.id="))
+        (face.log_dir / META_PROPERTIES).write_text(f"version=1\n{cluster}\nnode.id=2\n")
+        shutil.copy(leader.log_dir / NODES_FILE, face.log_dir)
+        write_mirror(face.log_dir, Mirror(1, [str(leader.log_dir)]))
         with served(face):
             yield Pair(leader, face)
 
 
-def _prepare(face: Mpbroker, leader: Mpbroker) -> None:
-    face.log_dir.mkdir()
-    lines = (leader.log_dir / META_PROPERTIES).read_text().splitlines()
-    (cluster,) = (line for line in lines if line.startswith("cluster.id="))
-    (face.log_dir / META_PROPERTIES).write_text(f"version=1\n{cluster}\nnode.id=2\n")
-    nodes = [Node(1, "", {"PLAINTEXT": (HOST, leader.port)}), Node(2, "", {"PLAINTEXT": (HOST, 1)})]
-    write_nodes(face.log_dir, Nodes(1, 1, nodes))
-    write_mirror(face.log_dir, Mirror(1, [str(leader.log_dir)]))
+def named(broker: Mpbroker) -> dict[int, int]:
+    """The ports of all brokers, by id, as this one names them."""
+    with SocketClient(broker) as client:
+        response = client.ask(ApiKey.METADATA, 12, MetadataRequest([]))
+    return {one.node_id: one.port for one in response.brokers}
 
 
 def test_librdkafka_works_with_the_leader(pair: Pair) -> None:
     metadata = AdminClient({"bootstrap.servers": pair.face.bootstrap}).list_topics(timeout=PATIENCE_S)
     ports = {one.id: one.port for one in metadata.brokers.values()}
-    assert ports == {1: pair.leader.port, 2: pair.face.port}
+    assert ports == named(pair.leader) == named(pair.face) == {1: pair.leader.port, 2: pair.face.port}
     assert metadata.controller_id == 1
     partitions = metadata.topics["orders"].partitions.values()
     assert [(p.id, p.leader, p.replicas, p.isrs, p.error) for p in partitions] == [
@@ -68,7 +92,7 @@ def test_librdkafka_works_with_the_leader(pair: Pair) -> None:
     record = Record(0, b"key", b"value", (), 1_700_000_000_000)
     assert confluent_write(pair.face.bootstrap, "orders", [record], "none") == [0]
     (read,) = confluent_read(pair.face.bootstrap, "orders", 2, 1)
-    assert (read.key, read.value) == (b"key", b"value")
+    assert (read.record.key, read.record.value) == (b"key", b"value")
 
 
 def test_java_works_with_the_leader(pair: Pair) -> None:
@@ -77,11 +101,15 @@ def test_java_works_with_the_leader(pair: Pair) -> None:
 
     described = tool(TOPICS, "--describe", "--topic", "orders")
     assert described.count("Leader: 1\tReplicas: 1\tIsr: 1") == 2
+    endpoints = kafka_tool(CLUSTER, "list-endpoints", "--bootstrap-server", pair.face.bootstrap)
+    assert all(f"{HOST} {port} " in endpoints for port in (pair.leader.port, pair.face.port))
     assert "LeaderId:               1" in tool(QUORUM, "describe", "--status")
-    # The controller is the leader, and what the face does not know yet the leader tells.
+    # The controller is the leader, which also tells of the topic that the face does not know yet.
     tool(TOPICS, "--create", "--topic", "by-java", "--partitions", "1")
-    assert "Topic: by-java\tPartition: 0\tLeader: 1" in tool(TOPICS, "--describe", "--topic", "by-java")
-    assert tool(GROUPS, "--list").split() == []
+    kafka_tool(PRODUCER, "--bootstrap-server", pair.face.bootstrap, "--topic", "by-java", stdin=b"of java\n")
+    limits = ("--group", "g", "--from-beginning", "--max-messages", "1")
+    assert java_consume(pair.face.bootstrap, "by-java", *limits) == ["of java"]
+    assert tool(GROUPS, "--list").split() == ["g"]
 
 
 def test_a_face_refuses_records_and_says_what_it_is(pair: Pair) -> None:

@@ -47,6 +47,25 @@ def why(topic: TopicName, *, where: ClusterAddress, json: Json = False) -> None:
     command.why(where, topic, as_json=json)
 
 
+@remote_app.command("undelete")
+def undelete(
+    topic: TopicName,
+    *,
+    where: ClusterAddress,
+    topic_id: Annotated[
+        str | None, option("--topic-id", "ID", "Which one, if several topics of the name were deleted.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Bring back a deleted topic within a day, with what the object store has of it.
+
+    What was not uploaded, and committed offsets of groups, are gone.
+    """
+    from mpbroker.cli.remote import undelete as command
+
+    command.undelete(where, topic, topic_id, as_json=json)
+
+
 @remote_app.command("verify")
 def verify(
     here: LocalBroker,

@@ -17,7 +17,11 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 
 def asked(here: LocalBroker, **arguments: Any) -> dict[str, Any]:
     """Return what the running broker says of its tier. Raises CliError if it has none."""
-    reply = here.control().call("remote", **arguments)
+    return answered(here.control().call("remote", **arguments))
+
+
+def answered(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return what a broker has said of its tier. Raises CliError if it has none."""
     if not reply["enabled"]:
         raise CliError(
             "the broker has no object store: set remote.log.storage.system.enable=true and "

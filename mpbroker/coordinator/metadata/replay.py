@@ -21,7 +21,7 @@ from mpbroker.records.iterate import Batch
 from mpbroker.storage.names import METADATA_DIRECTORY, segment_name
 from mpbroker.storage.segments import batches_below, batches_of, segments_of
 
-_log = logging.getLogger("mpbroker.coordinator")
+_log = logging.getLogger("mpbroker.coordinator.metadata")
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
@@ -37,7 +37,8 @@ def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, di
             f"{directory} cannot be read: {error}. It holds the names, ids and settings of all topics; "
             "restore it from a copy of the log directory"
         ) from error
-    return state, removed
+    # A tiered topic may come back under its id.
+    return state, {topic_id: name for topic_id, name in removed.items() if topic_id not in state.topics}
 
 
 def replay_mirror(log_dirs: Iterable[str]) -> MetadataState | None:

@@ -465,7 +465,11 @@ class Decider:
         self._check_room(state, topic_bytes(topic.name, partitions, configs))
         if mutation and not mutation.allows(partitions):
             raise Refused(EXCEEDED, EXCEEDED.message)
-        topic_id = self._fresh_id(state)
+        topic_id = topic.topic_id or self._fresh_id(state)
+        if topic_id in state.topics:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"Its id is that of topic {state.topics[topic_id].name}."
+            )
         node = self._config.node_id
         return [
             messages.TopicRecord(topic.name, topic_id),

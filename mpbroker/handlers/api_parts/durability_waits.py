@@ -30,8 +30,13 @@ class LogEnd(NamedTuple):
     offset: int
 
 
-def log_end_to_wait_for(image: PartitionImage, now: Partition) -> LogEnd | None:
-    """Return the log end if it is not durable yet, else None."""
+def log_end_to_wait_for(broker: Broker, image: PartitionImage, now: Partition) -> LogEnd | None:
+    """Return the log end if it is not durable yet and records below it may be acknowledged, else None.
+
+    With mpbroker.remote.acks=ledger nothing above the high watermark is.
+    """
+    if broker.config.ships_rounds:
+        return None
     return LogEnd(image, now.log_end_offset) if now.high_watermark < now.log_end_offset else None
 
 

@@ -178,7 +178,7 @@ def look_up(
     if waited is not None and now.high_watermark < waited.end.offset:
         raise ApiError(waited.error)
     # Later appends are not waited for.
-    end = log_end_to_wait_for(image, now) if waited is None else None
+    end = log_end_to_wait_for(context.broker, image, now) if waited is None else None
     if end is not None and asked in (LATEST, MAX_TIMESTAMP):
         return end
     timestamp_ms, offset = yield from offset_at(context, topic, now, asked)

@@ -14,7 +14,9 @@ from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.config.describe import describe_topic
+from mpbroker.config.remote import UNDELETED
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, try_ask_coordinator
+from mpbroker.handlers.api_parts.undeletion import undeletion
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
@@ -116,6 +118,12 @@ def handle(context: RequestContext) -> Generator[None, None, CreateTopicsRespons
             asked.append(checked(wanted))
         except ApiError as error:
             results[wanted.name] = refused(wanted.name, error.code, error.message)
+    for topic in asked:
+        if UNDELETED in topic.configs:
+            try:
+                yield from undeletion(context, topic, validate_only=context.body.validate_only)
+            except ApiError as error:
+                results[topic.name] = refused(topic.name, error.code, error.message)
     # A name gets one answer.
     good = in_order([topic for topic in asked if topic.name not in results])
     broker, body, throttle_ms = context.broker, context.body, 0

@@ -75,7 +75,7 @@ def checked(context: RequestContext, topic: Topic | None, wanted: Wanted) -> Del
     if topic.config.cleanup_policy == ("compact",):
         return ErrorCode.POLICY_VIOLATION
     image, now = found
-    end = log_end_to_wait_for(image, now)
+    end = log_end_to_wait_for(context.broker, image, now)
     if end is not None and not (wanted.offset == ALL or now.high_watermark < wanted.offset <= end.offset):
         end = None
     before = DeleteBefore(image.slot, image.slot_generation, wanted.offset)

@@ -62,6 +62,8 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
 cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t commit_number) noexcept nogil
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil
+cdef void give_up_waiting(AnswersRef *answers, int process, bint is_dead) noexcept nogil
+cdef bint waits_for_others(AnswersRef *answers) noexcept nogil
 cdef void count_delayed(AnswersRef *answers) noexcept nogil
 cdef void push(AnswersRef *answers, int process, const Slot *slot) noexcept nogil
 cdef void send_kept(AnswersRef *answers) noexcept nogil

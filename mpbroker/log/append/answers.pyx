@@ -15,11 +15,15 @@ from mpbroker.ipc.slots cimport (
     CLOSE, NOOP, PRODUCE, PRODUCED, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot,
 )
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
+from mpbroker.ipc.topology import COORDINATOR as _COORDINATOR
 from mpbroker.log.partition.state cimport PartitionCore
 from shm.arena cimport BLOCK_HEADER_BYTES, block_capacity, block_generation
 from shm.counters cimport counter_add, counter_set
 from shm.doorbell cimport bell_ring
 from shm.ring cimport Slot, ring_publish, ring_stage, ring_want_space
+
+
+cdef int COORDINATOR = _COORDINATOR
 
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil:
@@ -161,8 +165,17 @@ cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t co
 
 cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change) noexcept nogil:
     answers.waiting_of[slot.sender] += change
-    if slot.kind == PRODUCE or is_shared(slot):
+    if goes_to_processor(slot):
         answers.waiting_of[slot.processor] += change
+
+
+cdef bint goes_to_processor(const ProduceSlot *slot) noexcept nogil:
+    return slot.kind == PRODUCE or is_shared(slot)
+
+
+cdef bint concerns(const ProduceSlot *slot, int process) noexcept nogil:
+    """Return whether `owes` counts a waiting job for the process."""
+    return slot.sender == process or slot.processor == process and goes_to_processor(slot)
 
 
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
@@ -200,6 +213,39 @@ cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
             count_waiting(answers, &entry.slot, -1)
         else:
             answers.next_deadline_ns = min(answers.next_deadline_ns, entry.deadline_ns)
+
+
+cdef void give_up_waiting(AnswersRef *answers, int process, bint is_dead) noexcept nogil:
+    """Answer as after their time-outs the jobs that the fence of `process` waits for.
+
+    If that is dead, these are its own. If not, it is another log worker, and whoever waits for both is meant.
+    A job of the coordinator has a part for each worker, and goes on to wait: it has no time-out.
+    """
+    cdef DelayedProduce *entry
+    cdef uint64_t i
+    for i in range(answers.count):
+        entry = &answers.waiting[(answers.first + i) & (answers.room - 1)]
+        if entry.answered:
+            continue
+        if is_dead and not concerns(&entry.slot, process):
+            continue
+        if not is_dead and entry.slot.sender == COORDINATOR:
+            continue
+        entry.answered = 1
+        answers.overdue += 1
+        answer(answers, &entry.slot, True)
+        count_waiting(answers, &entry.slot, -1)
+
+
+cdef bint waits_for_others(AnswersRef *answers) noexcept nogil:
+    """Return whether a job of another process than the coordinator waits."""
+    cdef DelayedProduce *entry
+    cdef uint64_t i
+    for i in range(answers.count):
+        entry = &answers.waiting[(answers.first + i) & (answers.room - 1)]
+        if not entry.answered and entry.slot.sender != COORDINATOR:
+            return True
+    return False
 
 
 cdef void count_delayed(AnswersRef *answers) noexcept nogil:

@@ -20,11 +20,12 @@ from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFF
 from mpbroker.ipc.unshipped cimport Unshipped
 from mpbroker.log.append.answers cimport (
     NEVER_NS, PROCESS_COUNT, answer, answer_later, answer_overdue, count_delayed, fill,
-    forget_process, is_ours, job_of, owes, publish_answers, push, send_kept,
+    forget_process, give_up_waiting, is_ours, job_of, owes, publish_answers, push, send_kept,
+    waits_for_others,
 )
 from mpbroker.log.append.commit cimport (
-    appended, ask_next, awaits_disk, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
-    finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
+    appended, ask_next, awaits_disk, coming_round, commit_close, commit_is_busy, commit_open,
+    commit_start, fail_dir, finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
 )
 from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
 from mpbroker.log.append.planned cimport write_planned
@@ -598,7 +599,19 @@ cdef class AppendTurn:
 
         The answers may still wait to be sent.
         """
-        return self.consumed(tails) and self.answers.count == self.answers.overdue
+        if not self.consumed(tails):
+            return False
+        if self.commit.unshipped.head != NULL:
+            return not waits_for_others(&self.answers)
+        return self.answers.count == self.answers.overdue
+
+    def give_up_waiting(self, int process, bint is_dead) -> None:
+        """Have no answer wait for the object store because of a process that a fence is about.
+
+        `is_dead`: it is no log worker. A fence must not wait for the tier, which may be dead, too.
+        """
+        with nogil:
+            give_up_waiting(&self.answers, process, is_dead)
 
     def owes(self, int process) -> bool:
         """Return whether a job of `process`, or an answer to `process` or its jobs, may be open."""

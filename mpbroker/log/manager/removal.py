@@ -296,7 +296,8 @@ class Removal:
         is_open = any((log.topic_id, log.partition) == (holder, key[1]) for log in self._logs.values())
         if is_open or holder in self._under_way or not is_directory(directory):
             return
-        if holder in self._slots.deleted:
+        # One that came back under its id may have a slot of each kind.
+        if holder in self._slots.deleted and holder != topics.get(key[0]):
             # A predecessor was killed while it removed the topic.
             doomed = self._rename(directory, names.DELETE_SUFFIX)
             self.deletions.add(0, log_dir.number, partial(remove_tree, doomed))

@@ -156,7 +156,10 @@ class TlsSaslChannels:
         self.stages[peer.stage](peer)
 
     def closed(self, session: Connection, reason: int) -> None:
-        """Send TLS's closing alert, then close the socket; the turn has closed the connection's channel."""
+        """Send TLS's closing alert, then close the socket; the turn has closed the connection's channel.
+
+        At the end of a lease no alert is sent, because the rest of an answer would go before it.
+        """
         self.sasl.held.pop(session.connection, None)
         peer = self.channels.peers.pop(session.connection, None)
         if peer is not None:
@@ -166,7 +169,8 @@ class TlsSaslChannels:
             return
         sock, peer.sock = peer.sock, None
         if peer.pipe is not None and peer.stage is not Stage.SHAKING:
-            peer.pipe.close()
+            if reason != CloseReason.CLOSED_LEASE:
+                peer.pipe.close()
         elif peer.pipe is not None and peer.was_answered and reason == CloseReason.CLOSED_BY_PEER:
             self.tls.read_last_alert(peer.pipe, session, peer)
         sock.close()

@@ -14,8 +14,9 @@ import msgspec
 
 from mpbroker.remote.ledger.spare import write_or_spare
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.names import REMOTE_OWNER
 
-OWNER_FILE: Final = "mpbroker.remote.owner"
+OWNER_FILE: Final = REMOTE_OWNER
 
 
 class OwnerDamaged(Exception):
@@ -27,7 +28,7 @@ class Owner(msgspec.Struct):
 
     `last_seq` is the last entry that may be in the ledger; all before it are. `starts` are the tier processes
     that may have written entries since the last one that is known to have begun, and that one. `standbys`
-    are the brokers that the ledger may name as such: they are here first.
+    are the brokers that the ledger may name as such: they are here first. `acks` is mpbroker.remote.acks.
     """
 
     nonce: str
@@ -35,6 +36,7 @@ class Owner(msgspec.Struct):
     last_seq: int = 0
     starts: list[str] = []
     standbys: list[int] = []
+    acks: str = "local"
 
 
 def read_owner(directory: Path) -> Owner | None:
@@ -74,6 +76,11 @@ class OwnerFile:
     def save(self) -> None:
         """Replace the file, durably, also on a full disk. Raises OSError."""
         write_or_spare(self.path, msgspec.json.encode(self.owner))
+
+
+def save_owner(directory: Path, owner: Owner) -> None:
+    """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
+    write_or_spare(directory / OWNER_FILE, msgspec.json.encode(owner))
 
 
 def new_nonce() -> str:

@@ -8,14 +8,21 @@ it can put in nothing more.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.remote.ledger.claim import new_claim, settle
 from mpbroker.remote.ledger.entries import Header, Writer, entry_name
-from mpbroker.remote.ledger.events import Event, SegmentsRemoved, TakenOver
-from mpbroker.remote.ledger.owner import OwnerFile
+from mpbroker.remote.ledger.events import (
+    Event,
+    SegmentRevived,
+    SegmentsRemoved,
+    TakenOver,
+    TopicRestored,
+    TopicSet,
+)
+from mpbroker.remote.ledger.owner import Owner, save_owner
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, time_text
 from shm.clock import wall_ms
 
@@ -64,20 +71,29 @@ def take_over(plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, Take
             return plan, TakenLedger(claim.writer, claim.seq)
 
 
-def write_owner(directory: Path, taken: TakenLedger) -> None:
-    """Write the owner's file of a restored broker into its first log directory. Raises OSError."""
-    file = OwnerFile(directory)
-    file.owner.nonce, file.owner.generation = taken.writer.owner, taken.writer.generation
-    file.owner.starts, file.owner.last_seq = [taken.writer.start], taken.seq
-    file.save()
+def write_owner(directory: Path, taken: TakenLedger, standbys: Iterable[int] = ()) -> None:
+    """Write the file of a new owner into its first log directory. Raises OSError."""
+    writer = taken.writer
+    save_owner(directory, Owner(writer.owner, writer.generation, taken.seq, [writer.start], list(standbys)))
 
 
 def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
-    """Return the events of the entry: the segments in the ledger that are not of the cut go."""
+    """Return the events of the entry: segments that are not of the cut go, revived ones come."""
+    state = plan.ledger.state
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
+    there = {one.segment_id for segments in state.segments.values() for one in segments}
+    revived = [one for segments in plan.segments.values() for one in segments if one.segment_id not in there]
     events: list[Event] = [taken]
+    for topic_id in dict.fromkeys(one.topic_id for one in revived):
+        known = state.topics.get(topic_id)
+        if known is None:
+            topic = plan.topics[topic_id]
+            events.append(TopicSet(topic.name, topic_id, topic.partitions, topic.settings))
+        elif known.deleted_ms is not None:
+            events.append(TopicRestored(topic_id))
     for key, segments in plan.ledger.state.segments.items():
         gone = tuple(one.segment_id for one in segments if one.segment_id not in kept)
         if gone:
             events.append(SegmentsRemoved(*key, gone))
-    return events
+    # Each before the one that follows it.
+    return [*events, *(SegmentRevived(one) for one in reversed(revived))]

@@ -1,12 +1,13 @@
 """What a clean stop does last: a cut of all files as they stay, then the ledger says that nothing follows.
 
 So a standby need not wait for the lease, and a restore brings all back. With a standby it is tried for as
-long as the stop may take, else once.
+long as the stop may take, else once and not for long.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Final
 
@@ -19,20 +20,29 @@ from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.work import TierWork
 
+# The longest time that it takes without a standby.
+ALONE_S: Final = 10.0
 _RETRY_S: Final = 1.0
 log = logging.getLogger("mpbroker.remote")
 
 
 class HandOver:
-    """The work of a thread. All processes but the tier and the exporter have ended."""
+    """The work of a thread, which may take `limit_s`. All processes but tier and exporter have ended.
 
-    def __init__(self, work: TierWork, cutting: Cutting, renewing: Renewing) -> None:
+    `cuts` is the thread that makes cuts, which was told to stop.
+    """
+
+    def __init__(self, work: TierWork, cutting: Cutting, renewing: Renewing, cuts: threading.Thread) -> None:
         self._work = work
         self._cutting = cutting
         self._renewing = renewing
+        self._cuts = cuts
+        self._is_cut = False
+        self.limit_s = HAND_OVER_S if renewing.has_lease else ALONE_S
 
     def run(self) -> None:
-        until = time.monotonic() + HAND_OVER_S
+        until = time.monotonic() + self.limit_s
+        self._cuts.join()
         while not self._is_done(is_last=not self._renewing.has_lease or time.monotonic() + _RETRY_S > until):
             time.sleep(_RETRY_S)
 
@@ -51,11 +61,13 @@ class HandOver:
         began, book, store = time.monotonic(), self._work.book, self._work.store
         assert book is not None
         assert store is not None
-        self._cutting.last(book, store)
-        if self._renewing.has_lease:
-            self._renewing.stop()
-            book.add([Released()])
-            book.commit()
+        if not self._is_cut:
+            self._cutting.last(book, store)
+            self._is_cut = True
+            if self._renewing.has_lease:
+                self._renewing.stop()
+                book.add([Released()])
+        book.commit()
         took_ms = (time.monotonic() - began) * 1000
         who = "; a standby may take over at once" if self._renewing.has_lease else ""
         log.info("the object store has all that this broker had, after %.0f ms%s", took_ms, who)

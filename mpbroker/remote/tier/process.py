@@ -12,29 +12,32 @@ served for as long as the lease lasts, and stays where it is.
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.leading import HAND_OVER_S, NEVER, lease_left_ms
+from mpbroker.ipc.leading import NEVER, lease_left_ms
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import NO_ANSWER, RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.log.io.pace import only_when_idle
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.remote.cuts.cutter import Cutter
 from mpbroker.remote.cuts.files import Look
 from mpbroker.remote.cuts.instant import Broker, Instant, Rows, instant_at_rest, take_instant
 from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.cache import RemoteCache
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.downloads import Downloads, Totals
@@ -46,6 +49,7 @@ from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.shipper import Shipper
 from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.topics import Topics
+from mpbroker.remote.tier.undeletion import CannotUndelete, undelete
 from mpbroker.remote.tier.work import TierWork
 from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.names import REMOTE_CACHE
@@ -113,14 +117,18 @@ class TierProcess:
         self._stored = StoredPartitions(places.find, lambda: self.work.state)
         self._downloads: Downloads | None = None
         self._lacks_room = False
+        self._undeletions = ThreadPoolExecutor(1, "undeletion")
+        # Answers for the main thread to give.
+        self._undeleted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._bug: Exception | None = None
 
     def serve(self) -> int:
         self._begin("lease", self._renewing.renew)
+        cuts = self._begin("cuts", self._cutting.run)
         threads = [
+            cuts,
             self._begin("standbys", self._renewing.follow_standbys),
             self._begin("remote writer", self.work.run),
-            self._begin("cuts", self._cutting.run),
             *((self._begin("shipper", self._shipper.run),) if self._shipper is not None else ()),
         ]
         self.context.ready()
@@ -130,13 +138,15 @@ class TierProcess:
         self.work.stop()
         if self._downloads is not None:
             self._downloads.close()
-        # A thread may wait for the store. It dies with the process, as it would by a kill.
-        ended = [self._await(thread, STOP_S) for thread in threads]
-        if all(ended) and not self.context.orphaned and self.work.book is not None:
+        until = time.monotonic() + STOP_S
+        if self.work.book is not None and not self.context.orphaned:
             # The supervisor stops this process when all others that write have ended.
-            last = HandOver(self.work, self._cutting, self._renewing)
-            if not self._await(self._begin("hand-over", last.run), HAND_OVER_S):
-                last.give_up(f"it has taken {HAND_OVER_S:.0f} s")
+            last = HandOver(self.work, self._cutting, self._renewing, cuts)
+            if not self._await(self._begin("hand-over", last.run), time.monotonic() + last.limit_s):
+                last.give_up(f"it has taken {last.limit_s:.0f} s")
+        # A thread may wait for the store. It dies with the process, as it would by a kill.
+        for thread in threads:
+            self._await(thread, until)
         self.context.stopped()
         return ExitCode.STOPPED
 
@@ -145,9 +155,8 @@ class TierProcess:
         thread.start()
         return thread
 
-    def _await(self, thread: threading.Thread, limit_s: float) -> bool:
+    def _await(self, thread: threading.Thread, until: float) -> bool:
         """Return whether the thread ends in time."""
-        until = time.monotonic() + limit_s
         while thread.is_alive() and time.monotonic() < until:
             self.context.counters.beat()
             thread.join(0.1)
@@ -169,6 +178,8 @@ class TierProcess:
             self._begin_downloads(self.work.store)
         for rings in self._bound_handlers():
             self._receive(rings)
+        while not self._undeleted.empty():
+            self._undeleted.get()()
         if self._downloads is not None:
             self._downloads.step()
             self._count(self._downloads)
@@ -240,9 +251,8 @@ class TierProcess:
             is_first = self._first_cut is not None and not self._first_cut.load(0)
             if is_first or self._cutting.is_at_rest:
                 return instant_at_rest(broker, state, known, self._mark)
-            return self._instants.submit(
-                *(take_instant, control, broker, state, known, former, self._mark)
-            ).result()
+            take = partial(take_instant, control, broker, state, known, former, self._mark)
+            return self._instants.submit(take).result()
 
         return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
 
@@ -331,12 +341,31 @@ class TierProcess:
             if life == self._lives[handler]:
                 self._server.answer(handler, call.request, answer, call.connection)
 
-        if not isinstance(message, calls.RemoteWindow):
+        if isinstance(message, calls.UndeleteTopic):
+            self._undeletions.submit(self._undelete, message, answer)
+        elif not isinstance(message, calls.RemoteWindow):
             answer(calls.Failed(NO_ANSWER, f"the tier does not know {type(message).__name__}"))
         elif self._downloads is None:
             answer(calls.Failed(NO_ANSWER, "the tier has not opened the object store yet"))
         else:
             self._downloads.asked(message, answer)
+
+    def _undelete(self, wanted: calls.UndeleteTopic, answer: Callable[[calls.Message], None]) -> None:
+        """Do what a handler asks, in a thread of its own; the main thread gives the answer."""
+        answered: calls.Message = calls.Acknowledged()
+        try:
+            store, state, there = self.work.store, self.work.state, self._topics.now
+            if store is None or state is None or there is None or self.work.book is None:
+                raise CannotUndelete("the tier has not read the ledger: mpbroker remote status says why")
+            log_dirs = list(map(Path, self.context.config.log_dirs))
+            undelete(store, state, wanted, there, log_dirs, self.work.now_ms())
+        except (CannotUndelete, StoreError, OSError) as error:
+            answered = calls.Failed(ErrorCode.INVALID_REQUEST, str(error))
+        except Exception as error:
+            self.context.log.exception("%s failed", wanted)
+            answered = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        self._undeleted.put(partial(answer, answered))
+        self._wake()
 
     def _obey_order(self, order: PeerOrder) -> None:
         if order.settings_changed:

@@ -24,8 +24,10 @@ from mpbroker.remote.cuts.manifest import new_id, shipped_name
 from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
+from mpbroker.remote.tier.cutting import AWAITED_LOOK_S
 from mpbroker.remote.tier.ranges import Found, Ranges
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
+from shm.clock import wall_ms
 from shm.counters import CounterPage
 from shm.word import Words
 
@@ -93,7 +95,7 @@ class Shipper:
         """Ship rounds until the work is stopped, or the ledger is another broker's."""
         try:
             while self._work.book is None or not self._first_cut.load(0):
-                self._pause(RETRY_S)
+                self._pause(AWAITED_LOOK_S)
             while True:
                 try:
                     while self.turn():
@@ -118,13 +120,16 @@ class Shipper:
             # Only now: a cut that is made from here on counts what is read later as not its own.
             self.number = max(self.number, book.state.shipped_number)
             book.add(list(self._events(store, found)))
-            self._given = dict(rounds)
+            self._given = dict(rounds.keys())
         book.commit()
         for worker, number in self._given.items():
             self._words.store(worker, number)
             self._told(worker)
         self._given = {}
-        self._problem = ""
+        if self._problem:
+            self._problem = ""
+            self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, 0)
+            log.info("records are acknowledged again")
         return True
 
     def _waits(self, worker: int) -> bool:
@@ -164,8 +169,10 @@ class Shipper:
 
     def _failed(self, error: Exception) -> None:
         self._counters.add(Counter.COUNT_REMOTE_ERRORS)
-        if str(error) != self._problem:
+        self._counters.set_last_error(str(error))
+        if not self._problem:
             self._problem = str(error)
+            self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, wall_ms())
             log.warning(
                 "records cannot be acknowledged: %s. With mpbroker.remote.acks=ledger they wait until it has "
                 "them; this is tried again until it succeeds",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
+from tests.support.ledger_parts import read
 from tests.support.own_cli import OwnCli
 from tests.support.produced import produce
 
@@ -68,6 +70,7 @@ def test_status_counts_what_the_store_has(cli: OwnCli, place: Path) -> None:
     said = cli("remote", "status").out
     assert "2 segments" in said
     assert "generation 1" in said
+    assert "one is due every 60 s" in said
 
 
 def test_status_of_a_topic_tells_where_it_begins_and_ends(cli: OwnCli) -> None:
@@ -114,6 +117,23 @@ def test_orphans_of_more_than_a_day_are_listed_and_deleted_on_demand(cli: OwnCli
     assert named.exists()
 
 
+def test_a_deleted_topic_comes_back_with_what_was_uploaded(cli: OwnCli, place: Path) -> None:
+    cli.refused("remote", "undelete", TOPIC, says="its name is taken", code=1)
+    cli.refused("remote", "undelete", "absent", says="no deleted topic absent", code=1)
+    (before,) = cli("topic", "describe", TOPIC, "--json").json
+    end = partition(cli)["remote_end"]
+    cli("topic", "delete-records", TOPIC, "--partition", "0", "--before", "3", "--yes")
+    store = DirectoryStore(place)
+    eventually(lambda: 3 in read(store).state.log_starts.values(), "the ledger has the log start")
+    cli("topic", "delete", TOPIC, "--yes")
+    (row,) = cli("remote", "undelete", TOPIC, "--json").json
+    assert (row["partition"], row["start"], row["end"]) == (0, 3, end)
+    (after,) = cli("topic", "describe", TOPIC, "--json").json
+    assert after["configs"] == before["configs"]
+    found = cli("consume", TOPIC, "-o", "beginning", "-n", str(end - 3), "--json").out.splitlines()
+    assert [json.loads(one)["offset"] for one in found] == list(range(3, end))
+
+
 def test_a_url_that_names_no_store_is_one_sentence(cli: OwnCli, tmp_path: Path) -> None:
     cli.refused("remote", "verify", "--url", "ftp://x", says="names no store")
     cli.refused("remote", "verify", "--url", f"file://{tmp_path}/absent", says="is no directory")
@@ -131,5 +151,5 @@ def test_a_bucket_without_its_package_says_what_to_install(
 
 def test_a_broker_without_a_store_says_what_to_set(mpbroker_broker: Broker) -> None:
     plain = OwnCli(mpbroker_broker.bootstrap_servers)
-    for words in (["status"], ["verify"], ["gc"], ["why", TOPIC]):
+    for words in (["status"], ["verify"], ["gc"], ["why", TOPIC], ["undelete", TOPIC]):
         plain.refused("remote", *words, says="remote.log.storage.system.enable=true", code=1)

@@ -182,6 +182,27 @@ def test_replay_reads_all_segments(tmp_path: Path) -> None:
     assert sorted(removed.values()) == ["t0", "t1"]
 
 
+def test_a_topic_that_came_back_under_its_id_is_not_removed(tmp_path: Path) -> None:
+    """A coordinator has the topics of its answer removed from the log workers."""
+    place = tmp_path / f"{METADATA_TOPIC}-0"
+    place.mkdir()
+    decider, state, data = Decider(BrokerConfig(), 1000, counting_ids()), MetadataState(), b""
+    again = CreateTopic("t", 2)
+    for call in (CreateTopics([CreateTopic("t", 2)]), DeleteTopics(["t"]), CreateTopics([again])):
+        records = decider.decide(state, call).records
+        data += build_metadata_batch([encode_record(one) for one in records], 0, state.next_offset)
+        state.apply_all(records)
+        again.topic_id = again.topic_id or state.ids["t"]
+    (place / f"{0:020}.log").write_bytes(data)
+    found, removed = replay((str(tmp_path),), durable_end(state.next_offset, len(data)))
+    assert found == state
+    assert (found.ids, removed) == ({"t": again.topic_id}, {})
+    other = CreateTopic("other", 1, topic_id=again.topic_id)
+    answer = decider.decide(state, CreateTopics([other])).answer
+    assert isinstance(answer, CreatedTopics)
+    assert answer.topics[0].message == "Its id is that of topic t."
+
+
 @pytest.mark.parametrize("size", [1, 61, 100, 1000])
 def test_batches_may_lie_across_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr("mpbroker.storage.segments.READ_BYTES", size)

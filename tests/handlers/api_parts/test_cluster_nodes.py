@@ -8,9 +8,10 @@ import pytest
 
 from mpbroker.ipc.leading import NEVER
 from mpbroker.ipc.nodes import Node, Nodes
-from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.slots import ReplyFlag, SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
     DescribeClusterRequest,
     DescribeQuorumRequest,
@@ -114,16 +115,21 @@ def test_a_standby_describes_the_metadata_log_as_far_as_it_has_followed(rig: Rig
     assert [(n.node_id, n.listeners[0].host) for n in response.nodes] == [(1, HERE[1]), (2, THERE[1])]
 
 
-def test_a_standby_leaves_topics_that_it_does_not_know_to_the_leader(rig: Rig) -> None:
-    """Neither create them nor deny them: close the connection, so that the client asks elsewhere."""
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_standby_leaves_topics_that_it_does_not_know_to_the_leader(rig: Rig, by_id: bool) -> None:
+    """It creates none, and closes the connection, after Metadata has told the client who leads."""
     rig.memory.leading().until_ns = NEVER
     publish(rig, 2, FOLLOWED)
-    named = MetadataRequest([MetadataRequest.MetadataRequestTopic(name="new")])
-    by_id = MetadataRequest([MetadataRequest.MetadataRequestTopic(topic_id=bytes(15) + b"9")])
+    name = {"topic_id": bytes(15) + b"9", "name": None} if by_id else {"name": "new"}
+    asked = MetadataRequest([MetadataRequest.MetadataRequestTopic(**name)])  # type: ignore[arg-type]
+    rig.send(METADATA, 13, asked)
+    (reply,) = rig.processor.replies()
+    assert (reply.kind, reply.flags) == (SlotKind.SEND, ReplyFlag.LAST)
+    _, response = decode_response_frame(METADATA, 13, rig.processor.frame_of(reply)[4:])
+    assert [one.node_id for one in response.brokers] == [1, 2]
     described = DescribeTopicPartitionsRequest([DescribeTopicPartitionsRequest.TopicRequest("new")], 10)
-    for key, version, body in ((METADATA, 4, named), (METADATA, 13, by_id), (DESCRIBE_TOPICS, 0, described)):
-        rig.send(key, version, body)
-        assert [reply.kind for reply in rig.processor.replies()] == [SlotKind.CLOSE]
+    rig.send(DESCRIBE_TOPICS, 0, described)
+    assert [reply.kind for reply in rig.processor.replies()] == [SlotKind.CLOSE]
     assert not rig.coordinator.take()
     assert [topic.name for topic in metadata(rig, "orders").topics] == ["orders"]
 

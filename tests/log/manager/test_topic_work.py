@@ -164,6 +164,16 @@ def test_a_successor_whom_nobody_asks_again_deletes_the_rest(n: Node, slice_: in
     is_new(n)
 
 
+def test_a_topic_that_came_back_under_its_id_keeps_its_directory(n: Node) -> None:
+    """A slot of its former life may still say that it was deleted."""
+    removed_up_to(n, LAST_STEP + 1)
+    process = n.succeed()
+    directory = next(n.rig.directory.glob("t-0.*-delete"))
+    directory.rename(n.rig.directory / "t-0")
+    at_once(process.manager.removal.setting_strays_aside({"t": TOPIC_ID}))
+    assert "0" in left_of(n)
+
+
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 3))
 def test_a_successor_opens_a_topic_of_that_name_first(n: Node, slice_: int) -> None:
     removed_up_to(n, slice_)

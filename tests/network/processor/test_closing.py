@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.processor import connection_prefix, first_flexible_versions
 from mpbroker.network.processor.turn import ProcessorTurn
 from tests.support.processor_rig import Rig, answer_frame, frame, is_closed, parts_answer, receive
+from tests.support.tls_processor_rig import secure_rig
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 HOUR_NS = 3600 * 1_000_000_000
@@ -73,6 +76,28 @@ def test_a_half_sent_answer_ends_and_its_block_goes_back(rig: Rig, segment: Path
     assert block in returned
     with pytest.raises((EOFError, ConnectionResetError)):
         receive(half, 64 << 20)
+
+
+def test_of_an_encrypted_answer_nothing_more_is_sent(tmp_path: Path) -> None:
+    def drained() -> int:
+        read = 0
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLEOFError):
+            while more := len(client.recv(1 << 16)):
+                read += more
+        return read
+
+    with secure_rig(tmp_path) as rig:
+        client = rig.handshake()
+        client.sendall(frame(METADATA, 4, 1))
+        rig.step()
+        rig.answer(*rig.requests_taken(), answer_frame(1, bytes(64 << 20)))
+        (peer,) = rig.secure.channels.peers.values()
+        rig.until(lambda: peer.pipe is not None and peer.pipe.carries_answer)
+        assert drained() < 64 << 20
+        end_lease(rig)
+        rig.step()
+        assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_LEASE]
+        assert drained() == 0
 
 
 def test_parked_requests_are_cancelled(rig: Rig) -> None:

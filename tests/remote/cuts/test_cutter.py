@@ -96,16 +96,6 @@ def test_a_successor_goes_on_where_the_newest_cut_ends(world: CutWorld) -> None:
     assert world.restore() == expected(world)
 
 
-def test_after_a_start_of_the_machine_all_is_read_again(world: CutWorld) -> None:
-    write(world, SEGMENT, os.urandom(1 << 20))
-    world.cut()
-    with patch.object(cutter, "_BOOT_ID", Path("/proc/sys/kernel/random/uuid")):
-        world.again()
-    world.cut()
-    assert world.read > 1 << 20
-    assert world.restore() == expected(world)
-
-
 def test_a_segment_that_was_cut_off_and_has_grown_again_is_read_anew(world: CutWorld) -> None:
     write(world, SEGMENT, b"a" * 5000)
     world.cut()
@@ -340,3 +330,23 @@ def test_a_kill_at_any_request_loses_no_cut(tmp_path: Path, is_applied: bool) ->
         assert world.restore()[f"0/t-0/{0:020d}.log"] == b"first and second"
         at += 1
     assert at > 5
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_after_a_start_of_the_machine_it_brings_only_what_is_new_into_the_store(
+    world: CutWorld, is_damaged: bool
+) -> None:
+    write(world, SEGMENT, bytes(100_000))
+    world.cut()
+    path = world.log_dirs[0] / SEGMENT
+    data = bytearray(path.read_bytes())
+    if is_damaged:
+        data[50_000] = 1
+    path.unlink()
+    path.write_bytes(data)
+    write(world, SEGMENT, b"new")
+    with patch.object(cutter, "_BOOT_ID", Path("/proc/sys/kernel/random/uuid")):
+        world.again()
+    world.cut()
+    assert (world.read > 100_000) == is_damaged
+    assert world.restore() == expected(world)

@@ -19,6 +19,7 @@ from mpbroker.remote.restore import mirror
 from mpbroker.remote.restore.files import finish
 from mpbroker.remote.restore.mirror import Mirror
 from mpbroker.remote.store.object_store import ObjectMissing, StoreError
+from mpbroker.storage import checkpoints
 from mpbroker.storage.names import META_PROPERTIES
 from tests.support.cut_world import CutWorld, contents
 from tests.support.killing_store import Killed, KillingStore
@@ -156,14 +157,14 @@ def killed_at(at: int) -> Iterator[list[int]]:
 
         return call
 
-    write = mirror.write_all_at
+    write = checkpoints.write_all_at
     with (
         patch.object(mirror, "READERS", 1),
         patch.object(
             mirror, "write_all_at", counted(write, lambda fd, data, to: write(fd, data[: len(data) // 2], to))
         ),
-        patch.object(mirror.os, "ftruncate", counted(os.ftruncate)),
-        patch.object(mirror.shutil, "rmtree", counted(shutil.rmtree)),
+        patch.object(os, "ftruncate", counted(os.ftruncate)),
+        patch.object(shutil, "rmtree", counted(shutil.rmtree)),
         patch.object(Path, "unlink", counted(Path.unlink)),
         patch.object(Path, "mkdir", counted(Path.mkdir)),
         suppress(Killed),
@@ -182,8 +183,8 @@ def test_a_kill_between_any_two_changes_is_repaired(world: CutWorld) -> None:
     world.cut()
     end, at = world.plan().manifest, 0
     while True:
-        for one in targets(world):
-            shutil.rmtree(one)
+        for target in targets(world):
+            shutil.rmtree(target)
         follower = Mirror(world.objects, targets(world))
         follower.apply(start)
         for one in ("t-1", "t-0/x"):

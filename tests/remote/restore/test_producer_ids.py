@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build_metadata_batch, encode_record
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.ipc.table import Partition, PartitionFlag
 from mpbroker.protocol.messages import ProducerIdsRecord, RemoveTopicRecord, TopicRecord
@@ -37,8 +37,8 @@ def test_the_next_id_is_beyond_all_that_the_log_has(tmp_path: Path, tail: bytes)
     directory = tmp_path / METADATA_DIRECTORY
     directory.mkdir()
     topic = TopicRecord(name="t", topic_id=b"1" * 16)
-    first = [topic, ProducerIdsRecord(broker_id=1, next_producer_id=7_000)]
-    second = [RemoveTopicRecord(topic_id=topic.topic_id)]
+    first: list[MetadataRecord] = [topic, ProducerIdsRecord(broker_id=1, next_producer_id=7_000)]
+    second: list[MetadataRecord] = [RemoveTopicRecord(topic_id=topic.topic_id)]
     for base, records in ((0, first), (2, second)):
         batch = build_metadata_batch([encode_record(one) for one in records], 5, base, 4)
         (directory / segment_name(base)).write_bytes(bytes(batch) + (tail if base else b""))

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
@@ -25,6 +25,7 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
 from tests.support.committed_offsets import COMMITTED, UNCOMMITTED, consumer_of, messages
+from tests.support.forms import each
 from tests.support.http_broker import pids
 from tests.support.object_store_servers import object_store_server
 from tests.support.own_cli import OwnCli
@@ -359,3 +360,54 @@ def test_a_lost_broker_comes_back_from_a_bucket(
         broker = lost.begin(target)
         assert values_of(broker, "tiered", 0) == values
         broker.stop()
+
+
+def test_nothing_is_acknowledged_or_seen_before_the_store_has_it(lost: Lost) -> None:
+    broker = lost.begin(mpbroker_remote_acks="ledger", mpbroker_remote_request_timeout_ms="500")
+    broker.create_topic("orders", 1)
+    produce(broker.bootstrap_servers, "orders", ["first"])
+    transaction = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "waits"})
+    transaction.init_transactions(PATIENCE_S)
+    transaction.begin_transaction()
+    transaction.produce("orders", "second")
+    assert transaction.flush(PATIENCE_S) == 0
+    log = broker.log_dir / "orders-0" / "00000000000000000000.log"
+    before = log.stat().st_size
+    (lost.root / "store").rename(lost.root / "away")
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": 1})
+    producer.produce("orders", "third")
+    eventually(lambda: bool(producer.poll(0) == 0) and log.stat().st_size > before, "it is on the disk")
+    eventually(lambda: "records cannot be acknowledged" in broker.logs(), "the store fails")
+    with pytest.raises(KafkaException):
+        transaction.commit_transaction(0.5)
+    # The tier is replaced meanwhile.
+    os.kill(pids(broker)["tier"], signal.SIGKILL)
+    assert len(producer) == 1
+    assert end_of(broker, "orders", 0) == 2
+
+    (lost.root / "away").rename(lost.root / "store")
+    assert producer.flush(PATIENCE_S) == 0
+    transaction.commit_transaction(PATIENCE_S)
+    assert values_of(broker, "orders", 0) == ["first", "second", "third"]
+
+
+@each("seed", short=[1], long=range(1, 31))
+def test_whatever_was_acknowledged_from_the_ledger_comes_back(lost: Lost, seed: int) -> None:
+    chance = random.Random(seed)
+    broker = lost.begin(mpbroker_remote_acks="ledger")
+    broker.create_topic(SOURCE, 1)
+    broker.create_topic(COPIES, PLACES, {"segment.bytes": "1048576"})
+    copier = Copier(broker.bootstrap_servers)
+    eventually(lambda: copier.read() > 3, "some transactions are committed")
+    random_moment(chance, within_s=1.5)
+    lost.lose(broker)
+    copier.kill()
+
+    broker = lost.begin(lost.restore("--take-over", "--force"), mpbroker_remote_acks="ledger")
+    with closing(Confluent(broker.bootstrap_servers, "copier")):
+        # It ends what was open.
+        numbers = [values_of(broker, COPIES, place) for place in range(PLACES)]
+    assert numbers[0] == numbers[1] == numbers[2] == [str(number) for number in range(len(numbers[0]))]
+    assert committed(broker) == len(numbers[0])
+    assert len(copier.acked) <= len(numbers[0]) <= len(copier.acked) + 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -41,7 +41,9 @@ def last(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> HandOver:
     world.broker.produce(BATCH)
     world.work.stop()
     monkeypatch.setattr(hand_over.time, "sleep", lambda _s: None)
-    return HandOver(world.work, cutting, world.renewing)
+    cuts = threading.Thread(target=cutting.run)
+    cuts.start()
+    return HandOver(world.work, cutting, world.renewing, cuts)
 
 
 def local(world: TierWorld, directory: Path) -> dict[str, bytes]:
@@ -92,13 +94,21 @@ def test_a_store_that_fails_is_tried_again_for_a_standby_only(
     assert ("the last cut of this stop was given up" in caplog.text) == (not has_standby)
 
 
+def test_a_lost_answer_leaves_one_last_cut(world: TierWorld, last: HandOver) -> None:
+    stand_by(world)
+    faults(world).plan("create", None, Fault.LOST)
+    last.run()
+    state = read(world.memory_store).state
+    assert (state.is_released, len(state.cuts)) == (True, 2)
+
+
 def test_a_store_that_is_down_does_not_hold_up_a_stop_for_ever(
     world: TierWorld, last: HandOver, caplog: pytest.LogCaptureFixture
 ) -> None:
     stand_by(world)
     faults(world).is_down = True
-    with patch.object(hand_over, "HAND_OVER_S", 0.05):
-        last.run()
+    last.limit_s = 0.05
+    last.run()
     assert "the last cut of this stop was given up" in caplog.text
 
 

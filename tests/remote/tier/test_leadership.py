@@ -15,7 +15,7 @@ from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import STANDBYS, Registration, register, registration_name
-from mpbroker.remote.tier import leadership
+from mpbroker.remote.tier import leadership, work
 from tests.support.fault_store import Fault
 from tests.support.ledger_parts import read
 from tests.support.standing_by import STANDBY, faults, stand_by, take_over
@@ -180,6 +180,26 @@ def test_a_successor_of_the_tier_leaves_the_lease_as_it_is_until_its_own_entry(l
     assert word(led) == until
     led.work.begin()
     assert (word(led), owners(led), nodes(led)) == (led.now_ns + VALID_NS, [STANDBY], [1, STANDBY])
+
+
+@pytest.mark.parametrize("has_standby", [False, True])
+def test_a_start_in_an_outage_tries_often_if_clients_wait_for_it(
+    alone: TierWorld, has_standby: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_standby:
+        stand_by(alone)
+    alone.again()
+    faults(alone).is_down = True
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 4:
+            raise work.Stopped
+
+    monkeypatch.setattr(alone.work, "wait", wait)
+    alone.work.run()
+    assert waits == ([1, 1, 1, 1] if has_standby else [1, 2, 4, 8])
 
 
 # ---- another owner

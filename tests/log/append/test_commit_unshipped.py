@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import LOG
+from mpbroker.ipc.topology import LOG, SECOND_LOG_WORKER, processor
 from mpbroker.ipc.unshipped import Place, Unsent, read_round, round_number
 from mpbroker.log.process import LogProcess
 from mpbroker.storage import names
@@ -31,7 +32,7 @@ class Gated:
         self.broker = Broker(rig, partitions, **configs)
         self.process = self.broker.process
 
-    def produce(self, *batches: bytes, partition: int = 0, **options: int) -> None:
+    def produce(self, *batches: bytes, partition: int = 0, **options: Any) -> None:
         self.rig.job([(self.broker.targets[partition], batch) for batch in batches], **options)
         self.work()
 
@@ -217,3 +218,21 @@ def test_no_log_start_moves_before_it_is_shipped(gated: Gated) -> None:
         next(steps)
     assert ended.value.value is True
     assert gated.broker.log().log_start == 0
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_fence_waits_for_no_tier_that_may_be_dead_too(gated: Gated, is_dead: bool) -> None:
+    turn, handler = gated.process.turn, gated.rig.handler
+    gated.produce(make_batch(3), back=not is_dead)
+    tails = turn.tails()
+    assert turn.owes(handler)
+    assert not turn.has_answered(tails)
+    turn.give_up_waiting(processor(7), is_dead=True)
+    assert turn.owes(handler)
+    turn.give_up_waiting(handler if is_dead else SECOND_LOG_WORKER, is_dead)
+    gated.process.work(0)
+    assert not turn.owes(handler)
+    assert turn.has_answered(tails)
+    assert [reply.results[0].error for reply in gated.rig.replies()] == [TIMED_OUT]
+    gated.ship()
+    assert gated.high_watermark() == 3

@@ -1,0 +1,297 @@
+"""A standby takes over, killed or not; whatever its log directories have had, nothing of it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
+from mpbroker.ipc.nodes import Nodes, read_nodes
+from mpbroker.ipc.process import FatalError
+from mpbroker.protocol.messages import ProducerIdsRecord
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.remote.ledger import owner
+from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
+from mpbroker.remote.ledger.owner import OWNER_FILE
+from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.registrations import read_registrations
+from mpbroker.remote.restore.mirror import Mirror, unfinished
+from mpbroker.remote.restore.producer_ids import JUMP
+from mpbroker.remote.store.directory import DirectoryStore
+from mpbroker.standby import directories, face, runner, take_over
+from mpbroker.standby.runner import Runner, Stopped
+from mpbroker.standby.take_over import renew
+from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
+from mpbroker.storage.directory_layout import read_properties
+from mpbroker.storage.names import FENCED, META_PROPERTIES, STANDBY_FACE
+from mpbroker.supervisor.notify import Notifier
+from tests.support.cut_world import CutWorld, contents
+from tests.support.killing_store import Killed
+from tests.support.ledger_parts import TOPIC_ID, ledger_of, read
+
+METADATA = f"__cluster_metadata-0/{0:020d}.log"
+OWN = 2
+
+
+class World:
+    """An owner in a directory store, which has handed over to the standby on two log directories."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "store").mkdir()
+        self.store = DirectoryStore(root / "store")
+        self.owner = CutWorld(root, directories=2, store=self.store)
+        self.log_dirs = [root / f"standby{number}" for number in range(2)]
+        first, second = self.owner.log_dirs
+        batch = build_metadata_batch([encode_record(ProducerIdsRecord(broker_id=1, next_producer_id=7))], 5)
+        for name, data in (
+            (first / METADATA, bytes(batch)),
+            (second / f"t-0/{0:020d}.log", b"records"),
+            (second / "t-0/partition.metadata", text_of_id(TOPIC_ID)),
+        ):
+            name.parent.mkdir(exist_ok=True)
+            name.write_bytes(data)
+        write_epochs(second / "t-0", [(3, 0)])
+        self.owner.cut()
+
+    def hand_over(self) -> None:
+        self.owner.ledger.append([StandbySet(OWN, "host", "", {})])
+        self.owner.ledger.append([Released()])
+
+    def runner(self, log_dirs: list[Path] | None = None, node_id: int = OWN, **options: Any) -> Runner:
+        config = BrokerConfig(
+            log_dirs=tuple(map(str, log_dirs or self.log_dirs)),
+            node_id=node_id,
+            remote_log_storage_system_enable=True,
+            mpbroker_remote_url=f"file://{self.root / 'store'}",
+            mpbroker_remote_lease_ms=1_000,
+            **options,
+        )
+        return Runner(config, ["serve"], Notifier())
+
+    def check_taken_over(self) -> None:
+        """Check that the standby's directories are the owner's, as one take-over makes them."""
+        reader = read(self.store)
+        assert reader.generation == 2
+        assert [(read_properties(one) or {})["node.id"] for one in self.log_dirs] == [str(OWN)] * 2
+        assert read_epochs(self.log_dirs[1] / "t-0")[:-1] == [(3, 0)]
+        assert read_epochs(self.log_dirs[1] / "t-0")[-1][0] == 4
+        batches = list(iterate_batches((self.log_dirs[0] / METADATA).read_bytes()))
+        assert len(batches) == 2
+        assert f"{JUMP + 7:x}" in (batches[-1].records()[0].value or b"").hex()
+        found = contents(self.log_dirs)
+        assert found[f"1/t-0/{0:020d}.log"] == b"records"
+        assert not {
+            name for name in found if CLAIM_FILE in name or STANDBY_FACE in name or ".restored" in name
+        }
+        # The broker may write.
+        ledger = ledger_of(self.store, self.log_dirs[0])
+        ledger.start(Started("cluster", OWN, "host"))
+        ledger.append([Released()])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with unhurried():
+        yield World(tmp_path)
+
+
+@contextmanager
+def unhurried(step: Callable[[face.Face], None] = lambda _face: None) -> Iterator[None]:
+    """Have standbys poll all the time, without what answers clients; that has `step` instead."""
+    with patch.object(face.Face, "step", step), patch.object(runner, "LONGEST_POLL_S", 0.001):
+        yield
+
+
+def test_a_standby_takes_over_what_was_handed_over(world: World) -> None:
+    world.hand_over()
+    world.runner().run()
+    world.check_taken_over()
+    assert [one.broker_id for one in read_registrations(world.store)] == [OWN]
+    # Started again it is the owner at once.
+    world.runner().run()
+
+
+def test_clients_are_told_who_leads(world: World) -> None:
+    told: list[Nodes] = []
+
+    def step(of: face.Face) -> None:
+        found = read_nodes(of.directory)
+        assert found is not None
+        told.append(found)
+        if len(told) == 2:
+            world.hand_over()
+
+    with unhurried(step):
+        world.runner().run()
+    assert (told[0].leader, told[0].generation) == (1, 1)
+    assert [one.id for one in told[0].nodes] == [1, OWN]
+
+
+# Who changes files or the ledger.
+CHANGES = (
+    *((ClaimFile, "write"), (ClaimFile, "remove"), (runner, "settle"), (Mirror, "apply"), (Path, "rename")),
+    *((take_over, "write_remote_files"), (take_over, "begin_epochs"), (take_over, "jump_ahead")),
+    *((take_over, "write_whole"), (owner, "write_or_spare"), (directories, "fsync_directory")),
+)
+
+
+@contextmanager
+def killed_at(at: int) -> Iterator[list[int]]:
+    """Kill the standby before its change number `at` of what lasts; yields the count of changes."""
+    count = [0]
+
+    def counted(do: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if count[0] == at:
+                raise Killed
+            count[0] += 1
+            return do(*args, **kwargs)
+
+        return call
+
+    with (
+        ExitStack() as stack,
+        suppress(Killed),
+    ):
+        for module, name in CHANGES:
+            stack.enter_context(patch.object(module, name, counted(getattr(module, name))))
+        yield count
+
+
+def test_a_take_over_that_is_killed_at_any_step_goes_on(tmp_path: Path) -> None:
+    at = 0
+    while True:
+        (tmp_path / str(at)).mkdir()
+        with unhurried():
+            world = World(tmp_path / str(at))
+            world.hand_over()
+            with killed_at(at) as count:
+                world.runner().run()
+            is_whole = count[0] < at or at > 100
+            world.runner().run()
+        world.check_taken_over()
+        if is_whole:
+            break
+        at += 1
+    assert at > 10
+
+
+def stop(_face: face.Face) -> None:
+    raise Stopped
+
+
+def crash(world: World) -> None:
+    """Have the standby take over from an owner that has written more than that it hands over."""
+    world.hand_over()
+    world.owner.ledger.renew()
+    world.runner().run()
+
+
+def test_what_a_former_owner_has_is_set_aside_and_it_follows(world: World) -> None:
+    crash(world)
+    before = contents(world.owner.log_dirs)
+    at = 0
+    while True:
+        # It is killed meanwhile.
+        with killed_at(at) as count, unhurried(stop), suppress(Stopped):
+            world.runner(world.owner.log_dirs, node_id=1).run()
+        if count[0] < at:
+            break
+        at += 1
+    assert at > 4
+    after = contents(world.owner.log_dirs)
+    kept = {path: data for path, data in after.items() if f"{FENCED}/1/" in path}
+    assert {path.replace(f"{FENCED}/1/", ""): data for path, data in kept.items()} == before
+    assert f"0/{unfinished(META_PROPERTIES)}" in after
+    assert f"1/t-0/{0:020d}.log" in after
+    assert f"0/{OWNER_FILE}" not in after
+
+
+def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
+    world.hand_over()
+    world.runner().run()
+    downloaded: list[int] = []
+    again = world.runner(world.owner.log_dirs, node_id=1)
+    with unhurried(stop), suppress(Stopped), patch.object(again, "_seen", downloaded.append):
+        again.run()
+    assert sum(downloaded) == 0
+    found = contents(world.owner.log_dirs)
+    assert f"1/t-0/{0:020d}.log" in found
+    assert not {path for path in found if FENCED in path or OWNER_FILE in path}
+
+
+def test_a_claim_that_comes_second_is_lost_and_the_standby_follows_on(world: World) -> None:
+    world.hand_over()
+    written: list[Claim] = []
+    write_first = ClaimFile.write
+
+    def write(file: ClaimFile, claim: Claim) -> None:
+        write_first(file, claim)
+        written.append(claim)
+        world.owner.ledger.renew()
+
+    def step(of: face.Face) -> None:
+        if written:
+            stop(of)
+
+    with patch.object(ClaimFile, "write", write), unhurried(step), pytest.raises(Stopped):
+        world.runner().run()
+    assert len(written) == 1
+    assert not (world.log_dirs[0] / CLAIM_FILE).exists()
+    assert read(world.store).generation == 1
+    world.runner().run()
+    world.check_taken_over()
+
+
+def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: World) -> None:
+    with pytest.raises(FatalError, match="=1 is that of the ledger's owner"):
+        world.runner(node_id=1).run()
+    world.log_dirs[1].joinpath("t-0").mkdir()
+    with pytest.raises(FatalError, match="has data of another broker than the owner"):
+        world.runner().run()
+    with pytest.raises(FatalError, match="--standby needs"):
+        Runner(BrokerConfig(), [], Notifier())
+
+
+def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        log_dirs=(str(tmp_path / "data"),),
+        node_id=OWN,
+        remote_log_storage_system_enable=True,
+        mpbroker_remote_url=f"file://{tmp_path}",
+    )
+    waiting = Runner(config, [], Notifier())
+    waits: list[float] = []
+
+    def begins(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        ledger_of(DirectoryStore(tmp_path), tmp_path).start(Started("cluster", 1, "host"))
+
+    with patch.object(waiting, "_wait", begins), unhurried(stop), pytest.raises(Stopped):
+        waiting.run()
+    assert len(waits) == 1
+
+
+def test_a_new_owner_renews_its_lease_until_another_one_has_the_ledger(world: World) -> None:
+    world.hand_over()
+    reader = read(world.store)
+    first, second = (new_claim(reader, [taken(reader, number)]) for number in (2, 3))
+    assert settle(reader, first)
+    assert renew(LedgerReader(world.store), first)
+    assert read(world.store).seq == reader.seq + 1
+    assert not settle(reader, second)
+    assert settle(reader, again := new_claim(reader, [taken(reader, 3)]))
+    assert not renew(LedgerReader(world.store), first)
+    assert renew(LedgerReader(world.store), again)
+
+
+def taken(reader: LedgerReader, broker_id: int) -> TakenOver:
+    return TakenOver("cluster", broker_id, "host", cut_id=reader.state.cuts[-1].event.cut_id, by_standby=True)
