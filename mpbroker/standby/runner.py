@@ -262,6 +262,7 @@ class Runner:
         self._claimed_at_s = time.monotonic()
         plan = make_plan(self._objects)
         if plan.ledger.seq != self._reader.seq or plan.cut != follower.cut:
+            follower.read_to_end()
             return False
         taken = TakenOver(
             self._cluster_id(),
