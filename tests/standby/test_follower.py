@@ -13,7 +13,6 @@ from mpbroker.remote.cuts.manifest import BUNDLES, shipped_name
 from mpbroker.remote.ledger.entries import digest, entry_name
 from mpbroker.remote.ledger.events import CutsRemoved, Shipped, ShippedRange, SnapshotWritten, StandbySet
 from mpbroker.remote.ledger.lease import StandbyWatch
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.snapshots import Snapshot, encode_snapshot, snapshot_name
 from mpbroker.remote.restore.mirror import Mirror, unfinished
@@ -22,7 +21,7 @@ from mpbroker.remote.restore.shipped import apply_all_shipped
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.standby.follower import SLEPT_NS, CannotFollow, Follower
 from mpbroker.storage.checkpoints import write_topic_id
-from mpbroker.storage.names import META_PROPERTIES
+from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER
 from tests.support.cut_world import CutWorld, contents
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.ledger_parts import TOPIC_ID
@@ -64,7 +63,7 @@ class Followed:
 
     def original(self) -> dict[str, bytes]:
         all_files = contents(self.world.log_dirs)
-        found = {path: data for path, data in all_files.items() if OWNER_FILE not in path}
+        found = {path: data for path, data in all_files.items() if REMOTE_OWNER not in path}
         return {
             path.replace(META_PROPERTIES, unfinished(META_PROPERTIES)): data for path, data in found.items()
         }

@@ -19,7 +19,6 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import read_registrations
 from mpbroker.remote.restore.mirror import Mirror, unfinished
@@ -30,7 +29,7 @@ from mpbroker.standby.runner import Runner, Stopped
 from mpbroker.standby.take_over import renew
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
 from mpbroker.storage.directory_layout import read_properties
-from mpbroker.storage.names import FENCED, META_PROPERTIES, STANDBY_FACE
+from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, STANDBY_FACE
 from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
 from tests.support.killing_store import Killed
@@ -212,7 +211,7 @@ def test_what_a_former_owner_has_is_set_aside_and_it_follows(world: World) -> No
     assert {path.replace(f"{FENCED}/1/", ""): data for path, data in kept.items()} == before
     assert f"0/{unfinished(META_PROPERTIES)}" in after
     assert f"1/t-0/{0:020d}.log" in after
-    assert f"0/{OWNER_FILE}" not in after
+    assert f"0/{REMOTE_OWNER}" not in after
 
 
 def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
@@ -225,7 +224,7 @@ def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
     assert sum(downloaded) == 0
     found = contents(world.owner.log_dirs)
     assert f"1/t-0/{0:020d}.log" in found
-    assert not {path for path in found if FENCED in path or OWNER_FILE in path}
+    assert not {path for path in found if FENCED in path or REMOTE_OWNER in path}
 
 
 def test_a_claim_that_comes_second_is_lost_and_the_standby_follows_on(world: World) -> None:

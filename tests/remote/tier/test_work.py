@@ -13,7 +13,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier import remote_files, removal, store_clock, work
@@ -24,6 +24,7 @@ from mpbroker.remote.tier.remote_files import RemoteFiles
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
     LEADER_EPOCHS,
+    REMOTE_OWNER,
     REMOTE_SEGMENTS,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -250,7 +251,7 @@ def test_whoever_finds_another_owner_stops_and_says_so(
 def test_a_ledger_of_another_broker_or_cluster_is_left_alone(world: TierWorld) -> None:
     world.turn()
     objects = dict(world.memory_store.objects)
-    (world.rig.directory / OWNER_FILE).unlink()
+    (world.rig.directory / REMOTE_OWNER).unlink()
     world.again()
     with pytest.raises(Fenced, match="belongs to another broker"):
         world.work.begin()
