@@ -24,6 +24,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield Pair(tmp_path, stack, getattr(request, "param", "ledger"))
 
 
+@pytest.mark.process
 def test_a_standby_takes_over_from_a_killed_broker_and_clients_go_on(pair: Pair) -> None:
     owner = pair.start(1)
     admin = AdminClient({"bootstrap.servers": owner.bootstrap})
@@ -42,6 +43,7 @@ def test_a_standby_takes_over_from_a_killed_broker_and_clients_go_on(pair: Pair)
     assert pair.values() == [str(number) for number in range(20)]
 
 
+@pytest.mark.process
 @long_only("a lost broker comes back as standby, and the other one hands over")
 @pytest.mark.parametrize("pair", ["local", "ledger"], indirect=True)
 def test_brokers_change_places_again_and_again(pair: Pair) -> None:
@@ -63,6 +65,7 @@ def test_brokers_change_places_again_and_again(pair: Pair) -> None:
     pair.start(2, "--standby")
     pair.stands_by(2)
     assert not (pair.brokers[2].log_dir / FENCED).exists()
+    pair.cut()
     pair.brokers[1].kill()
     pair.leads(2, generation=4)
     eventually(lambda: len(pair.values()) >= 40, "all is there")
