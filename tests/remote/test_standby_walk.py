@@ -10,26 +10,28 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mpbroker.ipc.leading import ALWAYS, NEVER
 from mpbroker.remote.ledger import ledger as ledger_module
 from mpbroker.remote.ledger import reader as reader_module
 from mpbroker.remote.ledger import snapshots as snapshots_module
 from mpbroker.remote.ledger.claim import Claim
 from mpbroker.remote.ledger.entries import Header, decode_header, entry_name
 from mpbroker.remote.ledger.events import StandbySet, Started
-from mpbroker.remote.ledger.lease import OwnerLease, StandbyWatch
+from mpbroker.remote.ledger.lease import MARGIN, StandbyWatch
 from mpbroker.remote.ledger.ledger import Ledger, _Pending
 from mpbroker.remote.ledger.owner import new_nonce
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import ObjectStore
+from mpbroker.remote.tier.leadership import Leadership
 from tests.support.forms import pick
-from tests.support.standby_world import CUT_OFF, RUDE, SLEEPY, Mode, Rules, Violation, World
+from tests.support.standby_world import CUT_OFF, LEASE_MS, RUDE, SLEEPY, Mode, Rules, Violation, World
 
 T = TypeVar("T")
 R = TypeVar("R")
 ROUNDS = 300
-WALKS = pick("walks of each kind", short=8, long=1_500)
+WALKS = pick("walks of each kind", short=4, long=1_500)
 WALKS_MAX = 400
 LEDGER, LOCAL = Mode(), Mode("local")
 CLOCKS, COPIES = Mode(clocks_stop=True), Mode(copies=True)
@@ -73,7 +75,6 @@ def walk(seed: int, place: Path, mode: Mode, rules: type[Rules] = Rules) -> Worl
         violation.add_note(f"seed {seed}, {mode}")
         raise
     finally:
-        world.close()
         shutil.rmtree(directory)
     return world
 
@@ -149,12 +150,19 @@ class StartsWithoutLook(Ledger):
         self.tried_ns, self._is_owner = self._first_start_ns, True
 
 
-class HasNoMargin(OwnerLease):
-    """Is valid as long as a standby waits."""
+class HasNoMargin(Leadership):
+    """Leads as long as a standby waits."""
 
-    @property
-    def valid_until_ns(self) -> int:
-        return 0 if self._tried_ns is None else self._tried_ns + self._lease_ns
+    def _lead_until(self, until_ns: int) -> None:
+        margin_ns = 0 if until_ns in (ALWAYS, NEVER) else round(LEASE_MS * MARGIN * 1e6)
+        super()._lead_until(until_ns + margin_ns)
+
+
+class NamesInLedgerFirst(Leadership):
+    """Has the owner's file follow the ledger."""
+
+    def _set_standbys(self, broker_ids: Iterable[int]) -> None:
+        super()._set_standbys(set(broker_ids) & self._ledger.state.standbys.keys())
 
 
 class ClaimsUnnamed(StandbyWatch):
@@ -207,25 +215,25 @@ def without(**rules: object) -> type[Rules]:
 
 # Each with a mode in which it bites, and the seed of a walk that does.
 NEEDED = {
-    "the bytes of an entry are fixed": (without(ledger=GrowsAndComparesWho), LEDGER, 9),
-    "bytes are compared": (without(ledger=AcknowledgesForeign), LEDGER, 81),
-    "the first try counts": (without(ledger=CountsFromLastTry), OF_LONELY, 127),
-    "the owner's file knows starts and entries": (without(ledger=KnowsNoCopies), COPIES, 92),
-    "a start reads to the end after its create": (without(ledger=StartsWithoutLook), SLEEPY_COPIES, 18),
-    "the owner's margin": (without(owner_lease=HasNoMargin), OF_LONELY, 74),
-    "only who is named claims": (without(watch=ClaimsUnnamed), LEDGER, 15),
-    "the store has answered for a while": (without(watch=ClaimsAtFirstAnswer), LEDGER, 47),
-    "a standby waits for the whole lease": (without(watch=WaitsHalf), LEDGER, 81),
-    "a claim reads to the end after its create": (without(settle=settle_without_look), OF_SLEEPERS, 144),
-    "the first entries of starts and generations stay": (without(trim=trim_all), OF_SLEEPERS, 126),
-    "a claim is on disk first": (without(claim_is_kept=False), OF_KILLERS, 12),
-    "the owner's file names standbys first": (without(file_names_standbys=False), OF_LONELY, 41),
-    "a start is in before clients are served": (without(start_comes_first=False), LEDGER, 67),
-    "who releases the ledger serves no more": (without(stops_before_release=False), OF_LONELY, 117),
-    "a start shows what the ledger has": (without(opens_at_ledger_end=False), LEDGER, 65),
-    "what follows waits for the ledger, too": (without(waits_for_causes=False), LEDGER, 1),
-    "a take-over begins an epoch": (without(begins_epochs=False), LOCAL, 114),
-    "cuts are closed": (without(cuts_are_closed=False), LOCAL, 104),
+    "the bytes of an entry are fixed": (without(ledger=GrowsAndComparesWho), LEDGER, 4),
+    "bytes are compared": (without(ledger=AcknowledgesForeign), LEDGER, 114),
+    "the first try counts": (without(ledger=CountsFromLastTry), OF_LONELY, 22),
+    "the owner's file knows starts and entries": (without(ledger=KnowsNoCopies), COPIES, 27),
+    "a start reads to the end after its create": (without(ledger=StartsWithoutLook), SLEEPY_COPIES, 90),
+    "the owner's margin": (without(leadership=HasNoMargin), OF_LONELY, 59),
+    "only who is named claims": (without(watch=ClaimsUnnamed), LEDGER, 5),
+    "the store has answered for a while": (without(watch=ClaimsAtFirstAnswer), LEDGER, 53),
+    "a standby waits for the whole lease": (without(watch=WaitsHalf), LEDGER, 88),
+    "a claim reads to the end after its create": (without(settle=settle_without_look), OF_SLEEPERS, 146),
+    "the first entries of starts and generations stay": (without(trim=trim_all), OF_SLEEPERS, 21),
+    "a claim is on disk first": (without(claim_is_kept=False), OF_KILLERS, 90),
+    "the owner's file names standbys first": (without(leadership=NamesInLedgerFirst), OF_LONELY, 60),
+    "a start is in before clients are served": (without(start_comes_first=False), LEDGER, 121),
+    "who releases the ledger serves no more": (without(stops_before_release=False), OF_LONELY, 119),
+    "a start shows what the ledger has": (without(opens_at_ledger_end=False), LEDGER, 3),
+    "what follows waits for the ledger, too": (without(waits_for_causes=False), LEDGER, 3),
+    "a take-over begins an epoch": (without(begins_epochs=False), LOCAL, 52),
+    "cuts are closed": (without(cuts_are_closed=False), LOCAL, 65),
 }
 
 

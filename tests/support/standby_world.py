@@ -11,35 +11,43 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from mpbroker.ipc.leading import ALWAYS, NEVER
 from mpbroker.remote.ledger.claim import Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged, Writer, decode_entry, digest, entry_name, seq_of
 from mpbroker.remote.ledger.events import (
     Event,
     Released,
     SegmentAdded,
-    StandbyGone,
-    StandbySet,
     Started,
     TakenOver,
 )
-from mpbroker.remote.ledger.lease import OwnerLease, StandbyWatch
+from mpbroker.remote.ledger.lease import StandbyWatch
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.registrations import (
+    Registration,
+    read_registrations,
+    register,
+    registration_name,
+)
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.ledger.trimming import trim
+from mpbroker.remote.restore.take_over import TakenLedger, write_owner
 from mpbroker.remote.store.object_store import ObjectInfo, StoreError
+from mpbroker.remote.tier.leadership import Leadership
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import MemoryStore
 from tests.support.ledger_parts import TOPIC, TOPIC_ID, segment
 
 T = TypeVar("T")
 LEASE_S = 30.0
-STANDBYS = "mpbroker/standby/"
+LEASE_MS = 30_000
 WORKERS = (0, 1)
 
 
@@ -74,13 +82,15 @@ class Odds:
     # off after a request that has failed.
     dozes: float = 0.0
     cuts: float = 0.0
+    # It is killed after a request that may be applied late.
+    dies: float = 0.0
 
 
 CALM = Odds(0, 0, 0, 0, 0, 0, 1, 0, 0)
 # What is more frequent than usual: nothing, sleep, kills and late requests, brokers that are cut off.
 USUAL = Odds()
 SLEEPY = Odds(dozes=0.05, trims=0.5)
-RUDE = Odds(killed=0.02, late=0.35)
+RUDE = Odds(killed=0.005, late=0.3, dies=0.3)
 CUT_OFF = Odds(cuts=0.5, mended=0.02, error=0.005, outage=0.002, lost=0.1, stopped=0.02)
 TEMPERS = (USUAL, SLEEPY, RUDE, CUT_OFF)
 
@@ -208,6 +218,8 @@ class Connection:
             raise StoreError("no answer")
         if writes and world.happens(odds.late):
             world.late.append(do)
+            if world.happens(odds.dies):
+                raise Killed
             self.broker.is_cut_off = world.happens(odds.cuts)
             raise StoreError("no answer yet")
         done = do()
@@ -230,12 +242,11 @@ class Rules:
     """How the brokers work. A test replaces what it wants to see fail."""
 
     ledger: type[Ledger] = Ledger
-    owner_lease: type[OwnerLease] = OwnerLease
+    leadership: type[Leadership] = Leadership
     watch: type[StandbyWatch] = StandbyWatch
     settle = staticmethod(settle)
     trim = staticmethod(trim)
     claim_is_kept = True
-    file_names_standbys = True
     start_comes_first = True
     stops_before_release = True
     begins_epochs = True
@@ -261,27 +272,31 @@ class Broker:
         # On disk.
         self.log: list[list[Record]] = [[], []]
         self.process: Owner | Standby | None = None
-        # It runs in a thread of its own, so that it can sleep anywhere, but only when it is told to.
         self._awake_s = 0.0
-        self._sleeps = self._is_killed = self._is_over = False
-        self._error: BaseException | None = None
-        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._sleeps = self._is_killed = False
+        self._go, self._ended = threading.Semaphore(0), threading.Semaphore(0)
 
-    def turn(self) -> None:
-        """Let it do something if it does not sleep. Raises what that has raised."""
-        if self.world.now_s >= self._awake_s:
-            self._switch()
-            if self._error is not None:
-                raise self._error
+    def turn(self) -> bool:
+        """Let it do something if it does not sleep; return whether this thread has to go on.
+
+        One that has slept in the middle of a turn goes on in the thread where it fell asleep.
+        """
+        if self.world.now_s < self._awake_s:
+            return True
+        if self._sleeps:
+            self._go.release()
+            return False
+        self.step()
+        if is_killed := self._is_killed:
+            self._ended.release()
+        return not is_killed
 
     def sleep(self, seconds: float) -> None:
-        """Sleep in the middle of a turn. Raises Killed."""
+        """Sleep, and have another thread go on with the walk. Raises Killed."""
         self._awake_s = self.world.now_s + seconds
         self.clock_stands = self.world.mode.clocks_stop and self.world.happens(0.5)
         self._sleeps = True
-        self._back.release()
+        threading.Thread(target=self.world.go_on, daemon=True).start()
         self._go.acquire()
         self._sleeps = self.clock_stands = False
         if self._is_killed:
@@ -289,31 +304,11 @@ class Broker:
 
     def kill(self) -> None:
         """End its process, wherever that is."""
-        self._is_killed = True
         if self._sleeps:
-            self._switch()
+            self._is_killed = True
+            self._go.release()
+            self._ended.acquire()
         self._is_killed, self._awake_s, self.process = False, 0.0, None
-
-    def close(self) -> None:
-        self.kill()
-        self._is_over = True
-        self._go.release()
-        self._thread.join()
-
-    def _switch(self) -> None:
-        self._go.release()
-        self._back.acquire()
-
-    def _run(self) -> None:
-        while True:
-            self._go.acquire()
-            if self._is_over:
-                return
-            try:
-                self.step()
-            except BaseException as error:  # noqa: BLE001 - `turn` raises it
-                self._error = error
-            self._back.release()
 
     def clock_ns(self) -> int:
         return round(self.boot_s * 1e9)
@@ -339,13 +334,13 @@ class Broker:
             raise Violation(str(error)) from error
         except Fenced:
             # What is on this disk is set aside.
-            (self.directory / OWNER_FILE).unlink(missing_ok=True)
+            (self.directory / REMOTE_OWNER).unlink(missing_ok=True)
             self.log = [[], []]
             self.process = Standby(self)
 
     def _started(self) -> Owner | Standby:
         claim = ClaimFile(self.directory).read()
-        if claim is None and (self.directory / OWNER_FILE).exists():
+        if claim is None and (self.directory / REMOTE_OWNER).exists():
             return Owner(self)
         return Standby(self, claim)
 
@@ -356,7 +351,7 @@ class Standby:
     def __init__(self, broker: Broker, claim: Claim | None = None) -> None:
         self.broker = broker
         self.reader = LedgerReader(broker.store)
-        self.watch = broker.world.rules.watch(broker.broker_id, round(LEASE_S * 1000))
+        self.watch = broker.world.rules.watch(broker.broker_id, LEASE_MS)
         self.file = ClaimFile(broker.directory)
         self.claim = claim
 
@@ -377,7 +372,7 @@ class Standby:
         if self.claim is None and self.watch.may_claim(reader.state):
             taken = TakenOver(
                 *("cluster", self.broker.broker_id, "host", b"c" * 16),
-                lease_ms=round(LEASE_S * 1000),
+                lease_ms=LEASE_MS,
                 by_standby=True,
             )
             world.claimed(reader.state)
@@ -387,7 +382,8 @@ class Standby:
         if self.claim is not None:
             self._settle(self.claim)
         elif world.happens(0.1):
-            self.broker.store.put(f"{STANDBYS}{self.broker.broker_id}", [b"1"], 1)
+            named = Registration(self.broker.broker_id, "host", "", {}, 0, world.new_uid())
+            register(self.broker.store, named)
 
     def _settle(self, claim: Claim) -> None:
         if self.broker.world.rules.settle(self.reader, claim):
@@ -403,44 +399,46 @@ class Standby:
 
     def _finish(self, writer: Writer, seq: int) -> None:
         self.broker.log = records_of(self.reader.state)
-        file = OwnerFile(self.broker.directory)
-        file.owner.nonce, file.owner.generation = writer.owner, writer.generation
-        file.owner.starts, file.owner.last_seq = [writer.start], seq
-        file.owner.standbys = sorted(self.reader.state.standbys)
-        file.save()
+        write_owner(self.broker.directory, TakenLedger(writer, seq), self.reader.state.standbys)
         self.broker.store.size("killed here")
         self.file.remove()
+
+
+class Word:
+    """The leading word. (As mpbroker.ipc.leading.Leading.)"""
+
+    def __init__(self, until_ns: int) -> None:
+        self.until_ns = until_ns
+
+
+class Uncounted:
+    """Counters that nobody reads."""
+
+    def set(self, *_: int) -> None:
+        """Forget it."""
 
 
 class Owner:
     """A process that writes the ledger, and serves clients while it leads."""
 
     def __init__(self, broker: Broker) -> None:
-        world = broker.world
-        self.world, self.broker = world, broker
+        world, rules = broker.world, broker.world.rules
+        self.world, self.broker, self.rules = world, broker, rules
         self.file = OwnerFile(broker.directory)
-        self.ledger = world.rules.ledger(
-            LedgerReader(broker.store), self.file, world.wall_ms, broker.clock_ns
-        )
-        self.lease = world.rules.owner_lease(round(LEASE_S * 1000), broker.clock_ns)
+        self.ledger = rules.ledger(LedgerReader(broker.store), self.file, world.wall_ms, broker.clock_ns)
+        must_start = rules.start_comes_first and bool(self.file.owner.standbys)
+        self.word: Any = Word(NEVER if must_start else ALWAYS)
+        counters: Any = Uncounted()
+        self.leadership = rules.leadership(self.word, counters, clock_ns=broker.clock_ns)
         self.has_started = False
         self.is_stopping = False
         # Of each worker: what is in the ledger, what is finished, and what the entry has that is tried.
         self.shipped = [0, 0]
-        self.finished = [0, 0]
+        self.finished = [0, 0] if world.ships and rules.start_comes_first else self._ends()
         self.given: list[int] | None = None
-        if not world.rules.start_comes_first:
-            self.lease.renewed(broker.clock_ns())
-            self.finished = list(map(len, broker.log))
 
     def leads(self) -> bool:
-        rules = self.world.rules
-        if rules.stops_before_release and self.is_stopping:
-            return False
-        if not self.has_started:
-            return not rules.start_comes_first and self.lease.is_valid()
-        has_standby = bool(self.file.owner.standbys or self.ledger.state.standbys)
-        return not has_standby or self.lease.is_valid()
+        return self.word.until_ns == ALWAYS or self.broker.clock_ns() < self.word.until_ns
 
     def step(self) -> None:
         world, ledger = self.world, self.ledger
@@ -450,31 +448,36 @@ class Owner:
             return
         if self.given is None and world.happens(world.odds.stopped):
             self.is_stopping = True
-        if self.given is None and not self.is_stopping:
-            self._look_at_standbys()
-        if self.given is not None or self._has_news() or self.lease.is_due() or self.is_stopping:
+            if self.rules.stops_before_release:
+                self.word.until_ns = NEVER
+        if self.given is None and not self.is_stopping and world.happens(0.2):
+            found = read_registrations(self.broker.store)
+            gone = self.leadership.follow(found, self._append)
+            self.broker.store.delete(map(registration_name, gone))
+        if self.given is not None or self._has_news() or self.leadership.is_due or self.is_stopping:
             self._ship()
         elif world.happens(max(0.15, world.odds.trims)):
             ledger.snapshot_if_due()
         elif world.happens(world.odds.trims):
-            world.rules.trim(self.broker.store, ledger.state, ledger.check_fence)
+            self.rules.trim(self.broker.store, ledger.state, ledger.check_fence)
+
+    def _ends(self) -> list[int]:
+        return list(map(len, self.broker.log))
 
     def _start(self) -> None:
-        ledger = self.ledger
-        ledger.start(Started("cluster", self.broker.broker_id, "host", lease_ms=round(LEASE_S * 1000)))
-        self._succeeded()
-        in_ledger = list(map(len, records_of(ledger.state)))
-        log = self.broker.log
-        for worker in WORKERS:
-            expect(len(log[worker]) >= in_ledger[worker], "the ledger has more than its owner")
-        opens_at = in_ledger if self.world.rules.opens_at_ledger_end else list(map(len, log))
-        self.shipped, self.finished = in_ledger, opens_at if self._is_acks_ledger() else list(map(len, log))
+        ledger, ends = self.ledger, self._ends()
+        started = Started("cluster", self.broker.broker_id, "host", lease_ms=LEASE_MS)
+        ledger.start(started)
+        expect(self.world.truth.is_history(ledger), "a start was written that is not in the ledger")
+        self.shipped = list(map(len, records_of(ledger.state)))
+        for at, end in zip(self.shipped, ends, strict=True):
+            expect(at <= end, "the ledger has more than its owner")
+        opens_at_ledger_end = self.world.ships and self.rules.opens_at_ledger_end
+        self.finished = list(self.shipped) if opens_at_ledger_end else ends
         self.has_started = True
+        self.leadership.begin(ledger, started)
         if TOPIC_ID not in ledger.state.topics:
-            ledger.append([TOPIC])
-
-    def _is_acks_ledger(self) -> bool:
-        return self.world.mode.acks == "ledger"
+            self._append([TOPIC])
 
     def _serve(self) -> None:
         """Take in records, and show what is finished."""
@@ -483,80 +486,60 @@ class Owner:
             return
         for _ in range(world.chance.choice((0, 0, 0, 1, 2))):
             self._produce(world.chance.choice(WORKERS))
-        if not self._is_acks_ledger():
+        if not world.ships:
             # What is durable here is finished.
             for worker in WORKERS:
-                world.acknowledge(log[worker][self.finished[worker] :])
-            self.finished = list(map(len, log))
+                world.show(log[worker][self.finished[worker] :])
+            self.finished = self._ends()
         for worker in WORKERS:
             world.show(log[worker][: self.finished[worker]][-2:])
 
     def _produce(self, worker: int) -> None:
-        log, rules = self.broker.log, self.world.rules
-        causes = log[0] if not rules.waits_for_causes else log[0][: self.finished[0]]
+        log = self.broker.log
+        causes = log[0] if not self.rules.waits_for_causes else log[0][: self.finished[0]]
         if worker and not causes:
             return
-        epoch = self.file.owner.generation if rules.begins_epochs else 1
+        epoch = self.file.owner.generation if self.rules.begins_epochs else 1
         cause = causes[-1].uid if worker else 0
         log[worker].append(Record(self.world.new_uid(), worker, len(log[worker]), epoch, cause))
 
     def _has_news(self) -> bool:
-        return self.world.happens(0.4) and self.shipped != list(map(len, self.broker.log))
+        return self.world.happens(0.4) and self.shipped != self._ends()
 
     def _ship(self) -> None:
         """Have the ledger say what is durable here, or that this broker lives."""
-        ledger, log, rules = self.ledger, self.broker.log, self.world.rules
+        log, ends = self.broker.log, self._ends()
         if self.given is not None:
-            ledger.append()
+            self._append()
         else:
-            ends = list(map(len, log))
-            if self._is_acks_ledger() or not rules.cuts_are_closed:
+            if not self.is_stopping and (self.world.ships or not self.rules.cuts_are_closed):
                 ends = [self.world.chance.randint(*pair) for pair in zip(self.shipped, ends, strict=True)]
-            if self.is_stopping:
-                ends = list(map(len, log))
             new = [one for worker in WORKERS for one in log[worker][self.shipped[worker] : ends[worker]]]
             events: list[Event] = [one.event() for one in new]
             if self.is_stopping:
                 events.append(Released())
             self.given = ends
-            ledger.append(events, is_renewal=True)
-        self._succeeded()
-        if self._is_acks_ledger():
+            self._append(events, is_renewal=True)
+        if self.world.ships:
             for worker in WORKERS:
-                self.world.acknowledge(log[worker][self.shipped[worker] : self.given[worker]])
+                self.world.show(log[worker][self.shipped[worker] : self.given[worker]])
             self.finished = list(self.given)
         self.shipped, self.given = self.given, None
         if self.is_stopping:
             self.broker.process = None
 
-    def _succeeded(self) -> None:
+    def _append(self, events: Sequence[Event] = (), *, is_renewal: bool = False) -> None:
+        """Do as the tier's book does."""
+        before = self.ledger.seq
+        try:
+            self.ledger.append(events, is_renewal=is_renewal)
+        except Fenced as fenced:
+            self.leadership.lost(fenced)
+            raise
+        finally:
+            if self.ledger.seq != before and (self.word.until_ns != NEVER or not self.is_stopping):
+                self.leadership.renewed()
         expect(self.world.truth.is_history(self.ledger), "an entry was written that is not in the ledger")
-        self.lease.renewed(self.ledger.tried_ns)
-
-    def _look_at_standbys(self) -> None:
-        """Name the brokers that have registered. One is named no longer."""
-        world, ledger, owner = self.world, self.ledger, self.file.owner
-        if world.happens(world.odds.gone) and ledger.state.standbys:
-            gone = world.chance.choice(sorted(ledger.state.standbys))
-            self.broker.store.delete([f"{STANDBYS}{gone}"])
-            self._append(StandbyGone(gone))
-            owner.standbys = sorted(ledger.state.standbys)
-            self.file.save()
-        elif world.happens(0.2):
-            found = {int(one.name.removeprefix(STANDBYS)) for one in self.broker.store.list(STANDBYS)}
-            new = sorted(found - ledger.state.standbys.keys() - {self.broker.broker_id})
-            if not new:
-                return
-            if world.rules.file_names_standbys:
-                owner.standbys = sorted({*owner.standbys, *new})
-                self.file.save()
-            self._append(*(StandbySet(one, "host", "", {}) for one in new))
-
-    def _append(self, *events: Event) -> None:
-        self.given = list(self.shipped)
-        self.ledger.append(events)
-        self.given = None
-        self._succeeded()
 
 
 class World:
@@ -568,6 +551,8 @@ class World:
         self.odds = CALM
         self.now_s = 0.0
         self.truth = Truth(self)
+        # acks=ledger
+        self.ships = mode.acks == "ledger"
         self.late: list[Callable[[], object]] = []
         self.is_down = False
         # Of the last change, and of the last end of an outage that nobody overlooks.
@@ -583,6 +568,9 @@ class World:
         for one in others:
             one.process = Standby(one)
         first.step()
+        self._turns = self._walk()
+        self._is_over = threading.Semaphore(0)
+        self._error: BaseException | None = None
         self.odds = mode.temper or self.chance.choice(TEMPERS)
 
     def happens(self, odds: float) -> bool:
@@ -595,15 +583,10 @@ class World:
         self._uid += 1
         return self._uid
 
-    def acknowledge(self, records: Iterable[Record]) -> None:
-        for one in records:
-            if self.mode.acks == "ledger":
-                expect(one.uid in self.truth.known, "a record was acknowledged that is not in the ledger")
-            self.truth.name(one)
-
     def show(self, records: Iterable[Record]) -> None:
+        """Let clients see records, or know that they were taken."""
         for one in records:
-            if self.mode.acks == "ledger":
+            if self.ships:
                 expect(one.uid in self.truth.known, "a record was seen that is not in the ledger")
             self.truth.name(one)
 
@@ -613,29 +596,44 @@ class World:
             has_waited = self.now_s - self.up_since_s > LEASE_S / 3 * 0.9
             expect(has_waited or not self.up_since_s, "a standby claims right after an outage")
 
-    def round(self) -> None:
-        """Let some time pass, and each broker do something."""
-        self._pass(self.chance.uniform(0.1, 1.9))
-        self._change()
-        for broker in self.chance.sample(self.brokers, len(self.brokers)):
-            broker.turn()
-            self._check_leaders()
-
     def run(self) -> None:
+        """Walk. Raises Violation."""
+        threading.Thread(target=self.go_on, daemon=True).start()
+        self._is_over.acquire()
+        for one in self.brokers:
+            one.kill()
+        if self._error is not None:
+            raise self._error
+
+    def go_on(self) -> None:
+        """Give brokers their turns, in the thread of whichever of them was the last to sleep."""
+        try:
+            for broker in self._turns:
+                if not broker.turn():
+                    return
+                self._check_leaders()
+        except BaseException as error:  # noqa: BLE001 - `run` raises it
+            self._error = error
+        self._is_over.release()
+
+    def _walk(self) -> Iterator[Broker]:
+        """Yield the brokers whose turn it is."""
         for _ in range(self.rounds):
-            self.round()
+            yield from self._round()
         self._check_ledger()
         self._calm_down()
         written = self.truth.known.copy()
         until_s = self.now_s + 2.2 * LEASE_S
         while self.now_s < until_s:
-            self.round()
+            yield from self._round()
         self._check_ledger()
         expect(written != self.truth.known, "nothing is written any more")
 
-    def close(self) -> None:
-        for one in self.brokers:
-            one.close()
+    def _round(self) -> Iterator[Broker]:
+        """Let some time pass, and each broker do something."""
+        self._pass(self.chance.uniform(0.1, 1.9))
+        self._change()
+        yield from self.chance.sample(self.brokers, len(self.brokers))
 
     def _calm_down(self) -> None:
         """Let all faults end. The owner may have gone for good."""
@@ -650,7 +648,6 @@ class World:
             if rest & self.truth.state.standbys.keys():
                 for one in owners:
                     self.brokers.remove(one)
-                    one.close()
 
     def _leader_id(self) -> int:
         leader = self.truth.state.leader
@@ -679,6 +676,8 @@ class World:
                 self.up_since_s = self.now_s
             self.is_down, self.changed_s = not self.is_down, self.now_s
         broker = self.chance.choice(self.brokers)
+        if self.happens(self.odds.gone):
+            self.truth.delete([registration_name(broker.broker_id)])
         if self.happens(self.odds.mended if broker.is_cut_off else self.odds.outage):
             broker.is_cut_off = not broker.is_cut_off
         if self.mode.copies and len(self.brokers) < 4 and self.happens(0.01):

@@ -46,9 +46,7 @@ def test_a_broker_that_follows_has_the_settings_of_a_standby_on_another_director
         "remote.log.storage.system.enable=true\nmpbroker.remote.url=file:///s\nmpbroker.remote.acks=ledger\n"
     )
     path.write_text(f"{remote}log.dirs=/a,/b\n")
-    with pytest.raises(
-        CliError, match=r"--follow: .* has no mpbroker\.mirror: mpbroker serve"
-    ):
+    with pytest.raises(CliError, match=r"--follow: .* has no mpbroker\.mirror: mpbroker serve"):
         serve.serve(path, [], {}, check_only=True, follow=tmp_path)
     write_mirror(tmp_path, Mirror(1, ["/a"]))
     seen: list[BrokerConfig] = []

@@ -15,7 +15,7 @@ from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier import cutting, work
+from mpbroker.remote.tier import work
 from mpbroker.remote.tier.cutting import Cutting
 from tests.support.cut_world import instants_of
 from tests.support.fault_store import Fault, FaultStore
@@ -86,7 +86,7 @@ def test_old_cuts_go_with_their_objects(
     world.turn()
     thread.turn()
     (old,) = world.state().cuts
-    monkeypatch.setattr(cutting, "wall_ms", lambda: old.time_ms + 1_000_000)
+    monkeypatch.setattr(world.work, "now_ms", lambda: old.time_ms + 1_000_000)
     world.broker.produce(BATCH)
     thread.turn()
     (new,) = world.state().cuts
