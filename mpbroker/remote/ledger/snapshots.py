@@ -152,9 +152,9 @@ def _first_needed(state: RemoteState) -> int:
     """Return the newest snapshot at which all may begin to read from here on.
 
     It is a week old, by the order of those that the ledger has named since. A restore reads the ledger as it
-    was at a cut.
+    was at a cut, and what was shipped since its instant.
     """
-    needed = min((one.event.after for one in state.cuts), default=None)
+    needed = min((one.event.since or one.event.after for one in state.cuts), default=None)
     old = [one.event.seq for one in state.snapshots[: 2 - NAMED]]
     return max((seq for seq in old if needed is None or seq <= needed), default=state.trimmed_before)
 
