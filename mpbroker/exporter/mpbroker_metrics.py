@@ -170,6 +170,11 @@ _REMOTE = (
     (_counter("remote_fetched_bytes", "Bytes downloaded."), Counter.COUNT_REMOTE_FETCHED_BYTES),
     (_counter("remote_fetch_errors", "Downloads that failed."), Counter.COUNT_REMOTE_FETCH_ERRORS),
     (_counter("remote_cache_hits", "Windows that were in the cache."), Counter.COUNT_REMOTE_CACHE_HITS),
+    (_counter("remote_cuts", "Cuts that the ledger has."), Counter.COUNT_REMOTE_CUTS),
+    (
+        _counter("remote_cuts_skipped", "Cuts that were due and could not be made: the log says why."),
+        Counter.COUNT_REMOTE_CUTS_SKIPPED,
+    ),
     (_gauge("remote_cache_bytes", "Downloads that are kept on disk."), Counter.COUNT_REMOTE_CACHE_BYTES),
     (_gauge("remote_segments", "Segments in the object store."), Counter.COUNT_REMOTE_SEGMENTS),
     (_gauge("remote_bytes", "Bytes of these."), Counter.COUNT_REMOTE_BYTES),
@@ -199,6 +204,10 @@ _REMOTE_AGES = (
     (
         _gauge("remote_last_commit_age_seconds", "Time since the ledger got its last entry."),
         Counter.COUNT_REMOTE_COMMITTED_MS,
+    ),
+    (
+        _gauge("remote_cut_age_seconds", "Time since the newest cut: what is younger has no copy."),
+        Counter.COUNT_REMOTE_CUT_MS,
     ),
 )
 

@@ -12,7 +12,7 @@ import msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 
 POLL_S: Final = 0.9
-_log = logging.getLogger("mpbroker.files")
+_log = logging.getLogger("mpbroker.ipc")
 
 
 def write_json(path: Path, content: msgspec.Struct) -> None:

@@ -63,6 +63,7 @@ cpdef enum SlotFlag:
 cpdef enum ReplyFlag:
     # SEND, SEND_PARTS, NOOP, CLOSE: the block ends with the request log's text, and its length (u32)
     LOGGED = 1
+    LAST = 8            # SEND: close the connection when the answer is written. For requests of no window
 
 cdef enum:
     THROTTLED_BY_SHIFT = 1      # bits 1 and 2 of a reply's flags

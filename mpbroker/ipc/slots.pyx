@@ -104,7 +104,7 @@ def unpack_reply(const unsigned char[::1] slots, Py_ssize_t index=0) -> Reply:
     cdef ReplySlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Reply(
-        s.kind, s.flags & ((1 << THROTTLED_BY_SHIFT) - 1), s.flags >> THROTTLED_BY_SHIFT, s.owner, s.channel,
+        s.kind, s.flags & (LOGGED | LAST), s.flags >> THROTTLED_BY_SHIFT & 3, s.owner, s.channel,
         s.connection, s.block, s.generation, s.position, s.length, s.throttle_ms, s.request, s.done_ns,
         s.queue_us, s.local_us,
     )

@@ -23,13 +23,15 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.mirror import Mirror, write_mirror
 from mpbroker.ipc.nodes import Nodes, write_nodes
 from mpbroker.storage.directory_layout import Identity, name_log_dirs
+from mpbroker.supervisor.status import BECAME
 from shm.linux import set_parent_death_signal
 
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 # What it had opened for clients may take a while to close.
 STOP_S: Final = 30.0
-_NOTIFIED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+# What is of this process.
+_NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", BECAME)
 
 log = logging.getLogger("mpbroker.supervisor")
 
@@ -44,6 +46,7 @@ class Face:
         self._delay_s = FIRST_DELAY_S
         self._began_s = 0.0
         self._start_at_s = 0.0
+        self._is_asked = False
         self._written: tuple[Nodes, Mirror] | None = None
 
     def prepare(self, config: BrokerConfig, cluster_id: str) -> None:
@@ -76,21 +79,23 @@ class Face:
             )
             self._start_at_s, self._delay_s = now_s + self._delay_s, min(self._delay_s * 2, LONGEST_DELAY_S)
         if self._process is None and now_s >= self._start_at_s:
-            self._began_s = now_s
-            environment = {key: value for key, value in os.environ.items() if key not in _NOTIFIED}
+            self._began_s, self._is_asked = now_s, False
+            environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
             self._process = subprocess.Popen(
                 self._command, env=environment, preexec_fn=lambda: set_parent_death_signal(signal.SIGTERM)
             )
 
     def ask_to_stop(self) -> None:
-        if self._process is not None:
+        """Have the child stop. A second signal would not let it end in order."""
+        if self._process is not None and not self._is_asked:
+            self._is_asked = True
             self._process.terminate()
 
     def stop(self) -> None:
         """Stop the child, and wait for it: its ports are free then. Idempotent."""
         if self._process is None:
             return
-        self._process.terminate()
+        self.ask_to_stop()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         self._process.kill()

@@ -1,7 +1,4 @@
-"""The process of `mpbroker serve --standby`: follows, answers clients by its face, and takes over.
-
-It ends by becoming the broker that owns the ledger, or by a signal.
-"""
+"""A standby: follows, has its face answer clients, and takes over. It ends when it owns the ledger."""
 
 from __future__ import annotations
 
@@ -69,18 +66,16 @@ class Stopped(BaseException):
     """Raised when a signal ends the standby."""
 
 
-def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) -> int | None:
-    """Be the standby of a ledger's owner. Return the exit status, None to become the owner's broker.
+def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> int | None:
+    """Be the standby of a ledger's owner. Return the exit status, None if this broker owns it now.
 
     `words` are those of the command line that starts a broker with this configuration.
     """
     logs.set_process_name("standby")
-    logs.configure(logs.wanted_level(os.environ), log_format)
-    titles.name_broker(config)
     titles.entitle("standby")
     try:
         with restricted_new_files():
-            runner = Runner(config, words)
+            runner = Runner(config, words, notifier)
             runner.install_signals()
             runner.run()
             return None
@@ -100,7 +95,7 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
 class Runner:
     """The main loop. Single-threaded, but for what downloads and what renews a lease."""
 
-    def __init__(self, config: BrokerConfig, words: Sequence[str]) -> None:
+    def __init__(self, config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> None:
         if not config.remote_log_storage_system_enable:
             raise FatalError(f"--standby needs {SYSTEM_ENABLE}=true and {REMOTE_URL}", EXIT_MISCONFIGURED)
         check_object_store(config)
@@ -114,7 +109,7 @@ class Runner:
         self._claims = ClaimFile(self.log_dirs[0])
         self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
         self._follower: Follower | None = None
-        self._notifier = Notifier()
+        self._notifier = notifier
         self._registered_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
         self._since_cut = ": what was acknowledged later is lost"
@@ -126,7 +121,7 @@ class Runner:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
         locks = LogDirLocks(self.config)
         try:
-            self._until_answered(self._reader.read_to_end)
+            self._until_answered(self._read_ledger)
             while not self._owns():
                 self._follow()
         finally:
@@ -134,17 +129,20 @@ class Runner:
             for fd in locks.fds:
                 os.close(fd)
         shutil.rmtree(self._face.directory, ignore_errors=True)
-        self._notifier.give_back()
+
+    def _read_ledger(self) -> None:
+        """Read the ledger to its end. Raises StoreError, also for one that has not begun."""
+        self._reader.read_to_end()
+        if self._reader.last is None:
+            url = without_secrets(self.config.mpbroker_remote_url)
+            raise StoreError(f"{url} has no ledger yet: start the broker that is to lead")
 
     def _owns(self) -> bool:
         """Return whether this broker owns the ledger, and has its directories.
 
         If not, the directories may be made a mirror. Raises FatalError for those of another broker.
         """
-        if self._reader.last is None:
-            raise FatalError(
-                f"{self.config.mpbroker_remote_url} has no ledger: first start the broker that is to lead"
-            )
+        assert self._reader.last is not None, "the ledger has entries"
         owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
         if owner is not None and owner.nonce == self._reader.last.owner:
             self._claims.remove()
@@ -155,7 +153,7 @@ class Runner:
         elif owner is not None or not is_mirror(self.log_dirs):
             raise FatalError(
                 f"log.dirs={','.join(self.config.log_dirs)} has data of another broker than the owner of the "
-                f"ledger in {self.config.mpbroker_remote_url}: name empty directories for a standby",
+                f"ledger in {without_secrets(self.config.mpbroker_remote_url)}: name empty directories",
                 EXIT_MISCONFIGURED,
             )
         if claim is not None and self._wins(claim):
@@ -264,6 +262,7 @@ class Runner:
         self._claimed_at_s = time.monotonic()
         plan = make_plan(self._objects)
         if plan.ledger.seq != self._reader.seq or plan.cut != follower.cut:
+            follower.read_to_end()
             return False
         taken = TakenOver(
             self._cluster_id(),

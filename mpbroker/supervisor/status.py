@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
@@ -19,6 +19,9 @@ from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.scrubbing import progress
 from shm import procfs
 from shm.region import process_start_ticks
+
+# In the environment of a broker that was a standby: when it became one, by CLOCK_BOOTTIME in seconds.
+BECAME: Final = "_MPBROKER_BECAME"
 
 
 def status(
@@ -84,9 +87,11 @@ def standby(config: BrokerConfig) -> dict[str, bool]:
 def up_s() -> float:
     """Return the age of this process, the supervisor, in seconds, with a precision of 10 ms.
 
-    The age includes the start of Python, and a shell that ran in this process before it called exec(2).
+    The age includes the start of Python, and a shell that ran in this process before it called exec(2). It
+    does not include the time for which the process was a standby.
     """
-    started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    ticks_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    started_s = float(os.environ.get(BECAME, ticks_s))
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 

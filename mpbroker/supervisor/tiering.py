@@ -12,7 +12,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerDamaged, read_owner
+from mpbroker.storage.names import REMOTE_OWNER
 from shm.counters import CounterPage
 
 # Reported as they are.
@@ -26,6 +26,9 @@ COUNTS = {
     "removed_segments": Counter.COUNT_REMOTE_REMOVED_SEGMENTS,
     "removed_bytes": Counter.COUNT_REMOTE_REMOVED_BYTES,
     "deleted_segments": Counter.COUNT_REMOTE_DELETED_SEGMENTS,
+    "cuts": Counter.COUNT_REMOTE_CUTS,
+    "cuts_skipped": Counter.COUNT_REMOTE_CUTS_SKIPPED,
+    "last_cut_pause_us": Counter.COUNT_REMOTE_CUT_PAUSE_US,
     "errors": Counter.COUNT_REMOTE_ERRORS,
     "fetches": Counter.COUNT_REMOTE_FETCHES,
     "fetched_bytes": Counter.COUNT_REMOTE_FETCHED_BYTES,
@@ -38,6 +41,7 @@ TIMES = {
     "pending_since_ms": Counter.COUNT_REMOTE_PENDING_SINCE_MS,
     "last_commit_ms": Counter.COUNT_REMOTE_COMMITTED_MS,
     "down_since_ms": Counter.COUNT_REMOTE_DOWN_SINCE_MS,
+    "last_cut_ms": Counter.COUNT_REMOTE_CUT_MS,
 }
 
 
@@ -52,6 +56,7 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
         "url": without_secrets(config.mpbroker_remote_url),
         "request_timeout_ms": config.mpbroker_remote_request_timeout_ms,
         "cache_limit_bytes": config.mpbroker_remote_cache_bytes,
+        "cut_interval_ms": config.mpbroker_remote_checkpoint_interval_ms,
         "task_interval_ms": config.remote_log_manager_task_interval_ms,
         "log_dirs": list(config.log_dirs),
         "status": page.status,
@@ -70,6 +75,11 @@ def has_lease(config: BrokerConfig) -> bool:
     Raises FatalError if it needs one and has no tier, OSError.
     """
     directory = Path(config.log_dirs[0])
+    if not (directory / REMOTE_OWNER).exists():
+        return False
+    # A broker that was never tiered does not keep these modules in memory.
+    from mpbroker.remote.ledger.owner import OwnerDamaged, read_owner
+
     try:
         owner = read_owner(directory)
     except OwnerDamaged:
@@ -79,7 +89,7 @@ def has_lease(config: BrokerConfig) -> bool:
         return False
     if not config.remote_log_storage_system_enable:
         raise FatalError(
-            f"{directory / OWNER_FILE} names standbys (brokers {', '.join(map(str, owner.standbys))}): one "
+            f"{directory / REMOTE_OWNER} names standbys (brokers {', '.join(map(str, owner.standbys))}): one "
             "may take over while this broker runs without remote.log.storage.system.enable. Stop them, and "
             "start this broker with it until mpbroker remote status shows none"
         )

@@ -19,7 +19,6 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import read_registrations
 from mpbroker.remote.restore.mirror import Mirror, unfinished
@@ -30,7 +29,8 @@ from mpbroker.standby.runner import Runner, Stopped
 from mpbroker.standby.take_over import renew
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
 from mpbroker.storage.directory_layout import read_properties
-from mpbroker.storage.names import FENCED, META_PROPERTIES, STANDBY_FACE
+from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, STANDBY_FACE
+from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
 from tests.support.killing_store import Killed
 from tests.support.ledger_parts import TOPIC_ID, ledger_of, read
@@ -73,7 +73,7 @@ class World:
             mpbroker_remote_lease_ms=1_000,
             **options,
         )
-        return Runner(config, ["serve"])
+        return Runner(config, ["serve"], Notifier())
 
     def check_taken_over(self) -> None:
         """Check that the standby's directories are the owner's, as one take-over makes them."""
@@ -138,7 +138,7 @@ def test_clients_are_told_who_leads(world: World) -> None:
 CHANGES = (
     *((ClaimFile, "write"), (ClaimFile, "remove"), (runner, "settle"), (Mirror, "apply"), (Path, "rename")),
     *((take_over, "write_remote_files"), (take_over, "begin_epochs"), (take_over, "jump_ahead")),
-    *((take_over, "write_whole"), (owner, "write_whole"), (directories, "fsync_directory")),
+    *((take_over, "write_whole"), (owner, "write_or_spare"), (directories, "fsync_directory")),
 )
 
 
@@ -211,7 +211,7 @@ def test_what_a_former_owner_has_is_set_aside_and_it_follows(world: World) -> No
     assert {path.replace(f"{FENCED}/1/", ""): data for path, data in kept.items()} == before
     assert f"0/{unfinished(META_PROPERTIES)}" in after
     assert f"1/t-0/{0:020d}.log" in after
-    assert f"0/{OWNER_FILE}" not in after
+    assert f"0/{REMOTE_OWNER}" not in after
 
 
 def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
@@ -224,7 +224,7 @@ def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
     assert sum(downloaded) == 0
     found = contents(world.owner.log_dirs)
     assert f"1/t-0/{0:020d}.log" in found
-    assert not {path for path in found if FENCED in path or OWNER_FILE in path}
+    assert not {path for path in found if FENCED in path or REMOTE_OWNER in path}
 
 
 def test_a_claim_that_comes_second_is_lost_and_the_standby_follows_on(world: World) -> None:
@@ -257,17 +257,26 @@ def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: W
     with pytest.raises(FatalError, match="has data of another broker than the owner"):
         world.runner().run()
     with pytest.raises(FatalError, match="--standby needs"):
-        Runner(BrokerConfig(), [])
+        Runner(BrokerConfig(), [], Notifier())
 
 
-def test_without_a_ledger_there_is_nothing_to_follow(tmp_path: Path) -> None:
+def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
     config = BrokerConfig(
         log_dirs=(str(tmp_path / "data"),),
+        node_id=OWN,
         remote_log_storage_system_enable=True,
         mpbroker_remote_url=f"file://{tmp_path}",
     )
-    with pytest.raises(FatalError, match="has no ledger"):
-        Runner(config, []).run()
+    waiting = Runner(config, [], Notifier())
+    waits: list[float] = []
+
+    def begins(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        ledger_of(DirectoryStore(tmp_path), tmp_path).start(Started("cluster", 1, "host"))
+
+    with patch.object(waiting, "_wait", begins), unhurried(stop), pytest.raises(Stopped):
+        waiting.run()
+    assert len(waits) == 1
 
 
 def test_a_new_owner_renews_its_lease_until_another_one_has_the_ledger(world: World) -> None:

@@ -18,6 +18,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("log/replica_move/meeting", "log/replica_move/moving_fails", "log/replica_move/moving_killed"),
         *("network/acceptor/churn", "security/deaths", "security/resizing", "shm/kills", "shm/wakeups"),
         *("shm/zeroed", "supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
+        "remote/standby_walk",
     ),
     "partitions whose log starts in an object store": (
         *("inspection/tiered", "log/recovery/tiered", "log/retention/tiered", "reading/tiered"),
@@ -31,7 +32,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
         *("cli/client_commands", "cli/page", "remote/tier/with_broker"),
-        "remote/restore/with_broker",
+        *("remote/restore/with_broker", "standby/with_brokers"),
         *("console/browser", "console/login", "console/with_broker"),
         *("security/attack_table", "security/attacks", "security/foreign_logins", "security/identities"),
         "security/quotas",

@@ -212,7 +212,14 @@ class Rig:
         return bytes(self.request_arena.view(request.block, request.length))
 
     def answer(
-        self, request: Request, payload: bytes, handler: int = 0, *, throttle_ms: int = 0, done_ns: int = 0
+        self,
+        request: Request,
+        payload: bytes,
+        handler: int = 0,
+        *,
+        throttle_ms: int = 0,
+        done_ns: int = 0,
+        flags: int = 0,
     ) -> int:
         """Answer as a handler does an uncommon request: out of its own arena. Returns the block."""
         arena = self.arenas[handler]
@@ -233,6 +240,7 @@ class Rig:
                 throttle_ms,
                 request.request,
                 done_ns,
+                flags=flags,
             ),
         )
         return block

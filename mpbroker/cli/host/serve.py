@@ -77,8 +77,8 @@ def serve(
         for line in str(error).splitlines():
             say(logging.ERROR, line)
         return error.exit_code
-    if code is None or code == EXIT_STANDBY:
-        _become([*words, *([] if code is None else ["--standby"])])
+    if code == EXIT_STANDBY:
+        _become([*words, "--standby"])
     return code
 
 
@@ -120,10 +120,10 @@ def _serve(
     check_only: bool,
     warns: bool,
     words: Sequence[str] | None,
-) -> int | None:
-    """Run the broker; or, if `words` are given, a standby that becomes the broker of these words.
+) -> int:
+    """Run the broker; if `words` are given, after it was a standby whose face has these words.
 
-    Return the exit code; None for a standby that is to become the broker. Raises CliError.
+    Return the exit code. Raises CliError.
     """
     if not check_only:
         # A SIGHUP from now on waits for the supervisor, since the file may be read before its next change.
@@ -140,12 +140,15 @@ def _serve(
         say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
-    if words is not None:
-        from mpbroker.standby.runner import run as stand_by
-
-        return stand_by(config, words, log_format)
     # Garbage collection is off until the supervisor forks: imports leave no garbage.
     gc.disable()
+    if words is not None:
+        from mpbroker.standby.process import run as stand_by
+
+        if (code := stand_by(config, words, log_format)) is not None:
+            return code
+        # Much time may have passed.
+        config = read_config(config_file, overrides, flags).config
     from mpbroker.supervisor.main import run
 
     file = config_file.absolute() if config_file is not None else None

@@ -74,6 +74,7 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
     if found["pending_since_ms"] is not None:
         store["oldest of these"] = _since(found["pending_since_ms"], now_ms)
     store["to be deleted"] = _segments(found, "removed_")
+    store["newest cut"] = _cut(found, now_ms)
     yield found["url"], store
     yield (
         "since the broker began",
@@ -81,10 +82,20 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
             "uploaded": _segments(found, "copied_"),
             "downloads": f"{found['fetches']:,}, {binary_size(found['fetched_bytes'])}",
             "failed": f"{found['errors']:,} of uploads and deletions, {found['fetch_errors']:,} downloads",
+            "cuts": f"{found['cuts']:,}, and {found['cuts_skipped']:,} that could not be made",
             "cache": f"{binary_size(found['cache_bytes'])} of {binary_size(found['cache_limit_bytes'])}, "
             f"{found['cache_hits']:,} hits",
         },
     )
+
+
+def _cut(found: Mapping[str, Any], now_ms: int) -> str:
+    """Return when the newest cut was made: a restore has nothing that is younger."""
+    every = f"one is due every {found['cut_interval_ms'] / 1000:,g} s"
+    if found["last_cut_ms"] is None:
+        return f"none, and {every}"
+    paused = f"the broker paused for {found['last_cut_pause_us'] / 1000:,.1f} ms" if found["cuts"] else ""
+    return ", ".join(filter(None, (_since(found["last_cut_ms"], now_ms), paused, every)))
 
 
 def _lease(found: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from mpbroker.records.iterate import Batch
 from mpbroker.storage.names import METADATA_DIRECTORY, segment_name
 from mpbroker.storage.segments import batches_below, batches_of, segments_of
 
-_log = logging.getLogger("mpbroker.coordinator")
+_log = logging.getLogger("mpbroker.coordinator.metadata")
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:

@@ -78,7 +78,7 @@ def failed(context: RequestContext, code: ErrorCode) -> FindCoordinatorResponse:
 def handle(
     context: RequestContext,
 ) -> FindCoordinatorResponse | Generator[None, None, FindCoordinatorResponse]:
-    """Returns the broker that leads for groups and transactional ids, for share groups an error."""
+    """Returns the broker that leads for groups and transactional ids, for share groups a final error."""
     kind = context.body.key_type
     if kind in NEEDS:
         return found(context, NEEDS[kind])

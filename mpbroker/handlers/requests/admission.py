@@ -16,9 +16,9 @@ from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.leadership import (
+    ANSWERS_UNKNOWN_TOPIC,
     UNKNOWN_TOPIC,
     Instead,
-    UnknownTopics,
     answer_without_leadership,
 )
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
@@ -38,11 +38,12 @@ log = logging.getLogger("mpbroker.handlers")
 class Refusal(NamedTuple):
     """The error for a refused request; None: its connection is closed.
 
-    `message`, if any, replaces the error's text in the response.
+    `message`, if any, replaces the error's text in the response. `is_last`: the connection is closed then.
     """
 
     code: ErrorCode | None
     message: str = ""
+    is_last: bool = False
 
 
 class Admission:
@@ -60,7 +61,6 @@ class Admission:
         self._authorization = authorization
         self._audit = audit
         self._leading = leading
-        self._unknown_topics = UnknownTopics()
         self.throttling = throttling
 
     def refusal(self, request: ReceivedRequest) -> Refusal | None:
@@ -77,11 +77,11 @@ class Admission:
             return Refusal(code)
         return None if self._leading.leads() else _refusal_without_leadership(request)
 
-    def is_left_to_leader(self, request: ReceivedRequest, errors: Iterable[int]) -> bool:
-        """Return whether to close the connection in place of a response with these errors."""
+    def knows_less_than_leader(self, request: ReceivedRequest, errors: Iterable[int]) -> bool:
+        """Return whether another broker may answer what is answered with these errors here."""
         if UNKNOWN_TOPIC.isdisjoint(errors) or self._leading.leads():
             return False
-        return self._unknown_topics.are_left_to_leader(request)
+        return request.slot.api_key in ANSWERS_UNKNOWN_TOPIC
 
     def _begin_act(self, request: ReceivedRequest) -> str:
         """Set `request.act` and return "", or return the reason if the listener forbids administration."""
@@ -128,4 +128,6 @@ def _refusal_without_leadership(request: ReceivedRequest) -> Refusal | None:
     answer = answer_without_leadership(request)
     if answer is Instead.SERVE:
         return None
-    return Refusal(None if isinstance(answer, Instead) else answer)
+    if isinstance(answer, Instead):
+        return Refusal(None)
+    return Refusal(answer, is_last=answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

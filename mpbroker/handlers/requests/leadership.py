@@ -6,6 +6,7 @@ to look for the leader, the coordinator or the controller, and to try again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -18,7 +19,7 @@ class Instead(Enum):
     """What is done in place of an error response."""
 
     SERVE = 1
-    CLOSE = 2  # close the connection: clients repeat the request elsewhere then, and after no error
+    CLOSE = 2  # close the connection: clients repeat the request elsewhere then; after errors they do not
 
 
 _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
@@ -38,14 +39,14 @@ _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
     ErrorCode.NONE: (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS),
     ErrorCode.NOT_CONTROLLER: (
         *(ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS),
-        *(ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
         *(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_PARTITION_REASSIGNMENTS),
-        *(ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER),
+        ApiKey.UPDATE_FEATURES,
     ),
-    # Java's AdminClient sends these to any broker.
+    # Clients send these to any broker, preferably to one that they are connected to.
     Instead.CLOSE: (
+        *(ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
         *(ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN),
-        ApiKey.ALTER_CLIENT_QUOTAS,
+        *(ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.UNREGISTER_BROKER),
     ),
     Instead.SERVE: (
         # `apis/k01_fetch.py` refuses each partition. A client that gets no fetch session may never ask again.
@@ -58,12 +59,15 @@ _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
         *(ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
     ),
 }
-_DESCRIBES_TOPICS: Final = frozenset(
-    {ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CONFIGS}
-)
+# A standby learns of topics late, and a client that misses one asks the same broker again while they are
+# connected. So the connection is closed: after Metadata, from which clients learn who leads, and in place of
+# the other responses, whose errors Java's AdminClient would report.
 UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-# The most connections of which it is known that Metadata was answered.
-_ANSWERED_MAX: Final = 10_000
+ANSWERS_UNKNOWN_TOPIC: Final[Mapping[int, bool]] = {
+    ApiKey.METADATA: True,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: False,
+    ApiKey.DESCRIBE_CONFIGS: False,
+}
 WITHOUT_LEADERSHIP: Final = {key: answer for answer, keys in _ANSWERS.items() for key in keys}
 
 
@@ -74,29 +78,7 @@ def answer_without_leadership(request: ReceivedRequest) -> ErrorCode | Instead:
     """
     key = ApiKey(request.slot.api_key)
     if key is ApiKey.INIT_PRODUCER_ID and request.body.transactional_id is None:
-        # After an error librdkafka would ask this broker for ever, and Java look for a nameless coordinator.
-        return Instead.CLOSE
+        # An idempotent producer asks any broker. librdkafka asks another one if the connection is closed, and
+        # franz-go fails unless there is an answer before. On NOT_COORDINATOR Java would look for that one.
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return WITHOUT_LEADERSHIP[key]
-
-
-class UnknownTopics:
-    """Leaves topics that a standby does not know to the leader: a standby learns of topics late.
-
-    Clients that are told of an unknown topic ask the same broker again while they are connected to it. So it
-    closes the connection. The first Metadata on a connection is answered: from it clients learn who leads.
-    """
-
-    def __init__(self) -> None:
-        self._answered: set[int] = set()
-
-    def are_left_to_leader(self, request: ReceivedRequest) -> bool:
-        """Return whether to close the connection in place of a response with UNKNOWN_TOPIC errors."""
-        slot = request.slot
-        if slot.api_key not in _DESCRIBES_TOPICS:
-            return False
-        if slot.api_key != ApiKey.METADATA or slot.connection in self._answered:
-            return True
-        if len(self._answered) == _ANSWERED_MAX:
-            self._answered.clear()
-        self._answered.add(slot.connection)
-        return False

@@ -85,13 +85,15 @@ class ResponseInfo(NamedTuple):
     """Data that a processor gets with a response: a pause, two points in time, and a log entry.
 
     `taken_ns`, `local_ns`: when this process took the request, and when the API was done (CLOCK_MONOTONIC); 0
-    stands for the time at which the response is sent. `log_entry`: JSON for the request log.
+    stands for the time at which the response is sent. `log_entry`: JSON for the request log. `is_last`: the
+    connection is closed when the response is sent.
     """
 
     pause: Pause = NO_PAUSE
     taken_ns: int = 0
     local_ns: int = 0
     log_entry: bytes = b""
+    is_last: bool = False
 
     def stamps_us(self, request: Request, done_ns: int) -> tuple[int, int]:
         """Return `queue_us` and `local_us` of the descriptor: the time in the queue, then in this handler."""
@@ -225,6 +227,8 @@ class Responses:
         length: int = 0,
     ) -> None:
         done_ns = time.monotonic_ns()
+        flags = ReplyFlag.LOGGED if block is not None and info.log_entry else 0
+        flags |= ReplyFlag.LAST if info.is_last else 0
         generation = 0 if block is None else self._arena.lend(block, request.processor)
         self._outbox(request.processor).push(
             pack_reply(
@@ -240,7 +244,7 @@ class Responses:
                 request.request,
                 done_ns,
                 *info.stamps_us(request, done_ns),
-                0 if block is None or not info.log_entry else ReplyFlag.LOGGED,
+                flags,
                 throttled_by=info.pause.by,
             )
         )

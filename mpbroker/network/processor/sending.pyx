@@ -2,7 +2,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint64_t
 
 from mpbroker.ipc.counters cimport Counter
-from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, SlotKind
+from mpbroker.ipc.slots cimport Part, PartKind, ReplyFlag, ReplySlot, SlotKind
 from mpbroker.network.processor.activity cimport active
 from mpbroker.network.processor.answers cimport (
     answer_base, files_are_open, parts_of, release_answer, use_files,
@@ -140,7 +140,10 @@ cdef void finish_request(ChannelTurn *t, Channel *c) noexcept nogil:
     move(&t.lists, c, ChannelState.CHANNEL_READING)
     c.received = 0
     c.request.needed = 0
-    if mute_event(&t.mutes, c, RESPONSE_SENT):
+    if c.request.answer.flags & ReplyFlag.LAST:
+        c.request.answer.flags = 0
+        close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.request.api_key)
+    elif mute_event(&t.mutes, c, RESPONSE_SENT):
         unmute(t, c)
     else:
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)

@@ -33,6 +33,17 @@ READERS: Final = 8
 READ_AHEAD: Final = 256
 
 
+class _NotNext(LedgerDamaged):
+    """Raised for an entry that does not follow. Entry `seq` is missing, or of another history.
+
+    Where entries are trimmed, requests of long ago may have created some anew.
+    """
+
+    def __init__(self, message: str, seq: int) -> None:
+        super().__init__(message)
+        self.seq = seq
+
+
 class Format(msgspec.Struct, frozen=True):
     """The object `mpbroker/format`: whose prefix this is. JSON."""
 
@@ -93,37 +104,35 @@ class LedgerReader:
         """
         if by_snapshot and not self.seq:
             self._begin_with(snapshots(self.store, last))
-        beyond = self._read(last)
-        if beyond is None:
-            return
-        missing = self.seq + 1
-        if self._begin_with(snapshots(self.store, last, newest_first=by_snapshot)):
-            beyond = self._read(last) or beyond
-        if missing >= self.state.trimmed_before or self.seq < beyond:
-            raise LedgerDamaged(f"{entry_name(missing)} is missing, {entry_name(beyond)} is there")
+        try:
+            self._read(last)
+        except _NotNext as error:
+            if not self._begin_with(snapshots(self.store, last, newest_first=by_snapshot)):
+                raise
+            self._read(last)
+            if error.seq >= self.state.trimmed_before:
+                raise
 
-    def _read(self, last: int | None) -> int | None:
-        """Apply what follows. If an entry is missing, return which one comes behind it."""
+    def _read(self, last: int | None) -> None:
         for seq, body in self._listed():
             if self.seq == last:
-                return None
-            if seq != self.seq + 1:
-                return seq
+                return
             self.follow(seq, body)
         # A store may list an object later than it has it.
         while self.seq != last:
             try:
                 body = self.store.get(entry_name(self.seq + 1))
             except ObjectMissing:
-                break
+                return
             self.follow(self.seq + 1, body)
-        return None
 
     def follow(self, seq: int, body: bytes) -> None:
         """Apply the next entry. Raises LedgerDamaged."""
+        if seq != self.seq + 1:
+            raise _NotNext(f"{entry_name(self.seq + 1)} is missing, {entry_name(seq)} is there", self.seq + 1)
         entry = decode_entry(seq, body)
         if entry.header.previous != self.digest:
-            raise LedgerDamaged(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there")
+            raise _NotNext(f"{entry_name(seq)} follows another {entry_name(seq - 1)} than is there", self.seq)
         first = entry.events[0] if entry.events else None
         if entry.header.generation != self.generation + isinstance(first, TakenOver):
             raise LedgerDamaged(

@@ -152,7 +152,7 @@ def _first_needed(state: RemoteState) -> int:
     """Return the newest snapshot at which all may begin to read from here on.
 
     It is a week old, by the order of those that the ledger has named since. A restore reads the ledger as it
-    was at a cut, and what was shipped since its instant.
+    was at a cut, and what was shipped after it.
     """
     needed = min((one.event.since or one.event.after for one in state.cuts), default=None)
     old = [one.event.seq for one in state.snapshots[: 2 - NAMED]]
@@ -160,11 +160,12 @@ def _first_needed(state: RemoteState) -> int:
 
 
 def put_snapshot(store: ObjectStore, made: MadeSnapshot) -> None:
-    """Write a snapshot and read it back. Delete those that are neither new nor named. Raises StoreError."""
+    """Write a snapshot and read it back. Delete older ones that are not named. Raises StoreError."""
     name = snapshot_name(made.seq)
     store.put(name, [made.data], len(made.data))
     if store.get(name) != made.data:
         raise StoreError(f"{name} is another one than was written")
     kept = {snapshot_name(seq) for seq in made.kept}
-    unnamed = [found.name for found in store.list(PREFIX) if found.name not in kept]
-    store.delete(unnamed[:-KEPT])
+    # Later ones are those of an owner that has taken over meanwhile.
+    older = [found.name for found in store.list(PREFIX) if found.name <= name and found.name not in kept]
+    store.delete(older[:-KEPT])

@@ -99,8 +99,8 @@ class ShippedFiles:
 
     def apply(self, event: Shipped) -> list[tuple[str, int]]:
         """Raises RestoreRefused, StoreError, OSError."""
-        data = memoryview(bytes_of(self._store, event))
         changed: list[tuple[str, int]] = []
+        data = memoryview(bytes_of(self._store, event))
         for one in event.ranges:
             path = self._directory(one, changed)
             for base, position, length in one.pieces:

@@ -61,6 +61,11 @@ class Leadership:
         self._write_nodes()
 
     @property
+    def is_awaited(self) -> bool:
+        """Return whether clients wait, or will, for an entry of this start."""
+        return self._leading.until_ns != ALWAYS
+
+    @property
     def has_lease(self) -> bool:
         """Return whether the ledger names a standby, or may do so."""
         return bool(self._file.owner.standbys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,8 @@ from mpbroker.cli.host import ctl, local_broker, ready, scrub
 from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs, by_port, listening_owners
 from mpbroker.cli.main import run
 from mpbroker.ipc.control_client import ControlError
-from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
+from mpbroker.ipc.pointer import CONTROL_NAME, LOCK, POINTER_NAME, Pointer, write_pointer
+from mpbroker.storage.names import STANDBY_FACE
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
 
@@ -166,6 +168,17 @@ def test_the_log_directory_says_where_the_broker_is(tmp_path: Path) -> None:
     pointer.unlink()
     with pytest.raises(CliError, match="no broker is running on"):
         by_log_dirs(str(tmp_path))
+
+
+def test_a_standby_is_found_by_its_log_directory(tmp_path: Path) -> None:
+    """Its broker runs in a directory below; one that has ended there is not meant."""
+    for directory, runs in ((tmp_path, "owner"), (tmp_path / STANDBY_FACE, "face")):
+        directory.mkdir(exist_ok=True)
+        write_pointer(directory, Pointer(str(tmp_path / runs), 1, 1))
+    assert by_log_dirs(str(tmp_path)).path.parent.name == "owner"
+    with (tmp_path / STANDBY_FACE / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert by_log_dirs(str(tmp_path)).path.parent.name == "face"
 
 
 def test_a_copy_is_not_taken_for_the_broker_that_it_was_copied_from(

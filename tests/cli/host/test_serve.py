@@ -16,6 +16,7 @@ from mpbroker.cli.host import serve
 from mpbroker.cli.main import app, run
 from mpbroker.cli.serve_flags import ServeFlags, parsed
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.mirror import Mirror, write_mirror
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.config_diff import ReadAgain
 from mpbroker.supervisor.logs import LogFormat
@@ -35,6 +36,27 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
     config = serve.read_config(path, ["num.partitions=4"], flags).config
     assert (config.num_io_threads, config.num_partitions, config.log_dirs) == (5, 4, ("/b", "/c"))
     assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
+
+
+def test_a_broker_that_follows_has_the_settings_of_a_standby_on_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.properties"
+    remote = (
+        "remote.log.storage.system.enable=true\nmpbroker.remote.url=file:///s\nmpbroker.remote.acks=ledger\n"
+    )
+    path.write_text(f"{remote}log.dirs=/a,/b\n")
+    with pytest.raises(CliError, match=r"--follow: .* has no mpbroker\.mirror: mpbroker serve"):
+        serve.serve(path, [], {}, check_only=True, follow=tmp_path)
+    write_mirror(tmp_path, Mirror(1, ["/a"]))
+    seen: list[BrokerConfig] = []
+    monkeypatch.setattr(serve, "secure_listeners", seen.append)
+    assert serve.serve(path, [], {"--log-dirs": "/c"}, check_only=True, follow=tmp_path) == 0
+    (config,) = seen
+    assert config.log_dirs == (str(tmp_path),)
+    assert not config.remote_log_storage_system_enable
+    assert not config.log_cleaner_enable
+    assert "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.process
@@ -64,6 +86,7 @@ except SystemExit as ended:
         ["-o", "a=1", "-o", "b=--2", "--http=", "--http", "127.0.0.1:9644", "--log-format", "json"],
         ["--listeners", "PLAINTEXT://:9092", "--log-dirs=/a=b,/c", "--processors", "1", "--handlers=2"],
         ["--log-workers", "x"],
+        ["--follow", "/a", "-o", "a=1"],
     ],
 )
 def test_typer_and_serve_itself_read_the_same_flags(

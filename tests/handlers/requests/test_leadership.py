@@ -12,9 +12,10 @@ from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests.leadership import WITHOUT_LEADERSHIP, Instead
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import ALWAYS, NEVER, boottime_ns
-from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.slots import ReplyFlag, SlotKind
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
     REQUESTS,
     HeartbeatRequest,
@@ -107,12 +108,14 @@ def test_what_clients_repeat_only_after_a_close_closes(made: Rig, key: ApiKey) -
     assert asks_nobody(made)
 
 
-def test_an_idempotent_producer_asks_again(made: Rig) -> None:
-    response = made.ask(
-        ApiKey.INIT_PRODUCER_ID, 5, InitProducerIdRequest(None, producer_id=-1, producer_epoch=-1)
-    )
-    assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+def test_an_idempotent_producer_has_to_ask_again_on_another_connection(made: Rig) -> None:
+    made.send(ApiKey.INIT_PRODUCER_ID, 5, InitProducerIdRequest(None, producer_id=-1, producer_epoch=-1))
     assert asks_nobody(made)
+    (reply,) = made.processor.replies()
+    assert reply.flags == ReplyFlag.LAST
+    frame = made.processor.frame_of(reply)
+    _, response = decode_response_frame(ApiKey.INIT_PRODUCER_ID, 5, frame[4:])
+    assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_a_producer_that_awaits_no_answer_loses_its_connection(made: Rig) -> None:

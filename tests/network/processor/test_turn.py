@@ -16,6 +16,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import boottime_ns
 from mpbroker.ipc.process import Order
 from mpbroker.ipc.slots import (
+    ReplyFlag,
     SlotKind,
     unpack_request,
 )
@@ -159,6 +160,19 @@ def test_noop_goes_on_reading_and_close_closes(rig: Rig) -> None:
     assert is_closed(client)
     assert rig.reasons() == [CloseReason.CLOSED_BY_HANDLER]
     assert rig.in_use_bytes() == 0
+
+
+def test_a_last_answer_is_sent_and_the_connection_closed(rig: Rig) -> None:
+    client = rig.connect()
+    rig.answer(rig.ask(client, frame(METADATA, 1, 1)), answer_frame(1), flags=ReplyFlag.LAST)
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+    assert is_closed(client)
+    assert rig.reasons() == [CloseReason.CLOSED_BY_HANDLER]
+    # The next connection in its place is no concern of it.
+    again = rig.connect()
+    for _ in range(2):
+        rig.finish(again, rig.ask(again, frame(METADATA, 1, 1)))
 
 
 def test_the_block_of_a_gone_connection_is_kept_until_its_borrower_answers(rig: Rig) -> None:

@@ -14,12 +14,11 @@ from mpbroker.remote.cuts import bundles, cutter
 from mpbroker.remote.cuts.bundles import FileChanged
 from mpbroker.remote.cuts.cutter import Cutter, expired
 from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.collector import ORPHAN_MS, collect
 from mpbroker.storage.checkpoints import text_of_id
-from mpbroker.storage.names import META_PROPERTIES, REMOTE_SEGMENTS
+from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER, REMOTE_SEGMENTS
 from tests.support.cut_world import CutWorld, contents
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.killing_store import Killed, KillingStore
@@ -45,7 +44,7 @@ def write(world: CutWorld, name: str, data: bytes) -> None:
 
 
 def expected(world: CutWorld) -> dict[str, bytes]:
-    return {path: data for path, data in contents(world.log_dirs).items() if OWNER_FILE not in path}
+    return {path: data for path, data in contents(world.log_dirs).items() if REMOTE_OWNER not in path}
 
 
 def names(world: CutWorld, prefix: str) -> list[str]:

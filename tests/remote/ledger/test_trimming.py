@@ -12,12 +12,13 @@ from mpbroker.remote.ledger.claim import new_claim, settle
 from mpbroker.remote.ledger.entries import PREFIX, LedgerDamaged, entry_name, seq_of
 from mpbroker.remote.ledger.events import CutTaken, SnapshotWritten, TakenOver
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
-from mpbroker.remote.ledger.snapshots import NAMED, NAMED_EVERY_MS
+from mpbroker.remote.ledger.snapshots import NAMED, NAMED_EVERY_MS, snapshot_name
 from mpbroker.remote.ledger.snapshots import PREFIX as SNAPSHOTS
 from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, read, segment
@@ -44,14 +45,14 @@ class Days:
         self.ledger = Ledger(LedgerReader(self.store), OwnerFile(self.directory), lambda: self.now_ms)
         self.ledger.start(STARTED)
 
-    def write(self, days: int, cut: int | None = None) -> None:
+    def write(self, days: int, cut_since: int | None = None) -> None:
         for _ in range(days):
             for _ in range(EVERY):
                 base = 10 * self.ledger.seq
                 self.ledger.append([segment(base)])
-            if cut is not None:
-                self.ledger.append([CutTaken(b"c" * 16, 0, 0, "", self.ledger.seq, (), ())])
-                cut = None
+            if cut_since is not None:
+                self.ledger.append([CutTaken(b"c" * 16, 0, 0, "", self.ledger.seq, (), (), 0, cut_since)])
+                cut_since = None
             self.ledger.snapshot_if_due()
             self.now_ms += NAMED_EVERY_MS
 
@@ -107,14 +108,18 @@ def test_a_day_is_one_by_the_ledgers_order(days: Days) -> None:
     assert len(days.named()) == 5
 
 
-def test_the_state_at_a_kept_cut_can_be_read(days: Days) -> None:
-    days.write(2, cut=1)
+@pytest.mark.parametrize("cut_since", [0, 12])
+def test_the_state_at_a_kept_cut_can_be_read(days: Days, cut_since: int) -> None:
+    """And what was shipped after it."""
+    days.write(3)
+    days.write(2, cut_since)
     cut = days.ledger.state.cuts[0].event
     before = LedgerReader(days.store)
     before.read_to_end(cut.after)
     days.write(2 * NAMED)
     days.trim()
     assert days.ledger.state.trimmed_before <= cut.after
+    assert all(entry_name(seq) in days.store.objects for seq in range(cut_since or cut.after, cut.after))
     then = LedgerReader(days.store)
     then.read_to_end(cut.after)
     assert (then.seq, bases(then)) == (cut.after, bases(before))
@@ -162,7 +167,7 @@ def test_a_start_that_has_slept_fills_no_gap(days: Days, tmp_path: Path) -> None
     days.write(1)
     directory = tmp_path / "copy"
     directory.mkdir()
-    shutil.copy(tmp_path / OWNER_FILE, directory)
+    shutil.copy(tmp_path / REMOTE_OWNER, directory)
     with pytest.raises(Fenced, match="are an older copy"):
         Ledger(Asleep(days), OwnerFile(directory)).start(STARTED)
     days.ledger.append([segment(10_000)])
@@ -175,6 +180,21 @@ def test_a_follower_that_has_slept_goes_on_at_a_snapshot(days: Days) -> None:
     days.trim()
     asleep.read_to_end()
     assert (asleep.seq, bases(asleep)) == (days.ledger.seq, bases(read(days.store)))
+
+
+def test_a_request_of_long_ago_is_passed_over(days: Days) -> None:
+    """It has created an entry where one was trimmed, and a start, which stays, comes after it."""
+    days.write(1)
+    asleep = read(days.store)
+    late = new_claim(asleep, [TakenOver("cluster", 2, "host", b"c" * 16)])
+    days.ledger.renew()
+    days.start()
+    assert days.ledger.seq == late.seq + 1
+    days.write(2 * NAMED)
+    days.trim()
+    assert days.store.create(entry_name(late.seq), late.body)
+    asleep.read_to_end()
+    assert (asleep.seq, asleep.generation) == (days.ledger.seq, 1)
 
 
 def test_an_entry_that_is_lost_is_no_trimmed_one(days: Days) -> None:
@@ -229,6 +249,25 @@ def test_a_snapshot_that_reads_otherwise_is_not_named(tmp_path: Path) -> None:
     assert ledger.state.snapshots == []
     assert ledger.snapshot_if_due()
     assert [one.event for one in ledger.state.snapshots] == [SnapshotWritten(7, 0)]
+
+
+def test_an_owner_that_wakes_late_deletes_no_snapshot_of_its_successor(days: Days) -> None:
+    days.write(1)
+    days.ledger.append([segment(10_000 + at, end=10_001 + at) for at in range(EVERY)])
+    for _ in range(EVERY):
+        days.ledger.renew()
+    asleep, made = days.ledger, days.ledger.due_snapshot()
+    assert made is not None
+    days.start()
+    for at in range(6):
+        days.now_ms += NAMED_EVERY_MS
+        for _ in range(EVERY):
+            days.ledger.append([segment(20_000 + days.ledger.seq, end=20_001 + days.ledger.seq)])
+        assert days.ledger.snapshot_if_due(), at
+    named = days.named()
+    asleep.write_snapshot(made)
+    there = [one.name for one in days.store.list(SNAPSHOTS)]
+    assert set(map(snapshot_name, named)) <= set(there)
 
 
 def test_nothing_goes_when_another_broker_owns_the_ledger(days: Days) -> None:

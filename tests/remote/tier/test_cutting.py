@@ -19,7 +19,7 @@ from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier import cutting, work
+from mpbroker.remote.tier import work
 from mpbroker.remote.tier.cutting import Cutting
 from tests.support.cut_world import instants_of
 from tests.support.fault_store import Fault, FaultStore
@@ -52,6 +52,18 @@ def test_nothing_is_cut_before_the_ledger_is_ours(world: TierWorld, thread: Cutt
     assert world.count(Counter.COUNT_REMOTE_CUT_PAUSE_US) > 0
 
 
+def test_a_successor_knows_when_the_newest_cut_was_made(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.turn()
+    thread.turn()
+    world.context.counters.set(Counter.COUNT_REMOTE_CUT_MS, 0)
+    thread._cutter = None
+    monkeypatch.setattr(Cutter, "make", refusing)
+    thread.turn()
+    assert world.count(Counter.COUNT_REMOTE_CUT_MS) == world.state().cuts[0].event.taken_ms
+
+
 def test_a_cut_that_cannot_be_made_is_counted_and_the_next_one_is(
     world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +90,7 @@ def test_old_cuts_go_with_their_objects(
     world.turn()
     thread.turn()
     (old,) = world.state().cuts
-    monkeypatch.setattr(cutting, "wall_ms", lambda: old.time_ms + 1_000_000)
+    monkeypatch.setattr(world.work, "now_ms", lambda: old.time_ms + 1_000_000)
     world.broker.produce(BATCH)
     thread.turn()
     (new,) = world.state().cuts

@@ -12,10 +12,11 @@ from mpbroker.ipc.nodes import read_nodes
 from mpbroker.ipc.process import EXIT_STANDBY, EXIT_TAKEN_OVER, FatalError
 from mpbroker.remote.ledger.events import Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, read_owner
+from mpbroker.remote.ledger.owner import OwnerFile, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import STANDBYS, Registration, register, registration_name
-from mpbroker.remote.tier import leadership
+from mpbroker.remote.tier import leadership, work
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault
 from tests.support.ledger_parts import read
 from tests.support.standing_by import STANDBY, faults, stand_by, take_over
@@ -182,6 +183,26 @@ def test_a_successor_of_the_tier_leaves_the_lease_as_it_is_until_its_own_entry(l
     assert (word(led), owners(led), nodes(led)) == (led.now_ns + VALID_NS, [STANDBY], [1, STANDBY])
 
 
+@pytest.mark.parametrize("has_standby", [False, True])
+def test_a_start_in_an_outage_tries_often_if_clients_wait_for_it(
+    alone: TierWorld, has_standby: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_standby:
+        stand_by(alone)
+    alone.again()
+    faults(alone).is_down = True
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 4:
+            raise work.Stopped
+
+    monkeypatch.setattr(alone.work, "wait", wait)
+    alone.work.run()
+    assert waits == ([1, 1, 1, 1] if has_standby else [1, 2, 4, 8])
+
+
 # ---- another owner
 
 
@@ -230,7 +251,7 @@ def test_a_copy_of_the_disk_ends_the_lease_and_no_broker_without_one(
         stand_by(alone)
     twin = tmp_path / "twin"
     twin.mkdir()
-    (twin / OWNER_FILE).write_bytes((alone.rig.directory / OWNER_FILE).read_bytes())
+    (twin / REMOTE_OWNER).write_bytes((alone.rig.directory / REMOTE_OWNER).read_bytes())
     Ledger(LedgerReader(alone.memory_store), OwnerFile(twin)).start(Started(CLUSTER, 1, "copy"))
     assert alone.work.book is not None
     with pytest.raises(Fenced):
@@ -248,7 +269,7 @@ def test_a_damaged_owners_file_keeps_nobody_from_reading_and_leads_if_nobody_sta
 ) -> None:
     if has_standby:
         stand_by(alone)
-    (alone.rig.directory / OWNER_FILE).write_bytes(b"{")
+    (alone.rig.directory / REMOTE_OWNER).write_bytes(b"{")
     alone.rig.memory.leading().until_ns = NEVER
     alone.again()
     alone.work.run()
