@@ -6,6 +6,7 @@ heartbeat if one is due. Members do not read during a rebalance. The assignor is
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ _REBALANCED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
-class AnyMember:
+class AnyMember(ABC):
     """The base of members of both protocols: finds the coordinator, retries, commits and fetches offsets.
 
     `patience_ms` limits retries.
@@ -52,21 +53,21 @@ class AnyMember:
         self._refused: tuple[ApiFailed, float] | None = None
         self._coordinator: int | None = None
 
+    @abstractmethod
     def join(self) -> list[TopicPartition]:
         """Join the group, or its next generation; return this member's partitions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def must_rejoin(self) -> bool:
         """Send a heartbeat if one is due; return whether the program must call `join`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leave(self) -> None:
         """Leave the group."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _noted(self, code: int) -> None:
         """Take the error code of a heartbeat or a commit. Raises ApiFailed unless it is about membership."""
-        raise NotImplementedError
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return the committed offsets of this member's partitions."""

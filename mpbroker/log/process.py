@@ -113,6 +113,9 @@ class LogProcess:
             self.worker,
             is_first_life=context.incarnation == 1,
         )
+        if self.turn.ships:
+            first_cut = memory.words("first_cut")
+            self.manager.checkpoints.marks_wait = lambda: not first_cut.load(0)
         measuring = Measuring(self.manager, memory.words("remote"))
         self.deletion = Deletion(self.manager, measuring)
         self.size_metrics = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())

@@ -10,11 +10,11 @@ from typing import Final
 from mpbroker.ipc.pointer import LOCK
 from mpbroker.remote.ledger.entries import LedgerDamaged, decode_entry, entry_name
 from mpbroker.remote.ledger.events import Released
-from mpbroker.remote.ledger.owner import OWNER_FILE, Owner
+from mpbroker.remote.ledger.owner import Owner
 from mpbroker.remote.restore.mirror import unfinished
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 from mpbroker.storage.checkpoints import fsync_directory
-from mpbroker.storage.names import FENCED, META_PROPERTIES, NOT_PARTITIONS, STANDBY_FACE
+from mpbroker.storage.names import FENCED, META_PROPERTIES, NOT_PARTITIONS, REMOTE_OWNER, STANDBY_FACE
 
 # They are of whoever uses the directory.
 _STAY: Final = NOT_PARTITIONS | {LOCK}
@@ -46,7 +46,7 @@ def become_mirror(log_dirs: Sequence[Path]) -> None:
         with suppress(FileNotFoundError):
             (log_dir / META_PROPERTIES).rename(log_dir / unfinished(META_PROPERTIES))
         fsync_directory(log_dir)
-    (log_dirs[0] / OWNER_FILE).unlink()
+    (log_dirs[0] / REMOTE_OWNER).unlink()
 
 
 def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
@@ -68,7 +68,7 @@ def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
 
 
 def _turn(path: Path) -> tuple[bool, bool, str]:
-    return path.name == OWNER_FILE, path.name != META_PROPERTIES, path.name
+    return path.name == REMOTE_OWNER, path.name != META_PROPERTIES, path.name
 
 
 def _contents(log_dir: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,9 @@ from mpbroker.remote.restore.shipped import ShippedFiles
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
 from mpbroker.storage.names import METADATA_DIRECTORY
 from shm.clock import boot_ns
+
+# After such a time the next entry may be trimmed, and others be there.
+SLEPT_NS: Final = 600 * 10**9
 
 
 class CannotFollow(Exception):
@@ -52,6 +56,7 @@ class Follower:
         self._clock_ns = clock_ns
         self._bodies: dict[int, bytes] = {}
         self._is_applied = False
+        self._read_ns = 0
 
     def poll(self) -> None:
         """Read what is new, and apply it. After a StoreError or OSError call it again.
@@ -68,6 +73,11 @@ class Follower:
             self._watch.failed()
             raise
         self._watch.applied(self._clock_ns())
+
+    def read_to_end(self) -> None:
+        """Look for all entries that are there, also behind those that were trimmed. Raises as `poll`."""
+        self._is_applied = False
+        self.reader.read_to_end()
 
     def complete(self, plan: Plan) -> Plan:
         """Bring the mirror to the end of the ledger; return the plan of its cut with all directories.
@@ -86,14 +96,14 @@ class Follower:
     def _read(self) -> int:
         """Read entries until there are no more; return when the store was asked for the last time."""
         reader = self.reader
-        if not reader.seq:
-            reader.read_to_end()
-            self._is_applied = False
+        if not reader.seq or self._clock_ns() - self._read_ns > SLEPT_NS:
+            self.read_to_end()
         while True:
             asked_ns, seq = self._clock_ns(), reader.seq + 1
             try:
                 body = reader.store.get(entry_name(seq))
             except ObjectMissing:
+                self._read_ns = asked_ns
                 return asked_ns
             self._is_applied = False
             reader.follow(seq, body)

@@ -32,9 +32,14 @@ class Notifier:
         self.ping_every_s = int(interval_us) / 2_000_000 if is_ours else 0.0
         self._ping_at = float("inf")
         self._extend_at = 0.0
+        # In a child: where states go, for the process that systemd listens to.
+        self.relay: socket.socket | None = None
 
     def send(self, *assignments: str) -> None:
         if not self.address:
+            return
+        if self.relay is not None:
+            self.relay.send("\n".join(assignments).encode())
             return
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:

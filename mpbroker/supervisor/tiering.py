@@ -12,7 +12,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerDamaged, read_owner
+from mpbroker.storage.names import REMOTE_OWNER
 from shm.counters import CounterPage
 
 # Reported as they are.
@@ -75,6 +75,11 @@ def has_lease(config: BrokerConfig) -> bool:
     Raises FatalError if it needs one and has no tier, OSError.
     """
     directory = Path(config.log_dirs[0])
+    if not (directory / REMOTE_OWNER).exists():
+        return False
+    # A broker that was never tiered does not keep these modules in memory.
+    from mpbroker.remote.ledger.owner import OwnerDamaged, read_owner
+
     try:
         owner = read_owner(directory)
     except OwnerDamaged:
@@ -84,7 +89,7 @@ def has_lease(config: BrokerConfig) -> bool:
         return False
     if not config.remote_log_storage_system_enable:
         raise FatalError(
-            f"{directory / OWNER_FILE} names standbys (brokers {', '.join(map(str, owner.standbys))}): one "
+            f"{directory / REMOTE_OWNER} names standbys (brokers {', '.join(map(str, owner.standbys))}): one "
             "may take over while this broker runs without remote.log.storage.system.enable. Stop them, and "
             "start this broker with it until mpbroker remote status shows none"
         )

@@ -117,7 +117,9 @@ class Tree:
 
     def _wait(self, timeout_ms: int, must_not_sleep: Callable[[], bool]) -> None:
         """Sleep up to `timeout_ms`; record deaths, call callbacks of readable fds, kill hung processes."""
-        due_s = [child.restart_at - time.monotonic() for child in self.children.values() if child.restart_at]
+        # Nothing is restarted while the broker stops.
+        waiting = [] if self._stopping else [child for child in self.children.values() if child.restart_at]
+        due_s = [child.restart_at - time.monotonic() for child in waiting if child.restart_at]
         self.bell.arm()
         try:
             sleep_s = 0 if must_not_sleep() else max(0, min([timeout_ms / 1000, *due_s]))

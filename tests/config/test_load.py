@@ -51,6 +51,7 @@ OUR_OWN = {
     "mpbroker.replication.factor.clamp",
     "mpbroker.ssl.crl.location",
     "mpbroker.sasl.oauthbearer.required.scope",
+    "mpbroker.remote.acks",
     "mpbroker.remote.cache.bytes",
     "mpbroker.remote.checkpoint.interval.ms",
     "mpbroker.remote.checkpoint.retention.ms",

@@ -62,6 +62,16 @@ def test_local_retention_beyond_the_whole_one(settings: list[str], message: str)
     assert load(None, settings).warnings == ()
 
 
+def test_acknowledgements_from_a_store_need_one_and_disks() -> None:
+    acks = "mpbroker.remote.acks=ledger"
+    assert load(None, [ON, f"{URL}=s3://bucket", acks]).config.ships_rounds
+    assert not load(None, [ON, f"{URL}=s3://bucket"]).config.ships_rounds
+    with pytest.raises(ConfigError, match=f"{acks} needs an object store"):
+        load(None, [acks])
+    with pytest.raises(ConfigError, match=f"log.flush.policy=os contradicts {acks}"):
+        load(None, [ON, f"{URL}=s3://bucket", acks, "log.flush.policy=os"])
+
+
 def test_kafkas_plug_ins_are_refused() -> None:
     with pytest.raises(ConfigError, match=f"Java plug-ins cannot be loaded; set {URL}"):
         load(None, ["remote.log.storage.manager.class.name=io.aiven.Manager"])

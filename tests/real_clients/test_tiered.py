@@ -16,6 +16,7 @@ from tests.support import client_adapters as clients
 from tests.support.client_samples import CREATE_TIME_MS, Record, by_partition, sample_records
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.tiered_brokers import tiering
 
 TIERED, PLAIN = TOPICS = ("tiered", "plain")
 PARTITIONS, COUNT = 2, 200
@@ -96,15 +97,7 @@ class Tiered:
 @pytest.fixture(scope="module")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
     store: Path = tmp_path_factory.mktemp("store")
-    settings = {
-        "remote.log.storage.system.enable": "true",
-        "mpbroker.remote.url": f"file://{store}",
-        "remote.log.manager.task.interval.ms": "20",
-        "mpbroker.remote.commit.interval.ms": "10",
-        "log.retention.check.interval.ms": "50",
-        "log.initial.task.delay.ms": "10",
-    }
-    with Broker(settings=settings) as broker:
+    with Broker(settings=tiering(store)) as broker:
         yield Tiered(broker)
 
 

@@ -10,17 +10,18 @@ import pytest
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.manifest import BUNDLES, shipped_name
-from mpbroker.remote.ledger.events import CutsRemoved, Shipped, ShippedRange, StandbySet
+from mpbroker.remote.ledger.entries import digest, entry_name
+from mpbroker.remote.ledger.events import CutsRemoved, Shipped, ShippedRange, SnapshotWritten, StandbySet
 from mpbroker.remote.ledger.lease import StandbyWatch
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.snapshots import Snapshot, encode_snapshot, snapshot_name
 from mpbroker.remote.restore.mirror import Mirror, unfinished
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.shipped import apply_all_shipped
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.standby.follower import CannotFollow, Follower
+from mpbroker.standby.follower import SLEPT_NS, CannotFollow, Follower
 from mpbroker.storage.checkpoints import write_topic_id
-from mpbroker.storage.names import META_PROPERTIES
+from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER
 from tests.support.cut_world import CutWorld, contents
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.ledger_parts import TOPIC_ID
@@ -62,7 +63,7 @@ class Followed:
 
     def original(self) -> dict[str, bytes]:
         all_files = contents(self.world.log_dirs)
-        found = {path: data for path, data in all_files.items() if OWNER_FILE not in path}
+        found = {path: data for path, data in all_files.items() if REMOTE_OWNER not in path}
         return {
             path.replace(META_PROPERTIES, unfinished(META_PROPERTIES)): data for path, data in found.items()
         }
@@ -154,6 +155,27 @@ def test_it_claims_when_the_lease_has_run_out_and_the_mirror_is_whole(followed: 
     with pytest.raises(StoreError):
         followed.wait(0.1)
     assert not followed.follower.may_claim(), "the store has no answer"
+
+
+def test_who_has_slept_until_entries_were_trimmed_goes_on_with_the_newest_cut(followed: Followed) -> None:
+    followed.world.cut()
+    followed.follower.poll()
+    ledger = followed.world.ledger
+    ledger.renew()
+    followed.write(SEGMENT, b" and more")
+    cut, seq = followed.world.cut(), ledger.seq
+    packed = encode_snapshot(Snapshot(seq, digest(followed.store.get(entry_name(seq))), ledger.state))
+    followed.world.objects.put(snapshot_name(seq), [packed], len(packed))
+    ledger.append([SnapshotWritten(seq, seq)])
+    del followed.world.objects.objects[entry_name(seq - 1)]
+    followed.follower.poll()
+    assert followed.follower.reader.seq < ledger.seq
+    followed.now_ns += SLEPT_NS + 1
+    followed.follower.poll()
+    assert followed.follower.reader.seq == ledger.seq
+    assert followed.follower.cut is not None
+    assert followed.follower.cut.cut_id == cut.cut_id
+    assert followed.mirror() == followed.original()
 
 
 def shipped(followed: Followed, number: int, name: str, data: bytes, *, as_object: bool = False) -> None:

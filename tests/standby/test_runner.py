@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.ipc.nodes import Nodes, read_nodes
 from mpbroker.ipc.process import FatalError
@@ -18,19 +19,21 @@ from mpbroker.protocol.messages import ProducerIdsRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import read_registrations
 from mpbroker.remote.restore.mirror import Mirror, unfinished
 from mpbroker.remote.restore.producer_ids import JUMP
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.standby import directories, face, runner, take_over
+from mpbroker.standby.follower import Follower
 from mpbroker.standby.runner import Runner, Stopped
 from mpbroker.standby.take_over import renew
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
 from mpbroker.storage.directory_layout import read_properties
-from mpbroker.storage.names import FENCED, META_PROPERTIES, STANDBY_FACE
+from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, STANDBY_FACE
+from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
 from tests.support.killing_store import Killed
 from tests.support.ledger_parts import TOPIC_ID, ledger_of, read
@@ -73,7 +76,7 @@ class World:
             mpbroker_remote_lease_ms=1_000,
             **options,
         )
-        return Runner(config, ["serve"])
+        return Runner(config, ["serve"], Notifier())
 
     def check_taken_over(self) -> None:
         """Check that the standby's directories are the owner's, as one take-over makes them."""
@@ -211,7 +214,7 @@ def test_what_a_former_owner_has_is_set_aside_and_it_follows(world: World) -> No
     assert {path.replace(f"{FENCED}/1/", ""): data for path, data in kept.items()} == before
     assert f"0/{unfinished(META_PROPERTIES)}" in after
     assert f"1/t-0/{0:020d}.log" in after
-    assert f"0/{OWNER_FILE}" not in after
+    assert f"0/{REMOTE_OWNER}" not in after
 
 
 def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
@@ -224,7 +227,7 @@ def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
     assert sum(downloaded) == 0
     found = contents(world.owner.log_dirs)
     assert f"1/t-0/{0:020d}.log" in found
-    assert not {path for path in found if FENCED in path or OWNER_FILE in path}
+    assert not {path for path in found if FENCED in path or REMOTE_OWNER in path}
 
 
 def test_a_claim_that_comes_second_is_lost_and_the_standby_follows_on(world: World) -> None:
@@ -256,8 +259,11 @@ def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: W
     world.log_dirs[1].joinpath("t-0").mkdir()
     with pytest.raises(FatalError, match="has data of another broker than the owner"):
         world.runner().run()
+    nowhere = Listener("PLAINTEXT", "PLAINTEXT", "", 0)
+    with pytest.raises(FatalError, match="needs listeners with ports"):
+        world.runner(listeners=(nowhere,))
     with pytest.raises(FatalError, match="--standby needs"):
-        Runner(BrokerConfig(), [])
+        Runner(BrokerConfig(), [], Notifier())
 
 
 def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
@@ -267,7 +273,7 @@ def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
         remote_log_storage_system_enable=True,
         mpbroker_remote_url=f"file://{tmp_path}",
     )
-    waiting = Runner(config, [])
+    waiting = Runner(config, [], Notifier())
     waits: list[float] = []
 
     def begins(timeout_s: float) -> None:
@@ -294,3 +300,22 @@ def test_a_new_owner_renews_its_lease_until_another_one_has_the_ledger(world: Wo
 
 def taken(reader: LedgerReader, broker_id: int) -> TakenOver:
     return TakenOver("cluster", broker_id, "host", cut_id=reader.state.cuts[-1].event.cut_id, by_standby=True)
+
+
+def test_what_reads_as_damage_is_read_anew(world: World) -> None:
+    poll = Follower.poll
+    polls: list[LedgerReader] = []
+
+    def damaged(follower: Follower) -> None:
+        polls.append(follower.reader)
+        if len(polls) == 2:
+            raise LedgerDamaged("entry 7 follows another entry 6 than is there")
+        if len(polls) == 3:
+            world.hand_over()
+        poll(follower)
+
+    with patch.object(Follower, "poll", damaged):
+        world.runner().run()
+    assert polls[0] is polls[1]
+    assert polls[1] is not polls[2]
+    world.check_taken_over()

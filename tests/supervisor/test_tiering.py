@@ -8,7 +8,8 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
+from mpbroker.storage.names import REMOTE_OWNER
 from mpbroker.supervisor.tiering import has_lease
 
 
@@ -31,7 +32,7 @@ def test_a_broker_has_a_lease_if_it_has_named_a_standby(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_may_have_named_one(tmp_path: Path) -> None:
-    (tmp_path / OWNER_FILE).write_bytes(b"{")
+    (tmp_path / REMOTE_OWNER).write_bytes(b"{")
     assert has_lease(config(tmp_path))
     assert not has_lease(config(tmp_path, is_on=False))
 

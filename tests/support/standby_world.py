@@ -28,7 +28,7 @@ from mpbroker.remote.ledger.events import (
 )
 from mpbroker.remote.ledger.lease import StandbyWatch
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import (
     Registration,
@@ -41,6 +41,7 @@ from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.restore.take_over import TakenLedger, write_owner
 from mpbroker.remote.store.object_store import ObjectInfo, StoreError
 from mpbroker.remote.tier.leadership import Leadership
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import MemoryStore
 from tests.support.ledger_parts import TOPIC, TOPIC_ID, segment
 
@@ -347,13 +348,13 @@ class Broker:
             raise Violation(str(error)) from error
         except Fenced:
             # What is on this disk is set aside.
-            (self.directory / OWNER_FILE).unlink(missing_ok=True)
+            (self.directory / REMOTE_OWNER).unlink(missing_ok=True)
             self.log = [[], []]
             self.process = Standby(self)
 
     def _started(self) -> Owner | Standby:
         claim = ClaimFile(self.directory).read()
-        if claim is None and (self.directory / OWNER_FILE).exists():
+        if claim is None and (self.directory / REMOTE_OWNER).exists():
             return Owner(self)
         return Standby(self, claim)
 

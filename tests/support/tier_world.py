@@ -113,6 +113,7 @@ class TierWorld:
     def again(self, store: ObjectStore | None = None, *, delay_ms: int = 3_600_000) -> TierWork:
         """Let the tier be dead and have a successor. `delay_ms`: removed objects are deleted after that."""
         self.store = self.store if store is None else store
+        self.memory_store.now_ms += 60_000
         memory, config = self.rig.memory, self.rig.config
         config = replace(
             config, remote_log_manager_task_interval_ms=3_600_000, mpbroker_remote_delete_delay_ms=delay_ms

@@ -16,6 +16,7 @@ from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.restore.files import begin_epochs, finish, write_files
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, read_all, time_text
 from mpbroker.remote.restore.producer_ids import jump_ahead
+from mpbroker.remote.restore.revival import revived
 from mpbroker.remote.restore.shipped import apply_all_shipped, bytes_of, shipped_after
 from mpbroker.remote.restore.take_over import TakenLedger, check_silent, take_over, write_owner
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
@@ -60,7 +61,7 @@ def restore(
                 check_silent(plan.ledger.last, wall_ms())
             # Whoever relies on a fence has to know that the store keeps its promise.
             check_store(store)
-            plan, taken = take_over(lambda: _checked(store, before), is_forced=forced)
+            plan, taken = take_over(lambda: revived(store, _checked(store, before)), is_forced=forced)
         _write(store, plan, log_dirs, taken)
     command = _command(url, plan, log_dirs)
     if as_json:

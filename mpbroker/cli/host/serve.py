@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -78,8 +77,8 @@ def serve(
         for line in str(error).splitlines():
             say(logging.ERROR, line)
         return error.exit_code
-    if code is None or code == EXIT_STANDBY:
-        _become([*words, *([] if code is None else ["--standby"])])
+    if code == EXIT_STANDBY:
+        _become([*words, "--standby"])
     return code
 
 
@@ -96,10 +95,7 @@ def _words(
 
 
 def _become(words: Sequence[str]) -> NoReturn:
-    from mpbroker.supervisor.status import BECAME
-
     command = [sys.executable, "-m", "mpbroker", *words]
-    os.environ[BECAME] = str(time.clock_gettime(time.CLOCK_BOOTTIME))
     os.execv(command[0], command)
 
 
@@ -124,10 +120,10 @@ def _serve(
     check_only: bool,
     warns: bool,
     words: Sequence[str] | None,
-) -> int | None:
-    """Run the broker; or, if `words` are given, a standby that becomes the broker of these words.
+) -> int:
+    """Run the broker; if `words` are given, after it was a standby whose face has these words.
 
-    Return the exit code; None for a standby that is to become the broker. Raises CliError.
+    Return the exit code. Raises CliError.
     """
     if not check_only:
         # A SIGHUP from now on waits for the supervisor, since the file may be read before its next change.
@@ -136,20 +132,24 @@ def _serve(
     config = loaded.config
     for warning in loaded.warnings if warns else ():
         say(logging.WARNING, str(warning))
-    if check_only:
+    if check_only or words is not None:
+        # A standby must not find out when it takes over.
         try:
             secure_listeners(config)
         except SecurityError as error:
             raise CliError(str(error), USAGE_ERROR) from error
+    if check_only:
         say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
-    if words is not None:
-        from mpbroker.standby.runner import run as stand_by
-
-        return stand_by(config, words, log_format)
     # Garbage collection is off until the supervisor forks: imports leave no garbage.
     gc.disable()
+    if words is not None:
+        from mpbroker.standby.process import run as stand_by
+
+        if (code := stand_by(config, words, log_format)) is not None:
+            return code
+        # It leads with the settings that it has followed with: a take-over is no time for new ones.
     from mpbroker.supervisor.main import run
 
     file = config_file.absolute() if config_file is not None else None

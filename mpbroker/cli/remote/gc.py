@@ -11,7 +11,8 @@ from mpbroker.cli.remote.place import asked, opened, said_of_store
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.client.times import format_time
 from mpbroker.remote.ledger.reader import LedgerReader
-from mpbroker.remote.tier.collector import ORPHAN_MS, orphans, store_ms
+from mpbroker.remote.tier.collector import ORPHAN_MS, orphans
+from mpbroker.remote.tier.store_clock import store_ms
 
 
 def gc(here: LocalBroker, url: str | None, *, delete: bool, as_json: bool) -> None:

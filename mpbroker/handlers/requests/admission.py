@@ -16,9 +16,9 @@ from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.leadership import (
+    ANSWERS_UNKNOWN_TOPIC,
     UNKNOWN_TOPIC,
     Instead,
-    UnknownTopics,
     answer_without_leadership,
 )
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
@@ -61,7 +61,6 @@ class Admission:
         self._authorization = authorization
         self._audit = audit
         self._leading = leading
-        self._unknown_topics = UnknownTopics()
         self.throttling = throttling
 
     def refusal(self, request: ReceivedRequest) -> Refusal | None:
@@ -78,11 +77,11 @@ class Admission:
             return Refusal(code)
         return None if self._leading.leads() else _refusal_without_leadership(request)
 
-    def is_left_to_leader(self, request: ReceivedRequest, errors: Iterable[int]) -> bool:
-        """Return whether to close the connection in place of a response with these errors."""
+    def knows_less_than_leader(self, request: ReceivedRequest, errors: Iterable[int]) -> bool:
+        """Return whether another broker may answer what is answered with these errors here."""
         if UNKNOWN_TOPIC.isdisjoint(errors) or self._leading.leads():
             return False
-        return self._unknown_topics.are_left_to_leader(request)
+        return request.slot.api_key in ANSWERS_UNKNOWN_TOPIC
 
     def _begin_act(self, request: ReceivedRequest) -> str:
         """Set `request.act` and return "", or return the reason if the listener forbids administration."""

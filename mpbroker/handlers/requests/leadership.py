@@ -6,6 +6,7 @@ to look for the leader, the coordinator or the controller, and to try again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -58,12 +59,15 @@ _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
         *(ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),
     ),
 }
-_DESCRIBES_TOPICS: Final = frozenset(
-    {ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CONFIGS}
-)
+# A standby learns of topics late, and a client that misses one asks the same broker again while they are
+# connected. So the connection is closed: after Metadata, from which clients learn who leads, and in place of
+# the other responses, whose errors Java's AdminClient would report.
 UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-# The most connections of which it is known that Metadata was answered.
-_ANSWERED_MAX: Final = 10_000
+ANSWERS_UNKNOWN_TOPIC: Final[Mapping[int, bool]] = {
+    ApiKey.METADATA: True,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: False,
+    ApiKey.DESCRIBE_CONFIGS: False,
+}
 WITHOUT_LEADERSHIP: Final = {key: answer for answer, keys in _ANSWERS.items() for key in keys}
 
 
@@ -78,26 +82,3 @@ def answer_without_leadership(request: ReceivedRequest) -> ErrorCode | Instead:
         # franz-go fails unless there is an answer before. On NOT_COORDINATOR Java would look for that one.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return WITHOUT_LEADERSHIP[key]
-
-
-class UnknownTopics:
-    """Leaves topics that a standby does not know to the leader: a standby learns of topics late.
-
-    Clients that are told of an unknown topic ask the same broker again while they are connected to it. So it
-    closes the connection. The first Metadata on a connection is answered: from it clients learn who leads.
-    """
-
-    def __init__(self) -> None:
-        self._answered: set[int] = set()
-
-    def are_left_to_leader(self, request: ReceivedRequest) -> bool:
-        """Return whether to close the connection in place of a response with UNKNOWN_TOPIC errors."""
-        slot = request.slot
-        if slot.api_key not in _DESCRIBES_TOPICS:
-            return False
-        if slot.api_key != ApiKey.METADATA or slot.connection in self._answered:
-            return True
-        if len(self._answered) == _ANSWERED_MAX:
-            self._answered.clear()
-        self._answered.add(slot.connection)
-        return False

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from mpbroker.handlers.requests.admission import Admission
+from mpbroker.handlers.requests.leadership import ANSWERS_UNKNOWN_TOPIC
 from mpbroker.handlers.requests.limits import ENCODED_AT_ONCE, RESPONSE_BYTES_MAX
 from mpbroker.handlers.requests.request import Api, Outcome, ReceivedRequest, UnreadableBody
 from mpbroker.handlers.requests.request_log import describe
@@ -281,13 +282,15 @@ class PendingRequest(ReceivedRequest):
     ) -> None:
         """Send a frame, and then end the request. If sending raises, `fail` can still send an error.
 
-        If another broker has to answer, close the connection.
+        If another broker may know more, close the connection, with the response or without.
         If the frame is too long, send an error response instead. If that is too long as well, close the
         connection.
         """
-        if self.broker.admission.is_left_to_leader(self, errors):
-            self.close()
-            return
+        if self.broker.admission.knows_less_than_leader(self, errors):
+            if not ANSWERS_UNKNOWN_TOPIC[self.slot.api_key]:
+                self.close()
+                return
+            self.is_last = True
         size = sum(len(segment) for segment in frame if not isinstance(segment, RecordsSlice))
         if size > RESPONSE_BYTES_MAX:
             if self._response_bytes > RESPONSE_BYTES_MAX:

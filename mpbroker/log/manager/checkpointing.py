@@ -31,6 +31,8 @@ class Checkpointing:
     _io_thread: IoThread
     _say: Callable[[str], None]
     _group: bool
+    # While it returns True, what is on this disk may not be in the object store, which is to have it first.
+    marks_wait: Callable[[], bool] = field(default_factory=lambda: _never, init=False)
     # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
     _rolled: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
@@ -60,7 +62,8 @@ class Checkpointing:
         self._rolled.pop(slot, None)
 
     def write_high_watermarks(self) -> None:
-        self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
+        if not self.marks_wait():
+            self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def write_recovery_points(self) -> None:
         """Checkpoint the recovery points. Request syncs of the segments whose records are in journals."""
@@ -127,3 +130,7 @@ class Checkpointing:
                 offsets[log.state.log_dir][log.topic, log.partition] = offset_of(log)
         for log_dir in self._dirs:
             log_dir.checkpoint(name, offsets[log_dir.number], self._io_thread)
+
+
+def _never() -> bool:
+    return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.log.io import background_io
@@ -65,6 +66,26 @@ def worth_keeping(files: Mapping[str, CutFile], bundles: Mapping[bytes, int]) ->
         for path, file in files.items()
         if len(file.pieces) <= PIECES_MAX and not any(piece.bundle in wasted for piece in file.pieces)
     }
+
+
+def recognized(file: CutFile, real_path: Path) -> CutFile | None:
+    """Return a file of a cut as far as its bytes are in this one; None if that is not there. Raises OSError.
+
+    Inode and times say nothing after a start of the machine, or on another one.
+    """
+    pieces: list[Piece] = []
+    size = 0
+    try:
+        with real_path.open("rb", buffering=0) as there:
+            fd, found = there.fileno(), os.fstat(there.fileno())
+            for piece in file.pieces:
+                if size + piece.length > found.st_size or _crc(fd, size, piece.length) != piece.crc:
+                    break
+                pieces.append(piece)
+                size += piece.length
+            return CutFile(file.path, size, found.st_ino, 0, _tail_crc(fd, size), tuple(pieces))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 class Bundler:
@@ -166,3 +187,14 @@ def _tail_crc(fd: int, size: int) -> int:
     start = max(size - TAIL_BYTES, 0)
     data = os.pread(fd, size - start, start)
     return checksum(data) if data else 0
+
+
+def _crc(fd: int, start: int, length: int) -> int:
+    crc, end = 0, start + length
+    while start < end:
+        data, _ = background_io.read(fd, min(end - start, _READ_BYTES), start, leaves_cache=True)
+        if not data:
+            break
+        crc = checksum(data, crc)
+        start += len(data)
+    return crc

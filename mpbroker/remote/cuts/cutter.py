@@ -11,14 +11,14 @@ A kill at any of these steps leaves objects that nobody names; the collector del
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, worth_keeping
-from mpbroker.remote.cuts.files import Found, Look
+from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, recognized, worth_keeping
+from mpbroker.remote.cuts.files import APPENDED, Found, Look
 from mpbroker.remote.cuts.instant import Broker, Instant, opened_files
 from mpbroker.remote.cuts.manifest import (
     CutFile,
@@ -101,9 +101,24 @@ class Cutter:
         # Without it all files are read again.
         with suppress(ObjectMissing, LedgerDamaged):
             manifest = decode_manifest(event, self._store.get(cut_name(event.cut_id)))
-            if manifest.boot_id == self._boot_id:
-                self._known = {one.path: one for one in manifest.files}
-                self._bundles = {bytes.fromhex(one): size for one, size in manifest.bundles.items()}
+            self._bundles = {bytes.fromhex(one): size for one, size in manifest.bundles.items()}
+            is_same_boot = manifest.boot_id == self._boot_id
+            self._known = {
+                one.path: one for one in (manifest.files if is_same_boot else self._recognized(manifest))
+            }
+
+    def _recognized(self, manifest: CutManifest) -> Iterator[CutFile]:
+        """Yield the files of a cut of before the machine's start, or of another machine, that are here, too.
+
+        To read what is on the disk is cheaper than to bring it into the store again. Raises OSError.
+        """
+        for one in manifest.files:
+            self._paced(0)
+            number, _, name = one.path.partition("/")
+            if name.endswith(APPENDED) and int(number) < len(self._broker.log_dirs):
+                found = recognized(one, self._broker.log_dirs[int(number)] / name)
+                if found is not None:
+                    yield found
 
     def make(self, state: RemoteState) -> Cut:
         """Make a cut; return it when all its objects are in the store.

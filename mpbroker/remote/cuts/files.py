@@ -19,7 +19,6 @@ from mpbroker.ipc.nodes import NODES_FILE
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
 from mpbroker.remote.cuts.manifest import CutPartition
 from mpbroker.remote.ledger.claim import CLAIM_FILE
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.ledger.spare import SPARE
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
@@ -28,6 +27,7 @@ from mpbroker.storage.names import (
     LOG_SUFFIX,
     NOT_PARTITIONS,
     OFFSET_DIGITS,
+    REMOTE_OWNER,
     REMOTE_SEGMENTS,
     SCRUB,
     is_live_partition,
@@ -38,7 +38,7 @@ from mpbroker.storage.names import (
 APPENDED: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
 _NOT_KEPT: Final = frozenset(
     (
-        *(LOCK, POINTER_NAME, OWNER_FILE, CLAIM_FILE, NODES_FILE, SCRUB, REMOTE_SEGMENTS),
+        *(LOCK, POINTER_NAME, REMOTE_OWNER, CLAIM_FILE, NODES_FILE, SCRUB, REMOTE_SEGMENTS),
         *(CLEAN_SHUTDOWN, CLEANER_OFFSETS),
     )
 )

@@ -64,7 +64,9 @@ def new_claim(reader: LedgerReader, events: Sequence[Event]) -> Claim:
     """Make the entry that follows what was read. The first of `events` is TakenOver."""
     writer = Writer(reader.generation + 1, new_nonce(), new_nonce())
     seq = reader.seq + 1
-    return Claim(writer, seq, encode_entry(writer, seq, reader.digest, wall_ms(), events))
+    # Objects of what it removes are deleted some time after that: this host's clock may be behind.
+    time_ms = max(wall_ms(), 0 if reader.last is None else reader.last.time_ms)
+    return Claim(writer, seq, encode_entry(writer, seq, reader.digest, time_ms, events))
 
 
 def settle(reader: LedgerReader, claim: Claim) -> bool:

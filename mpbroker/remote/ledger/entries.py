@@ -35,8 +35,9 @@ class Header(msgspec.Struct, frozen=True):
     """The first line of an entry.
 
     `seq` is its number. `owner` is who owns the ledger in this generation, `start` which of its tier
-    processes wrote the entry. `previous` is the digest of the entry before, `time_ms` the time by the owner's
-    clock. `events` counts the lines that follow, `checksum` is their CRC-32C.
+    processes wrote the entry. `previous` is the digest of the entry before, `time_ms` the time by the store's
+    clock (of a start or a claim by the host's). `events` counts the lines that follow, `checksum` is their
+    CRC-32C.
     """
 
     format: int

@@ -171,6 +171,12 @@ class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):
     segment_ids: tuple[bytes, ...]
 
 
+class SegmentRevived(_Event, tag="revived", frozen=True):
+    """A copy of a segment that was removed is part of its partition again, before those that are there."""
+
+    segment: SegmentAdded
+
+
 class ObjectsDeleted(_Event, tag="objects_deleted", frozen=True):
     """The objects of removed segments are no longer in the store."""
 
@@ -223,6 +229,7 @@ Event: TypeAlias = (
     | TopicRestored
     | SegmentAdded
     | SegmentsRemoved
+    | SegmentRevived
     | ObjectsDeleted
     | LogStartMoved
     | CutTaken

@@ -34,11 +34,12 @@ from mpbroker.remote.ledger.entries import (
     entry_name,
 )
 from mpbroker.remote.ledger.events import Event, Started, TakenOver
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, new_nonce
+from mpbroker.remote.ledger.owner import OwnerFile, new_nonce
 from mpbroker.remote.ledger.reader import FORMAT_NAME, Format, LedgerReader
 from mpbroker.remote.ledger.snapshots import MadeSnapshot, Snapshot, make_snapshot, put_snapshot
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
+from mpbroker.storage.names import REMOTE_OWNER
 from shm.clock import boot_ns, wall_ms
 
 SNAPSHOT_EVERY: Final = 256
@@ -264,13 +265,13 @@ class Ledger:
             leader = self._reader.state.leader if was_owner else None
             self._refuse(
                 f"the ledger belongs to another broker: {_described(last)}. If that one is gone for good, "
-                f"this one needs its {OWNER_FILE}, or to be restored with mpbroker restore --take-over; if "
+                f"this one needs its {REMOTE_OWNER}, or to be restored with mpbroker restore --take-over; if "
                 "not, give mpbroker.remote.url a prefix of its own",
                 leader,
             )
         if last.start not in owner.starts:
             self._refuse(
-                f"another broker has a copy of this one's {OWNER_FILE} and writes the same ledger: "
+                f"another broker has a copy of this one's {REMOTE_OWNER} and writes the same ledger: "
                 f"{_described(last)}. Stop one of them"
             )
         if last.seq > owner.last_seq:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from mpbroker.remote.ledger.spare import write_or_spare
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.names import REMOTE_OWNER
-
-OWNER_FILE: Final = REMOTE_OWNER
 
 
 class OwnerDamaged(Exception):
@@ -41,7 +38,7 @@ class Owner(msgspec.Struct):
 
 def read_owner(directory: Path) -> Owner | None:
     """Return what the file says, None if there is none. Raises OwnerDamaged, OSError."""
-    path = directory / OWNER_FILE
+    path = directory / REMOTE_OWNER
     try:
         return msgspec.json.decode(path.read_bytes(), type=Owner)
     except FileNotFoundError:
@@ -55,7 +52,7 @@ class OwnerFile:
 
     def __init__(self, directory: Path) -> None:
         """Read the file, or make it. Raises OwnerDamaged, OSError."""
-        self.path = directory / OWNER_FILE
+        self.path = directory / REMOTE_OWNER
         found = read_owner(directory)
         self.owner = found or Owner(new_nonce())
         if found is None:
@@ -80,7 +77,7 @@ class OwnerFile:
 
 def save_owner(directory: Path, owner: Owner) -> None:
     """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
-    write_or_spare(directory / OWNER_FILE, msgspec.json.encode(owner))
+    write_or_spare(directory / REMOTE_OWNER, msgspec.json.encode(owner))
 
 
 def new_nonce() -> str:

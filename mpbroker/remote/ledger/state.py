@@ -19,6 +19,7 @@ from mpbroker.remote.ledger.events import (
     ObjectsDeleted,
     Released,
     SegmentAdded,
+    SegmentRevived,
     SegmentsRemoved,
     Shipped,
     SnapshotWritten,
@@ -112,6 +113,7 @@ class RemoteState:
         log_starts: ChainMap[tuple[bytes, int], int] = ChainMap({}, self.log_starts)
         added: dict[tuple[bytes, int], list[SegmentAdded]] = {}
         gone: set[bytes] = set()
+        firsts: dict[tuple[bytes, int], int] = {}
         shipped = self.shipped_number
         for event in events:
             match event:
@@ -134,6 +136,12 @@ class RemoteState:
                     doomed = set(event.segment_ids)
                     _expect(gone.isdisjoint(doomed) and _has(segments, doomed), event)
                     gone |= doomed
+                case SegmentRevived(one):
+                    _known(topics, one, is_deleted=False)
+                    there = (now for now in self.segments_of(*one.key) if now.segment_id not in gone)
+                    first = firsts.get(one.key, next((now.base for now in there), one.end))
+                    _expect(one.base < one.end <= first, event)
+                    firsts[one.key] = one.base
                 case LogStartMoved():
                     _expect(log_starts.get(event.key, 0) <= event.offset, event)
                     log_starts[event.key] = event.offset
@@ -151,6 +159,10 @@ class RemoteState:
                     self.segments.setdefault(event.key, []).append(event)
                 case SegmentsRemoved():
                     self._remove(event, time_ms)
+                case SegmentRevived(one):
+                    self.segments[one.key] = [one, *self.segments_of(*one.key)]
+                    # The tier tells where the log starts now.
+                    self.log_starts.pop(one.key, None)
                 case ObjectsDeleted():
                     for segment_id in event.segment_ids:
                         self.removed.pop(segment_id, None)

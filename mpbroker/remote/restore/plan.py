@@ -20,6 +20,7 @@ from mpbroker.remote.cuts.manifest import (
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.state import RemoteTopic
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 
 READERS: Final = 4
@@ -34,7 +35,8 @@ class Plan(NamedTuple):
     """A cut, and the segments of the ledger that belong to it, by partition directory (`0/orders-3`).
 
     `ledger` was read to its end, and knows later segments too. `removed` counts segments that retention or
-    users have removed since the cut: these are not restored. `generation` is that of the cut's owner.
+    users have removed since the cut: these are not restored, but for those that are `revivable` (see
+    `revival`). `topics` are those of the cut that had segments then. `generation` is that of the cut's owner.
     `takes_shipped`: what was shipped after the cut belongs to it.
     """
 
@@ -45,6 +47,8 @@ class Plan(NamedTuple):
     ledger: LedgerReader
     generation: int
     takes_shipped: bool = False
+    revivable: Mapping[str, list[SegmentAdded]] = {}
+    topics: Mapping[bytes, RemoteTopic] = {}
 
     @property
     def bundle_bytes(self) -> int:
@@ -80,6 +84,7 @@ def make_plan(store: ObjectStore, before_ms: int | None = None) -> Plan:
     then = LedgerReader(store)
     then.read_to_end(cut.after)
     segments: dict[str, list[SegmentAdded]] = {}
+    revivable: dict[str, list[SegmentAdded]] = {}
     removed = 0
     for partition in manifest.remote:
         key = partition.topic_id, partition.partition
@@ -87,9 +92,29 @@ def make_plan(store: ObjectStore, before_ms: int | None = None) -> Plan:
         there = {one.segment_id for one in ledger.state.segments_of(*key)}
         # Only the oldest ones go, if not all: what is left ends where the cut's files begin.
         kept = [one for one in of_cut if one.segment_id in there]
-        removed += len(of_cut) - len(kept)
+        gone = of_cut[: len(of_cut) - len(kept)]
+        if before_ms is not None and (some := _revivable(store, ledger, gone)):
+            revivable[partition.directory] = some
+        removed += len(gone)
         segments[partition.directory] = kept
-    return Plan(cut, manifest, segments, removed, ledger, then.generation, before_ms is None)
+    return Plan(
+        *(cut, manifest, segments, removed, ledger, then.generation, before_ms is None),
+        revivable,
+        then.state.topics,
+    )
+
+
+def _revivable(store: ObjectStore, ledger: LedgerReader, gone: list[SegmentAdded]) -> list[SegmentAdded]:
+    """Return the last ones of removed segments, as many as the store still has without a gap."""
+    found: list[SegmentAdded] = []
+    for one in reversed(gone):
+        objects = objects_of(one)
+        wanted = (objects.log, one.size), (objects.indexes, sum(one.index_sizes))
+        is_there = one.segment_id in ledger.state.removed
+        if not (is_there and all(store.size(name) == size for name, size in wanted)):
+            break
+        found.insert(0, one)
+    return found
 
 
 def check_objects(store: ObjectStore, plan: Plan) -> None:

@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 
 from mpbroker.remote.ledger.claim import new_claim, settle
 from mpbroker.remote.ledger.entries import Header, Writer, entry_name
-from mpbroker.remote.ledger.events import Event, SegmentsRemoved, TakenOver
+from mpbroker.remote.ledger.events import (
+    Event,
+    SegmentRevived,
+    SegmentsRemoved,
+    TakenOver,
+    TopicRestored,
+    TopicSet,
+)
 from mpbroker.remote.ledger.owner import Owner, save_owner
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, time_text
 from shm.clock import wall_ms
@@ -71,11 +78,22 @@ def write_owner(directory: Path, taken: TakenLedger, standbys: Iterable[int] = (
 
 
 def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
-    """Return the events of the entry: the segments in the ledger that are not of the cut go."""
+    """Return the events of the entry: segments that are not of the cut go, revived ones come."""
+    state = plan.ledger.state
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
+    there = {one.segment_id for segments in state.segments.values() for one in segments}
+    revived = [one for segments in plan.segments.values() for one in segments if one.segment_id not in there]
     events: list[Event] = [taken]
+    for topic_id in dict.fromkeys(one.topic_id for one in revived):
+        known = state.topics.get(topic_id)
+        if known is None:
+            topic = plan.topics[topic_id]
+            events.append(TopicSet(topic.name, topic_id, topic.partitions, topic.settings))
+        elif known.deleted_ms is not None:
+            events.append(TopicRestored(topic_id))
     for key, segments in plan.ledger.state.segments.items():
         gone = tuple(one.segment_id for one in segments if one.segment_id not in kept)
         if gone:
             events.append(SegmentsRemoved(*key, gone))
-    return events
+    # Each before the one that follows it.
+    return [*events, *(SegmentRevived(one) for one in reversed(revived))]

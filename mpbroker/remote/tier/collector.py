@@ -12,13 +12,12 @@ from typing import Final
 from mpbroker.remote.cuts.manifest import parse_cut_object
 from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.object_store import ObjectInfo, ObjectStore, StoreError
+from mpbroker.remote.store.object_store import ObjectInfo, ObjectStore
+from mpbroker.remote.tier.store_clock import store_ms
 
 ORPHAN_MS: Final = 24 * 3600 * 1000
 # Deleted by one request, which is checked against the ledger before.
 BATCH: Final = 300
-# Written to learn the time by the store's clock.
-CLOCK: Final = "mpbroker/clock"
 
 
 def collect(
@@ -58,13 +57,3 @@ def orphans(store: ObjectStore, state: RemoteState) -> Iterator[ObjectInfo]:
         one = parse_cut_object(found.name) if objects is None else objects.segment_id
         if one is not None and one not in named:
             yield found
-
-
-def store_ms(store: ObjectStore) -> int:
-    """Return the time by the store's clock. Raises StoreError."""
-    store.put(CLOCK, [b"\n"], 1)
-    directory, _, _ = CLOCK.rpartition("/")
-    for found in store.list(f"{directory}/"):
-        if found.name == CLOCK:
-            return found.modified_ms
-    raise StoreError(f"{CLOCK} was written, and is not listed")

@@ -22,7 +22,6 @@ from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
-from shm.clock import wall_ms
 from shm.counters import CounterPage
 from shm.word import Words
 
@@ -136,7 +135,7 @@ class Cutting:
             self._work.store.delete(doomed)
 
     def _remove_expired(self, book: Book, store: ObjectStore) -> None:
-        event = expired(book.state, wall_ms(), self._config.mpbroker_remote_checkpoint_retention_ms)
+        event = expired(book.state, self._work.now_ms(), self._config.mpbroker_remote_checkpoint_retention_ms)
         if event is not None:
             book.add([event])
             book.commit()

@@ -419,8 +419,9 @@ class Downloads:
             try:
                 job.done(result)
             except OSError as failed:
-                # The disk is full, or broken.
+                # The disk is full, or broken. `put` has ended the promise.
                 error = failed
+                self._cache.give_up(0, job.path)
         else:
             error = result
             self._cache.give_up(job.size, job.path)

@@ -357,7 +357,8 @@ class TierProcess:
             store, state, there = self.work.store, self.work.state, self._topics.now
             if store is None or state is None or there is None or self.work.book is None:
                 raise CannotUndelete("the tier has not read the ledger: mpbroker remote status says why")
-            undelete(store, state, wanted, there, list(map(Path, self.context.config.log_dirs)))
+            log_dirs = list(map(Path, self.context.config.log_dirs))
+            undelete(store, state, wanted, there, log_dirs, self.work.now_ms())
         except (CannotUndelete, StoreError, OSError) as error:
             answered = calls.Failed(ErrorCode.INVALID_REQUEST, str(error))
         except Exception as error:

@@ -27,6 +27,7 @@ from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.cutting import AWAITED_LOOK_S
 from mpbroker.remote.tier.ranges import Found, Ranges
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
+from shm.clock import wall_ms
 from shm.counters import CounterPage
 from shm.word import Words
 
@@ -125,7 +126,10 @@ class Shipper:
             self._words.store(worker, number)
             self._told(worker)
         self._given = {}
-        self._problem = ""
+        if self._problem:
+            self._problem = ""
+            self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, 0)
+            log.info("records are acknowledged again")
         return True
 
     def _waits(self, worker: int) -> bool:
@@ -165,8 +169,10 @@ class Shipper:
 
     def _failed(self, error: Exception) -> None:
         self._counters.add(Counter.COUNT_REMOTE_ERRORS)
-        if str(error) != self._problem:
+        self._counters.set_last_error(str(error))
+        if not self._problem:
             self._problem = str(error)
+            self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, wall_ms())
             log.warning(
                 "records cannot be acknowledged: %s. With mpbroker.remote.acks=ledger they wait until it has "
                 "them; this is tried again until it succeeds",

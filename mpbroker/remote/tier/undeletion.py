@@ -32,7 +32,6 @@ from mpbroker.storage.checkpoints import (
 )
 from mpbroker.storage.remote_segments import write_remote_segments
 from mpbroker.storage.segments import segments_of
-from shm.clock import wall_ms
 
 # Who begins later might see the segments go meanwhile.
 MARGIN_MS: Final = 10 * 60 * 1000
@@ -49,6 +48,7 @@ def undelete(
     wanted: UndeleteTopic,
     there: Container[bytes],
     log_dirs: Sequence[Path],
+    now_ms: int,
 ) -> None:
     """Make the directories of a topic; `there` are the ids of the topics that the broker has.
 
@@ -59,7 +59,7 @@ def undelete(
         raise CannotUndelete("the object store has nothing of it any more, or never had")
     if wanted.topic_id in there:
         raise CannotUndelete("it is not deleted")
-    if topic.deleted_ms is not None and wall_ms() - topic.deleted_ms > TOPIC_DELAY_MS - MARGIN_MS:
+    if topic.deleted_ms is not None and now_ms - topic.deleted_ms > TOPIC_DELAY_MS - MARGIN_MS:
         raise CannotUndelete("its day is over: its segments are about to be removed from the object store")
     if (topic.name, topic.partitions) != (wanted.name, wanted.partitions):
         raise CannotUndelete(f"that topic was {topic.name}, with {topic.partitions} partitions")

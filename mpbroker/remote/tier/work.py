@@ -42,6 +42,7 @@ from mpbroker.remote.tier.leadership import Leadership, taken_over
 from mpbroker.remote.tier.outage import Outage
 from mpbroker.remote.tier.places import Place, Places
 from mpbroker.remote.tier.remote_files import RemoteFiles
+from mpbroker.remote.tier.store_clock import StoreClock
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.uploader import Uploader
 from shm.clock import wall_ms
@@ -96,6 +97,7 @@ class TierWork:
         self._stops = threading.Event()
         self.store: ObjectStore | None = None
         self._is_fit = False
+        self._clock: StoreClock | None = None
         self._reader: LedgerReader | None = None
         self._ledger: Ledger | None = None
         # What a turn works with, once the ledger is this broker's.
@@ -133,15 +135,21 @@ class TierWork:
         except Stopped:
             return
         except _FINAL as error:
-            self._refused(str(error))
             if isinstance(error, Fenced):
+                # A start that waits for this process goes by how it ends, and so by nothing before that.
                 self.end_if_taken_over(error)
+            self._refused(str(error))
             with suppress(Stopped):
                 self._read_only(error)
+
+    def now_ms(self) -> int:
+        """Return the time by the store's clock; before that was read by this host's."""
+        return wall_ms() if self._clock is None else self._clock.now_ms()
 
     def end_if_taken_over(self, fenced: Fenced) -> None:
         """Raise FatalError if another broker leads what this one has led."""
         if fenced.leader is not None:
+            log.error("%s", fenced)
             raise taken_over(fenced.leader, self._config.node_id)
 
     def begin(self) -> None:
@@ -161,7 +169,7 @@ class TierWork:
             file, self._reader = OwnerFile(Path(config.log_dirs[0])), LedgerReader(self.store)
             file.owner.acks = config.mpbroker_remote_acks
             self._ledger = Ledger(
-                *(self._reader, file),
+                *(self._reader, file, self.now_ms),
                 boot_clock_ns=self._leadership.clock_ns,
                 store=self._open_store(url, self._entry_timeout_ms()),
             )
@@ -174,6 +182,7 @@ class TierWork:
         if self.book is None:
             counters.set_status("reading the ledger")
             self._ledger.start(self._started)
+            self._clock = StoreClock(self.store)
             self._leadership.begin(self._ledger, self._started)
             self.book = Book(
                 *(self._ledger, self._files, counters, self._outage, self._leadership),
@@ -210,7 +219,7 @@ class TierWork:
         # What a failure has left comes first: no event may be found twice.
         book.commit()
         book.follow(places)
-        book.add(list(removal.of_topics(book.state, topics, wall_ms())))
+        book.add(list(removal.of_topics(book.state, topics, self.now_ms())))
         for place in places:
             events = list(removal.of_partition(book.state, place))
             if events and (not place.is_removed or self._is_hidden(place, book)):
@@ -247,7 +256,7 @@ class TierWork:
     def _delete_due(self, book: Book) -> None:
         assert self.store is not None
         delay_ms = self._config.mpbroker_remote_delete_delay_ms
-        doomed = [one.segment for one in removal.due(book.state, wall_ms(), delay_ms)]
+        doomed = [one.segment for one in removal.due(book.state, self.now_ms(), delay_ms)]
         for start in range(0, len(doomed), DELETED_AT_ONCE):
             self._give_way()
             some = doomed[start : start + DELETED_AT_ONCE]

@@ -18,6 +18,7 @@ from tests.support.client_tools import eventually
 from tests.support.ledger_parts import read
 from tests.support.own_cli import OwnCli
 from tests.support.produced import produce
+from tests.support.tiered_brokers import tiering
 
 TOPIC = "orders"
 RECORDS = 25
@@ -31,15 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cli(place: Path) -> Iterator[OwnCli]:
     """With a topic of two uploaded segments, of which the first is deleted here, and an active one."""
-    settings = {
-        "remote.log.storage.system.enable": "true",
-        "mpbroker.remote.url": f"file://{place}",
-        "remote.log.manager.task.interval.ms": "20",
-        "log.initial.task.delay.ms": "20",
-        "mpbroker.remote.commit.interval.ms": "10",
-        "log.retention.check.interval.ms": "50",
-    }
-    with Broker(settings=settings) as broker:
+    with Broker(settings=tiering(place)) as broker:
         tiered = {
             "remote.storage.enable": "true",
             "segment.bytes": "1048576",

@@ -8,9 +8,10 @@ import pytest
 
 from mpbroker.ipc.leading import NEVER
 from mpbroker.ipc.nodes import Node, Nodes
-from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.slots import ReplyFlag, SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
     DescribeClusterRequest,
     DescribeQuorumRequest,
@@ -42,10 +43,6 @@ def publish(rig: Rig, leader: int, *topics: Any) -> None:
 
 def brokers(response: Any) -> list[Any]:
     return [tuple(getattr(one, name) for name in ("host", "port", "rack")) for one in response.brokers]
-
-
-def kinds(rig: Rig) -> list[int]:
-    return [reply.kind for reply in rig.processor.replies()]
 
 
 def metadata(rig: Rig, *names: str) -> Any:
@@ -120,18 +117,19 @@ def test_a_standby_describes_the_metadata_log_as_far_as_it_has_followed(rig: Rig
 
 @pytest.mark.parametrize("by_id", [False, True])
 def test_a_standby_leaves_topics_that_it_does_not_know_to_the_leader(rig: Rig, by_id: bool) -> None:
-    """It creates none, and closes the connection unless that knows the leader from no earlier answer."""
+    """It creates none, and closes the connection, after Metadata has told the client who leads."""
     rig.memory.leading().until_ns = NEVER
     publish(rig, 2, FOLLOWED)
     name = {"topic_id": bytes(15) + b"9", "name": None} if by_id else {"name": "new"}
     asked = MetadataRequest([MetadataRequest.MetadataRequestTopic(**name)])  # type: ignore[arg-type]
-    assert [one.node_id for one in rig.ask(METADATA, 13, asked).brokers] == [1, 2]
-    rig.send(METADATA, 13, asked, connection=9)
-    assert kinds(rig) == [SlotKind.SEND], "another connection"
+    rig.send(METADATA, 13, asked)
+    (reply,) = rig.processor.replies()
+    assert (reply.kind, reply.flags) == (SlotKind.SEND, ReplyFlag.LAST)
+    _, response = decode_response_frame(METADATA, 13, rig.processor.frame_of(reply)[4:])
+    assert [one.node_id for one in response.brokers] == [1, 2]
     described = DescribeTopicPartitionsRequest([DescribeTopicPartitionsRequest.TopicRequest("new")], 10)
-    for key, version, body in ((METADATA, 13, asked), (DESCRIBE_TOPICS, 0, described)):
-        rig.send(key, version, body, connection=9)
-        assert kinds(rig) == [SlotKind.CLOSE]
+    rig.send(DESCRIBE_TOPICS, 0, described)
+    assert [reply.kind for reply in rig.processor.replies()] == [SlotKind.CLOSE]
     assert not rig.coordinator.take()
     assert [topic.name for topic in metadata(rig, "orders").topics] == ["orders"]
 

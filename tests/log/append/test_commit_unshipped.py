@@ -192,7 +192,15 @@ def _step(process: LogProcess) -> None:
     process.topics.advance()
 
 
+def test_marks_of_the_last_run_stay_until_the_first_cut(gated: Gated) -> None:
+    """Check that files at rest do not show more after a start that has brought nothing into the store."""
+    gated.process.manager.checkpoints.write_high_watermarks()
+    gated.process.manager.close_cleanly()
+    assert not (gated.rig.directory / names.HIGH_WATERMARKS).exists()
+
+
 def test_what_is_not_shipped_at_a_stop_is_not_seen_at_rest(gated: Gated) -> None:
+    gated.rig.memory.words("first_cut").store(0, 1)
     gated.produce(make_batch(3))
     gated.ship()
     gated.produce(make_batch(2))

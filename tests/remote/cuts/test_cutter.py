@@ -14,12 +14,11 @@ from mpbroker.remote.cuts import bundles, cutter
 from mpbroker.remote.cuts.bundles import FileChanged
 from mpbroker.remote.cuts.cutter import Cutter, expired
 from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name
-from mpbroker.remote.ledger.owner import OWNER_FILE
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.collector import ORPHAN_MS, collect
 from mpbroker.storage.checkpoints import text_of_id
-from mpbroker.storage.names import META_PROPERTIES, REMOTE_SEGMENTS
+from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER, REMOTE_SEGMENTS
 from tests.support.cut_world import CutWorld, contents
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.killing_store import Killed, KillingStore
@@ -45,7 +44,7 @@ def write(world: CutWorld, name: str, data: bytes) -> None:
 
 
 def expected(world: CutWorld) -> dict[str, bytes]:
-    return {path: data for path, data in contents(world.log_dirs).items() if OWNER_FILE not in path}
+    return {path: data for path, data in contents(world.log_dirs).items() if REMOTE_OWNER not in path}
 
 
 def names(world: CutWorld, prefix: str) -> list[str]:
@@ -93,16 +92,6 @@ def test_a_successor_goes_on_where_the_newest_cut_ends(world: CutWorld) -> None:
     world.again()
     world.cut()
     assert world.read < 1000
-    assert world.restore() == expected(world)
-
-
-def test_after_a_start_of_the_machine_all_is_read_again(world: CutWorld) -> None:
-    write(world, SEGMENT, os.urandom(1 << 20))
-    world.cut()
-    with patch.object(cutter, "_BOOT_ID", Path("/proc/sys/kernel/random/uuid")):
-        world.again()
-    world.cut()
-    assert world.read > 1 << 20
     assert world.restore() == expected(world)
 
 
@@ -340,3 +329,23 @@ def test_a_kill_at_any_request_loses_no_cut(tmp_path: Path, is_applied: bool) ->
         assert world.restore()[f"0/t-0/{0:020d}.log"] == b"first and second"
         at += 1
     assert at > 5
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_after_a_start_of_the_machine_it_brings_only_what_is_new_into_the_store(
+    world: CutWorld, is_damaged: bool
+) -> None:
+    write(world, SEGMENT, bytes(100_000))
+    world.cut()
+    path = world.log_dirs[0] / SEGMENT
+    data = bytearray(path.read_bytes())
+    if is_damaged:
+        data[50_000] = 1
+    path.unlink()
+    path.write_bytes(data)
+    write(world, SEGMENT, b"new")
+    with patch.object(cutter, "_BOOT_ID", Path("/proc/sys/kernel/random/uuid")):
+        world.again()
+    world.cut()
+    assert (world.read > 100_000) == is_damaged
+    assert world.restore() == expected(world)

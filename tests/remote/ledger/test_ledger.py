@@ -13,10 +13,11 @@ from mpbroker.remote.ledger import ledger as ledger_module
 from mpbroker.remote.ledger.entries import LedgerDamaged, entry_name
 from mpbroker.remote.ledger.events import LogStartMoved, SegmentsRemoved, Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, Owner, OwnerDamaged, OwnerFile
+from mpbroker.remote.ledger.owner import Owner, OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import EventRefused
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, read, segment
 
@@ -43,7 +44,7 @@ def test_a_new_ledger_begins_with_the_first_start(store: FaultStore, tmp_path: P
     assert isinstance(store.inner, MemoryStore)
     assert list(store.inner.objects) == ["mpbroker/format", "mpbroker/log/00000000000000000001"]
     header = read(store.inner).last
-    owner = msgspec.json.decode((tmp_path / OWNER_FILE).read_bytes(), type=Owner)
+    owner = msgspec.json.decode((tmp_path / REMOTE_OWNER).read_bytes(), type=Owner)
     assert header is not None
     assert (header.generation, header.owner, [header.start]) == (1, owner.nonce, owner.starts)
     assert (ledger.seq, owner.last_seq) == (1, 1)
@@ -242,7 +243,7 @@ def test_two_that_find_an_empty_prefix(store: FaultStore, tmp_path: Path) -> Non
 def test_a_copied_disk_is_noticed(ledger: Ledger, store: FaultStore, tmp_path: Path) -> None:
     twin_directory = tmp_path / "twin"
     twin_directory.mkdir()
-    shutil.copy(tmp_path / OWNER_FILE, twin_directory)
+    shutil.copy(tmp_path / REMOTE_OWNER, twin_directory)
     twin = ledger_of(store, twin_directory)
     twin.start(STARTED)
     # The one that runs is stopped by its next entry, and by its next look; it says so from then on.
@@ -264,7 +265,7 @@ def test_an_older_copy_of_the_disk_is_noticed(ledger: Ledger, store: FaultStore,
     backup = tmp_path / "backup"
     backup.mkdir()
     for base in (0, 10):
-        shutil.copy(tmp_path / OWNER_FILE, backup)
+        shutil.copy(tmp_path / REMOTE_OWNER, backup)
         ledger.append([segment(base)])
         with pytest.raises(Fenced, match=r"an older copy .* has entry \d, .*00\d is by owner"):
             ledger_of(store, backup).start(STARTED)
@@ -340,8 +341,8 @@ def test_a_prefix_of_a_later_version_is_refused(store: FaultStore, tmp_path: Pat
 
 
 def test_an_owner_file_that_is_damaged_is_named(tmp_path: Path) -> None:
-    (tmp_path / OWNER_FILE).write_bytes(b'{"nonce":')
-    with pytest.raises(OwnerDamaged, match=OWNER_FILE):
+    (tmp_path / REMOTE_OWNER).write_bytes(b'{"nonce":')
+    with pytest.raises(OwnerDamaged, match=REMOTE_OWNER):
         OwnerFile(tmp_path)
 
 

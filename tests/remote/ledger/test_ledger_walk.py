@@ -18,10 +18,11 @@ from mpbroker.remote.ledger import ledger as ledger_module
 from mpbroker.remote.ledger.entries import LedgerDamaged, decode_header
 from mpbroker.remote.ledger.events import Event, SegmentAdded, Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.snapshots import PREFIX as SNAPSHOTS
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.forms import rounds
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, read, segment
@@ -161,7 +162,7 @@ class Walk:
         """Make a machine with a disk of its own, or with a copy of the first one's."""
         directory = self._place / str(len(list(self._place.iterdir())))
         directory.mkdir()
-        owner = self._place / "0" / OWNER_FILE
+        owner = self._place / "0" / REMOTE_OWNER
         if owner.exists() and self.chance.random() < 0.5:
             shutil.copy(owner, directory)
         return Machine(self, directory)

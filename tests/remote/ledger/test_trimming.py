@@ -12,12 +12,13 @@ from mpbroker.remote.ledger.claim import new_claim, settle
 from mpbroker.remote.ledger.entries import PREFIX, LedgerDamaged, entry_name, seq_of
 from mpbroker.remote.ledger.events import CutTaken, SnapshotWritten, TakenOver
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.snapshots import NAMED, NAMED_EVERY_MS, snapshot_name
 from mpbroker.remote.ledger.snapshots import PREFIX as SNAPSHOTS
 from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, read, segment
@@ -166,7 +167,7 @@ def test_a_start_that_has_slept_fills_no_gap(days: Days, tmp_path: Path) -> None
     days.write(1)
     directory = tmp_path / "copy"
     directory.mkdir()
-    shutil.copy(tmp_path / OWNER_FILE, directory)
+    shutil.copy(tmp_path / REMOTE_OWNER, directory)
     with pytest.raises(Fenced, match="are an older copy"):
         Ledger(Asleep(days), OwnerFile(directory)).start(STARTED)
     days.ledger.append([segment(10_000)])

@@ -9,7 +9,8 @@ from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded, SegmentsRemoved, TopicSet
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.tier.collector import CLOCK, ORPHAN_MS, collect
+from mpbroker.remote.tier.collector import ORPHAN_MS, collect
+from mpbroker.remote.tier.store_clock import CLOCK
 from tests.support.fault_store import MemoryStore
 from tests.support.tier_world import objects_of
 

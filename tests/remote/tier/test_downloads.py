@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,13 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT
 from mpbroker.remote.tier import download, downloads
 from mpbroker.remote.tier import windows as windows_module
-from mpbroker.remote.tier.cache import RemoteCache
+from mpbroker.remote.tier.cache import NEW, RemoteCache
 from mpbroker.remote.tier.download import StoredPartition
 from mpbroker.remote.tier.downloads import Downloads
 from mpbroker.storage.names import REMOTE_CACHE, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.transaction_index import read_aborted
+from tests.support.full_disk import failing_with
 from tests.support.polling import until
 from tests.support.stored_segments import MemoryStore, TieredLog, tiered_log
 
@@ -260,6 +262,19 @@ def test_a_store_that_is_down_fails_after_some_tries_and_is_over_by_itself(
     assert list((rig.directory / "new").iterdir()) == []
     rig.store.fails = lambda _name: False
     rig.window(0)
+
+
+def test_what_cannot_be_put_into_the_cache_leaves_nothing_there(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.window(0)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "rename", failing_with(errno.ENOSPC))
+        assert "No space left" in rig.failure(rig.log.end // 2).message
+    rig.idle()
+    assert list((rig.directory / NEW).iterdir()) == []
+    assert rig.cache.promised == 0
+    rig.window(rig.log.end // 2)
 
 
 def test_one_failed_try_is_no_failure(rig: Rig) -> None:

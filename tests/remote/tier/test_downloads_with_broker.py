@@ -14,6 +14,7 @@ from tests.support.client_adapters import confluent_read
 from tests.support.client_tools import eventually
 from tests.support.http_broker import replace
 from tests.support.produced import produce
+from tests.support.tiered_brokers import tiering
 
 TOPIC = "orders"
 VALUE_BYTES = 100_000
@@ -49,15 +50,7 @@ class Orders:
 def orders(tmp_path: Path) -> Iterator[Orders]:
     store = tmp_path / "store"
     store.mkdir()
-    settings = {
-        "remote.log.storage.system.enable": "true",
-        "mpbroker.remote.url": f"file://{store}",
-        "remote.log.manager.task.interval.ms": "20",
-        "mpbroker.remote.commit.interval.ms": "10",
-        "log.retention.check.interval.ms": "50",
-        "log.initial.task.delay.ms": "10",
-    }
-    with Broker(settings=settings) as broker:
+    with Broker(settings=tiering(store)) as broker:
         config = {"remote.storage.enable": "true", "segment.bytes": "1048576", "local.retention.bytes": "1"}
         broker.create_topic(TOPIC, 1, config)
         yield Orders(broker, store)

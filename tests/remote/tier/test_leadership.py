@@ -12,10 +12,11 @@ from mpbroker.ipc.nodes import read_nodes
 from mpbroker.ipc.process import EXIT_STANDBY, EXIT_TAKEN_OVER, FatalError
 from mpbroker.remote.ledger.events import Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile, read_owner
+from mpbroker.remote.ledger.owner import OwnerFile, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import STANDBYS, Registration, register, registration_name
 from mpbroker.remote.tier import leadership, work
+from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault
 from tests.support.ledger_parts import read
 from tests.support.standing_by import STANDBY, faults, stand_by, take_over
@@ -229,6 +230,8 @@ def test_who_is_replaced_leads_no_more_and_ends(
     with pytest.raises(FatalError, match=said) as caught:
         alone.work.run()
     assert (caught.value.status, word(alone)) == (status, NEVER)
+    # Or a start with acks=ledger, which waits for this process, would end by another status.
+    assert alone.count(Counter.COUNT_REMOTE_FENCED) == 0
 
 
 def test_a_start_that_finds_a_later_start_of_another_owner_ends(led: TierWorld, tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_a_copy_of_the_disk_ends_the_lease_and_no_broker_without_one(
         stand_by(alone)
     twin = tmp_path / "twin"
     twin.mkdir()
-    (twin / OWNER_FILE).write_bytes((alone.rig.directory / OWNER_FILE).read_bytes())
+    (twin / REMOTE_OWNER).write_bytes((alone.rig.directory / REMOTE_OWNER).read_bytes())
     Ledger(LedgerReader(alone.memory_store), OwnerFile(twin)).start(Started(CLUSTER, 1, "copy"))
     assert alone.work.book is not None
     with pytest.raises(Fenced):
@@ -268,7 +271,7 @@ def test_a_damaged_owners_file_keeps_nobody_from_reading_and_leads_if_nobody_sta
 ) -> None:
     if has_standby:
         stand_by(alone)
-    (alone.rig.directory / OWNER_FILE).write_bytes(b"{")
+    (alone.rig.directory / REMOTE_OWNER).write_bytes(b"{")
     alone.rig.memory.leading().until_ns = NEVER
     alone.again()
     alone.work.run()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.unshipped import round_number
 from mpbroker.remote.cuts.manifest import SHIPPED
 from mpbroker.remote.ledger.events import Shipped
@@ -139,7 +140,10 @@ def test_nobody_is_told_before_the_ledger_has_it(shipping: Shipping, fault: Faul
     assert shipping.world.rig.replies() == []
     assert shipping.rung == 0
     store.deliver()
+    shipping.shipper._failed(StoreError("away"))
+    assert shipping.world.count(Counter.COUNT_REMOTE_DOWN_SINCE_MS) > 0
     assert shipping.shipper.turn()
+    assert shipping.world.count(Counter.COUNT_REMOTE_DOWN_SINCE_MS) == 0
     assert [event.number for event in shipping.events()] == [1]
     shipping.ship()
 

@@ -45,7 +45,7 @@ def opened(world: TierWorld, log_dir: Path) -> PartitionLog:
 def test_the_partition_opens_where_its_segments_end(
     world: TierWorld, state: RemoteState, tmp_path: Path
 ) -> None:
-    undelete(world.store, state, WANTED, {}, [tmp_path])
+    undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     log = opened(world, tmp_path)
     assert (log.log_start, log.state.log_end) == (0, 9)
     assert log.remote == world.file()
@@ -62,11 +62,11 @@ def test_a_second_try_finds_what_the_first_one_made(
     with monkeypatch.context() as killed:
         killed.setattr(undeletion, "write_remote_segments", failing_with(5))
         with pytest.raises(OSError, match="Input"):
-            undelete(world.store, state, WANTED, {}, [tmp_path])
+            undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     assert [path.suffix[-7:] for path in tmp_path.glob("t-0*")] == ["-delete"]
-    undelete(world.store, state, WANTED, {}, [tmp_path])
+    undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     inode = (tmp_path / "t-0").stat().st_ino
-    undelete(world.store, state, WANTED, {}, [tmp_path])
+    undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     assert (tmp_path / "t-0").stat().st_ino == inode
 
 
@@ -82,28 +82,28 @@ def test_another_topic_than_was_deleted_is_refused(
     world: TierWorld, state: RemoteState, tmp_path: Path, wanted: UndeleteTopic, says: str
 ) -> None:
     with pytest.raises(CannotUndelete, match=says):
-        undelete(world.store, state, wanted, {}, [tmp_path])
+        undelete(world.store, state, wanted, {}, [tmp_path], wall_ms())
 
 
 def test_a_topic_that_is_there_or_nearly_gone_is_refused(
     world: TierWorld, state: RemoteState, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotUndelete, match="not deleted"):
-        undelete(world.store, state, WANTED, {TOPIC_ID}, [tmp_path])
+        undelete(world.store, state, WANTED, {TOPIC_ID}, [tmp_path], wall_ms())
     topic = state.topics[TOPIC_ID]
     state.topics[TOPIC_ID] = type(topic)(
         topic.name, TOPIC_ID, topic.partitions, topic.settings, wall_ms() - TOPIC_DELAY_MS
     )
     with pytest.raises(CannotUndelete, match="day is over"):
-        undelete(world.store, state, WANTED, {}, [tmp_path])
+        undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
 
 
 def test_what_is_in_the_way_stays(world: TierWorld, state: RemoteState, tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     with pytest.raises(CannotUndelete, match="in the way"):
-        undelete(world.store, state, WANTED, {}, [tmp_path])
+        undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     (tmp_path / "t-0").rmdir()
     world.memory_store.objects[objects_of(state.segments_of(TOPIC_ID, 0)[-1]).indexes] += b"x"
     with pytest.raises(StoreError, match="is damaged"):
-        undelete(world.store, state, WANTED, {}, [tmp_path])
+        undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     assert not (tmp_path / "t-0").exists()

@@ -13,10 +13,10 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
-from mpbroker.remote.ledger.owner import OWNER_FILE, OwnerFile
+from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.remote.tier import remote_files, removal, work
+from mpbroker.remote.tier import remote_files, removal, store_clock, work
 from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.remote.tier.places import Place
@@ -24,11 +24,13 @@ from mpbroker.remote.tier.remote_files import RemoteFiles
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
     LEADER_EPOCHS,
+    REMOTE_OWNER,
     REMOTE_SEGMENTS,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
 )
 from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
+from shm.clock import wall_ms
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.flipped_bits import flip
 from tests.support.full_disk import failing_with
@@ -249,7 +251,7 @@ def test_whoever_finds_another_owner_stops_and_says_so(
 def test_a_ledger_of_another_broker_or_cluster_is_left_alone(world: TierWorld) -> None:
     world.turn()
     objects = dict(world.memory_store.objects)
-    (world.rig.directory / OWNER_FILE).unlink()
+    (world.rig.directory / REMOTE_OWNER).unlink()
     world.again()
     with pytest.raises(Fenced, match="belongs to another broker"):
         world.work.begin()
@@ -368,6 +370,8 @@ def test_nothing_is_removed_that_is_tiered_again_by_the_time_the_file_is_written
 
 # ---- removal
 
+DAY_MS = 24 * 3600 * 1000
+
 
 def delete_records(world: TierWorld, offset: int) -> None:
     slot, generation, _ = world.broker.targets[0]
@@ -381,6 +385,27 @@ def delete_records(world: TierWorld, offset: int) -> None:
 
     until(lambda: world.rig.answer_ring.waiting() > 0, "records are deleted", step)
     assert isinstance(world.rig.take_answer(), calls.DeletedRecords)
+
+
+@pytest.mark.parametrize("jump_ms", [-DAY_MS, DAY_MS])
+def test_objects_are_deleted_by_the_stores_clock_whatever_the_owners_says(
+    world: TierWorld, monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    """The owner's clock jumps before the removal, and back after it."""
+    hour_ms, host, booted = 3_600_000, [wall_ms()], [0]
+    monkeypatch.setattr(work, "wall_ms", lambda: host[0])
+    monkeypatch.setattr(store_clock, "boot_ns", lambda: booted[0] * 1_000_000)
+    world.memory_store.now_ms = host[0]
+    world.turn()
+    before = world.data_objects()
+    host[0] += jump_ms
+    delete_records(world, 4)
+    world.turn()
+    host[0] -= jump_ms
+    for passed_ms, is_deleted in ((0, False), (hour_ms - 1, False), (hour_ms, True)):
+        booted[0] = passed_ms
+        world.turn()
+        assert (world.data_objects() < before) == is_deleted
 
 
 def test_what_lies_below_the_log_start_is_removed_and_deleted_later(world: TierWorld) -> None:
@@ -407,7 +432,7 @@ def test_objects_are_not_deleted_by_who_is_fenced(world: TierWorld) -> None:
     other = Ledger(LedgerReader(world.memory_store), OwnerFile(world.rig.directory))
     other.start(Started("cluster", 1, "elsewhere"))
     objects = world.data_objects()
-    with patch.object(work, "wall_ms", lambda: 1 << 50), pytest.raises(Fenced):
+    with patch.object(world.work, "now_ms", lambda: 1 << 50), pytest.raises(Fenced):
         world.turn()
     assert world.data_objects() == objects
 

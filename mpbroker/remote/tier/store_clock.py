@@ -1,0 +1,35 @@
+"""The time by the store's clock. Objects are deleted by it: the owner's own clock may be set meanwhile."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mpbroker.remote.store.object_store import ObjectStore, StoreError
+from shm.clock import boot_ns
+
+# Written to learn the time.
+CLOCK: Final = "mpbroker/clock"
+
+
+class StoreClock:
+    """The store's clock as it was read once, and the time since by a clock that nobody sets.
+
+    In a directory of this host it is the clock of this host, as it was at the start.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Read it. Raises StoreError."""
+        self._ahead_ms = store_ms(store) - boot_ns() // 1_000_000
+
+    def now_ms(self) -> int:
+        return self._ahead_ms + boot_ns() // 1_000_000
+
+
+def store_ms(store: ObjectStore) -> int:
+    """Return the time by the store's clock. Raises StoreError."""
+    store.put(CLOCK, [b"\n"], 1)
+    directory, _, _ = CLOCK.rpartition("/")
+    for found in store.list(f"{directory}/"):
+        if found.name == CLOCK:
+            return found.modified_ms
+    raise StoreError(f"{CLOCK} was written, and is not listed")
