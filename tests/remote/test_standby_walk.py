@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -25,6 +25,7 @@ from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.leadership import Leadership
 from tests.support.forms import pick
+from tests.support.ledger_parts import Serial
 from tests.support.standby_world import (
     CUT_OFF,
     LEASE_MS,
@@ -39,8 +40,6 @@ from tests.support.standby_world import (
     World,
 )
 
-T = TypeVar("T")
-R = TypeVar("R")
 ROUNDS = 300
 WALKS = pick("walks of each kind", short=4, long=1_500)
 WALKS_MAX = 200
@@ -48,22 +47,6 @@ LEDGER, LOCAL = Mode(), Mode("local")
 CLOCKS, COPIES = Mode(clocks_stop=True), Mode(copies=True)
 OF_SLEEPERS, OF_KILLERS, OF_CUT_OFF = (Mode(temper=one) for one in (SLEEPY, RUDE, CUT_OFF))
 OF_LEAVERS, OF_OUTAGES, OF_LONELY = (Mode(temper=one) for one in (STOPPING, OUTAGES, LONELY))
-
-
-class Serial:
-    """Does at once what a pool of threads would do: a walk is the same each time."""
-
-    def __init__(self, _count: int) -> None:
-        """There are no threads."""
-
-    def __enter__(self) -> Serial:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nobody is waited for."""
-
-    def map(self, do: Callable[[T], R], things: Iterable[T]) -> Iterator[R]:
-        return map(do, things)
 
 
 @pytest.fixture(autouse=True)

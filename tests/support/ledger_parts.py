@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from mpbroker.remote.ledger.events import SegmentAdded, Started, TopicSet
 from mpbroker.remote.ledger.ledger import Ledger
@@ -11,8 +13,26 @@ from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import ObjectStore
 
 TOPIC_ID = bytes(range(16))
+T = TypeVar("T")
+R = TypeVar("R")
 STARTED = Started("cluster", 1, "host")
 TOPIC = TopicSet("topic", TOPIC_ID, 2, {"retention.ms": "1000"})
+
+
+class Serial:
+    """Does at once what a pool of threads would do: a walk is the same each time."""
+
+    def __init__(self, _count: int) -> None:
+        """There are no threads."""
+
+    def __enter__(self) -> Serial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nobody is waited for."""
+
+    def map(self, do: Callable[[T], R], things: Iterable[T]) -> Iterator[R]:
+        return map(do, things)
 
 
 def segment(base: int, partition: int = 0, topic_id: bytes = TOPIC_ID, end: int = -1) -> SegmentAdded:

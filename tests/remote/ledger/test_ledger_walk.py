@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from mpbroker.remote.ledger import ledger as ledger_module
+from mpbroker.remote.ledger import reader as reader_module
 from mpbroker.remote.ledger.entries import LedgerDamaged, decode_header
 from mpbroker.remote.ledger.events import Event, SegmentAdded, Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
@@ -25,7 +26,7 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.forms import rounds
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, read, segment
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, Serial, read, segment
 
 T = TypeVar("T")
 STEPS = 60
@@ -195,6 +196,7 @@ def walk(seed: int, kind: type[Ledger], place: Path, *, is_alone: bool) -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "SNAPSHOT_EVERY", 3)
     monkeypatch.setattr(ledger_module, "EVENTS_MAX", 2)
+    monkeypatch.setattr(reader_module, "ThreadPoolExecutor", Serial)
     # A walk has no power cuts.
     monkeypatch.setattr("os.fsync", lambda _: None)
 
