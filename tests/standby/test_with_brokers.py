@@ -21,9 +21,10 @@ from tests.support.produced import produce
 @pytest.fixture
 def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
     with ExitStack() as stack:
-        yield Pair(tmp_path, stack, getattr(request, "param", "local"))
+        yield Pair(tmp_path, stack, getattr(request, "param", "ledger"))
 
 
+@pytest.mark.process
 def test_a_standby_takes_over_from_a_killed_broker_and_clients_go_on(pair: Pair) -> None:
     owner = pair.start(1)
     admin = AdminClient({"bootstrap.servers": owner.bootstrap})
@@ -34,7 +35,6 @@ def test_a_standby_takes_over_from_a_killed_broker_and_clients_go_on(pair: Pair)
     for number in range(10):
         producer.produce(TOPIC, str(number), partition=0)
     assert producer.flush(PATIENCE_S) == 0
-    pair.cut()
     owner.kill()
     for number in range(10, 20):
         producer.produce(TOPIC, str(number), partition=0)
@@ -43,6 +43,7 @@ def test_a_standby_takes_over_from_a_killed_broker_and_clients_go_on(pair: Pair)
     assert pair.values() == [str(number) for number in range(20)]
 
 
+@pytest.mark.process
 @long_only("a lost broker comes back as standby, and the other one hands over")
 @pytest.mark.parametrize("pair", ["local", "ledger"], indirect=True)
 def test_brokers_change_places_again_and_again(pair: Pair) -> None:
@@ -64,6 +65,7 @@ def test_brokers_change_places_again_and_again(pair: Pair) -> None:
     pair.start(2, "--standby")
     pair.stands_by(2)
     assert not (pair.brokers[2].log_dir / FENCED).exists()
+    pair.cut()
     pair.brokers[1].kill()
     pair.leads(2, generation=4)
     eventually(lambda: len(pair.values()) >= 40, "all is there")
