@@ -74,10 +74,17 @@ class Follower:
             raise
         self._watch.applied(self._clock_ns())
 
-    def read_to_end(self) -> None:
-        """Look for all entries that are there, also behind those that were trimmed. Raises as `poll`."""
-        self._is_applied = False
+    def look_for_more(self) -> bool:
+        """Read what is there, also behind entries that were trimmed; return whether there was anything.
+
+        The next poll applies it. Raises as `poll`.
+        """
+        before = self.reader.seq
         self.reader.read_to_end()
+        if self.reader.seq == before:
+            return False
+        self._is_applied = False
+        return True
 
     def complete(self, plan: Plan) -> Plan:
         """Bring the mirror to the end of the ledger; return the plan of its cut with all directories.
@@ -97,7 +104,7 @@ class Follower:
         """Read entries until there are no more; return when the store was asked for the last time."""
         reader = self.reader
         if not reader.seq or self._clock_ns() - self._read_ns > SLEPT_NS:
-            self.read_to_end()
+            self.look_for_more()
         while True:
             asked_ns, seq = self._clock_ns(), reader.seq + 1
             try:

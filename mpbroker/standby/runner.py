@@ -31,7 +31,7 @@ from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import Registration, addresses_of, register
 from mpbroker.remote.restore.files import finish
 from mpbroker.remote.restore.mirror import Mirror
-from mpbroker.remote.restore.plan import RestoreRefused, make_plan, time_text
+from mpbroker.remote.restore.plan import Plan, RestoreRefused, make_plan, time_text
 from mpbroker.remote.restore.take_over import take_over_events
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
@@ -116,6 +116,8 @@ class Runner:
         self._claims = ClaimFile(self.log_dirs[0])
         self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
         self._follower: Follower | None = None
+        # That of a claim, whose segments are those that its entry keeps.
+        self._plan: Plan | None = None
         self._notifier = notifier
         self._registered_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
@@ -270,10 +272,9 @@ class Runner:
     def _claim(self, follower: Follower) -> bool:
         """Put a claim of the ledger on disk, if nothing has come in meanwhile. Raises StoreError, OSError."""
         self._claimed_at_s = time.monotonic()
-        plan = make_plan(self._objects)
-        if plan.ledger.seq != self._reader.seq or plan.cut != follower.cut:
-            follower.read_to_end()
+        if follower.look_for_more():
             return False
+        plan = self._plan = make_plan(self._objects, ledger=self._reader)
         leader = self._leader
         if self._reader.state.is_released:
             log.info("broker %d on %s has stopped, and handed over", leader.broker_id, leader.host)
@@ -323,14 +324,15 @@ class Runner:
             self._leader.host,
         )
         self._claims.remove()
-        self._follower = None
+        self._follower = self._plan = None
         return False
 
     def _finish(self, check: Callable[[], None]) -> None:
         """Make the directories the owner's, but for their names. After an error call it again."""
         # What is changed beyond the cut below must not be taken for the mirror.
         follower, self._follower = self._follower or self._new_follower(), None
-        plan = follower.complete(make_plan(self._objects))
+        plan, self._plan = self._plan or make_plan(self._objects, ledger=self._reader), None
+        plan = follower.complete(plan)
         check()
         finish_directories(plan, self.log_dirs, self.config.node_id, check)
         log.info(

@@ -61,15 +61,18 @@ class Plan(NamedTuple):
         return sum(one.size for segments in self.segments.values() for one in segments)
 
 
-def make_plan(store: ObjectStore, before_ms: int | None = None) -> Plan:
+def make_plan(store: ObjectStore, before_ms: int | None = None, ledger: LedgerReader | None = None) -> Plan:
     """Find the newest cut (`before_ms`: the newest up to that time), and what belongs to it.
 
-    Raises RestoreRefused, LedgerDamaged, StoreError.
+    `ledger` is what was read to its end already. Raises RestoreRefused, LedgerDamaged, StoreError.
     """
-    ledger = LedgerReader(store)
-    if ledger.read_format() is None:
-        raise RestoreRefused("no ledger is there: name the URL that the broker had as mpbroker.remote.url")
-    ledger.read_to_end()
+    if ledger is None:
+        ledger = LedgerReader(store)
+        if ledger.read_format() is None:
+            raise RestoreRefused(
+                "no ledger is there: name the URL that the broker had as mpbroker.remote.url"
+            )
+        ledger.read_to_end()
     cuts = [one.event for one in ledger.state.cuts]
     if not cuts:
         raise RestoreRefused("the ledger has no cut: the broker was lost before its first one was made")
