@@ -206,3 +206,27 @@ def test_a_log_directory_without_the_partition_is_asked_again(shipping: Shipping
     shipping.ship()
     assert shipping.rung == 1
     end(shipping.world.broker.process)
+
+
+def test_a_round_that_is_shown_after_the_instant_of_a_cut_has_a_later_number(
+    shipping: Shipping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check it for a cut that is taken when the shipper is about to look: the cut does not have the round."""
+    marks: list[tuple[int, int]] = []
+    read = shipping.shipper._read
+
+    def late() -> object:
+        if not marks:
+            marks.append(shipping.shipper.mark())
+            shipping.produce(make_batch(3))
+        return read()
+
+    monkeypatch.setattr(shipping.shipper, "_read", late)
+    assert shipping.shipper.turn()
+    ((number, since),) = marks
+    (event,) = shipping.events()
+    assert event.number > number
+    reader = LedgerReader(shipping.world.memory_store)
+    reader.read_to_end()
+    assert reader.seq > since
+    shipping.ship()
