@@ -7,14 +7,16 @@ place of its own, and changes none.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata.replay import replay_mirror
 from mpbroker.coordinator.metadata.state import MetadataState
-from mpbroker.ipc.mirror import followed_mirror, follows
+from mpbroker.ipc.mirror import Mirror, followed_mirror, follows
 from mpbroker.ipc.nodes import Nodes, followed_nodes
 from mpbroker.ipc.replaced_files import POLL_S
+from mpbroker.storage.names import LOG_SUFFIX, METADATA_DIRECTORY
 
 
 class Following:
@@ -28,6 +30,7 @@ class Following:
         self._is_looking = self.is_face or config.remote_log_storage_system_enable
         # When to read the metadata in the mirror; None if it was read since it changed.
         self._read_at_s: float | None = None
+        self._stamp: list[tuple[str, int, int]] | None = None
 
     def new_nodes(self) -> bool:
         """Return whether `nodes` has changed."""
@@ -38,7 +41,7 @@ class Following:
         return self._nodes.content
 
     def new_state(self) -> MetadataState | None:
-        """Return the metadata in the mirror if it may have changed, and can be read now."""
+        """Return the metadata in the mirror if its log has changed, and can be read now."""
         if not self.is_face:
             return None
         now_s = time.monotonic()
@@ -47,6 +50,24 @@ class Following:
         mirror = self._mirror.content
         if mirror is None or self._read_at_s is None or now_s < self._read_at_s:
             return None
+        # Before the log is read: what is written to it meanwhile is another change.
+        if (stamp := _stamp(mirror)) == self._stamp:
+            self._read_at_s = None
+            return None
         state = replay_mirror(mirror.log_dirs)
-        self._read_at_s = now_s + POLL_S if state is None else None
+        if state is None:
+            self._read_at_s = now_s + POLL_S
+        else:
+            self._read_at_s, self._stamp = None, stamp
         return state
+
+
+def _stamp(mirror: Mirror) -> list[tuple[str, int, int]]:
+    """Return what changes when the metadata log is written to: sizes and times of its segments."""
+    found = []
+    for directory in mirror.log_dirs:
+        for path in sorted(Path(directory, METADATA_DIRECTORY).glob(f"*{LOG_SUFFIX}")):
+            with suppress(FileNotFoundError):
+                now = path.stat()
+                found.append((str(path), now.st_size, now.st_mtime_ns))
+    return found

@@ -23,6 +23,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import titles
 from mpbroker.standby.runner import EXIT_FAILED, follow
 from mpbroker.supervisor import logs, roles
+from mpbroker.supervisor.claim import EXIT_MISCONFIGURED
 from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.status import BECAME
 from shm.linux import set_parent_death_signal
@@ -42,6 +43,12 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.name_broker(config)
     titles.entitle("supervisor")
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+        log.error(
+            "--standby takes no sockets from the service manager: its face and the broker that it becomes "
+            "bind their addresses one after the other. Disable the .socket unit"
+        )
+        return EXIT_MISCONFIGURED
     notifier = Notifier()
     signals, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakeup)

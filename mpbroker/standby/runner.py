@@ -99,7 +99,14 @@ class Runner:
         if not config.remote_log_storage_system_enable:
             raise FatalError(f"--standby needs {SYSTEM_ENABLE}=true and {REMOTE_URL}", EXIT_MISCONFIGURED)
         check_object_store(config)
+        if any(one.port == 0 and not one.path for one in config.listeners):
+            raise FatalError(
+                "a standby needs listeners with ports: clients know it before and after it takes over",
+                EXIT_MISCONFIGURED,
+            )
         self.config = config
+        # A look-up of names may take long.
+        self._addresses = addresses_of(config)
         self.log_dirs = [Path(name).absolute() for name in config.log_dirs]
         self._lease_ms = config.mpbroker_remote_lease_ms
         # A ledger that does not answer has to be noticed within a lease; downloads may take longer.
@@ -123,7 +130,13 @@ class Runner:
         try:
             self._until_answered(self._read_ledger)
             while not self._owns():
-                self._follow()
+                try:
+                    self._follow()
+                except LedgerDamaged as error:
+                    # What a late request has left where entries were trimmed is no damage.
+                    log.warning("the ledger is read anew: %s", error)
+                    self._follower, self._reader = None, LedgerReader(self._reader.store)
+                    self._until_answered(self._read_ledger)
         finally:
             self._face.stop()
             for fd in locks.fds:
@@ -220,6 +233,13 @@ class Runner:
             without_secrets(self.config.mpbroker_remote_url),
             self._as_of(follower),
         )
+        if self._leader.acks != self.config.mpbroker_remote_acks:
+            log.warning(
+                "mpbroker.remote.acks=%s here, and %s on broker %d, which leads: each leads with its own",
+                self.config.mpbroker_remote_acks,
+                self._leader.acks,
+                self._leader.broker_id,
+            )
         self._notifier.ready(f"Following broker {self._leader.broker_id}")
         self._notifier.begin_watchdog()
         return True
@@ -236,19 +256,24 @@ class Runner:
             for one in (leader, *state.standbys.values())
         }
         own = self.config.node_id
-        nodes[own] = Node(own, "", addresses_of(self.config))
+        nodes[own] = Node(own, "", self._addresses)
         return Nodes(leader.broker_id, self._reader.generation, [nodes[one] for one in sorted(nodes)])
 
     def _register(self) -> None:
         """Tell the owner that this standby is there, once in a lease."""
         if time.monotonic() < self._registered_at_s + self._lease_ms / 1000:
             return
-        own = self.config.node_id, socket.gethostname(), "", addresses_of(self.config)
+        own = self.config.node_id, socket.gethostname(), "", self._addresses
         register(self._objects, Registration(*own, wall_ms(), time.time_ns()))
         self._registered_at_s = time.monotonic()
 
     def _claim(self, follower: Follower) -> bool:
         """Put a claim of the ledger on disk, if nothing has come in meanwhile. Raises StoreError, OSError."""
+        self._claimed_at_s = time.monotonic()
+        plan = make_plan(self._objects)
+        if plan.ledger.seq != self._reader.seq or plan.cut != follower.cut:
+            follower.read_to_end()
+            return False
         leader = self._leader
         if self._reader.state.is_released:
             log.info("broker %d on %s has stopped, and handed over", leader.broker_id, leader.host)
@@ -259,18 +284,13 @@ class Runner:
                 leader.host,
                 self._reader.seq,
             )
-        self._claimed_at_s = time.monotonic()
-        plan = make_plan(self._objects)
-        if plan.ledger.seq != self._reader.seq or plan.cut != follower.cut:
-            follower.read_to_end()
-            return False
         taken = TakenOver(
             self._cluster_id(),
             self.config.node_id,
             socket.gethostname(),
             plan.cut.cut_id,
             by_standby=True,
-            listeners=addresses_of(self.config),
+            listeners=self._addresses,
             lease_ms=self._lease_ms,
             acks=self.config.mpbroker_remote_acks,
         )
@@ -340,7 +360,6 @@ class Runner:
                 done = do()
             except (StoreError, OSError) as error:
                 self._note(error)
-                self._notifier.extend()
                 self._wait(LONGEST_POLL_S)
             else:
                 self._settled()
@@ -358,9 +377,10 @@ class Runner:
             log.info("this standby goes on")
 
     def _seen(self, _count: int) -> None:
-        """Go on with a long download, unless a signal has come."""
+        """Go on with what takes long, unless a signal has come."""
         if self._stops:
             raise Stopped
+        self._notifier.extend()
         if self._notifier.is_ping_due():
             self._notifier.ping()
 

@@ -189,3 +189,20 @@ def test_nodes_are_published_when_they_change(party: Party) -> None:
     party.face.memory.doorbell(COORDINATOR).ring()
     party.face.until(lambda: handler.nodes == both)
     assert party.face.memory.counters(COORDINATOR).status == "following the leader's metadata"
+
+
+def test_a_cut_that_changes_no_metadata_is_no_news(party: Party) -> None:
+    party.copy()
+    party.face.serve()
+    handler = party.face.handlers[0]
+    party.face.until(lambda: handler.bases == 1)
+    party.tell()
+    # It looks at the files before it answers.
+    party.face.ask(DescribeScram())
+    party.face.pump()
+    assert handler.bases == 1
+    party.leader.ask(CreateTopics([CreateTopic("a", 1)]))
+    party.copy()
+    party.face.ask(DescribeScram())
+    party.face.pump()
+    assert handler.bases == 2

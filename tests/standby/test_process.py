@@ -16,6 +16,7 @@ from mpbroker.ipc import titles
 from mpbroker.standby import process
 from mpbroker.standby.runner import EXIT_FAILED
 from mpbroker.supervisor import logs, roles
+from mpbroker.supervisor.claim import EXIT_MISCONFIGURED
 from mpbroker.supervisor.logs import LogFormat
 from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.status import BECAME
@@ -79,3 +80,9 @@ def test_a_stop_signal_reaches_the_standby() -> None:
         return 7 if signal.sigwait({signal.SIGTERM}) else 0
 
     assert run(follow) == 7
+
+
+@pytest.mark.usefixtures("systemd")
+def test_sockets_of_the_service_manager_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+    assert run(lambda _notifier: 0) == EXIT_MISCONFIGURED

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.ipc.nodes import Nodes, read_nodes
 from mpbroker.ipc.process import FatalError
@@ -18,6 +19,7 @@ from mpbroker.protocol.messages import ProducerIdsRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import read_registrations
@@ -25,6 +27,7 @@ from mpbroker.remote.restore.mirror import Mirror, unfinished
 from mpbroker.remote.restore.producer_ids import JUMP
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.standby import directories, face, runner, take_over
+from mpbroker.standby.follower import Follower
 from mpbroker.standby.runner import Runner, Stopped
 from mpbroker.standby.take_over import renew
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
@@ -256,6 +259,9 @@ def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: W
     world.log_dirs[1].joinpath("t-0").mkdir()
     with pytest.raises(FatalError, match="has data of another broker than the owner"):
         world.runner().run()
+    nowhere = Listener("PLAINTEXT", "PLAINTEXT", "", 0)
+    with pytest.raises(FatalError, match="needs listeners with ports"):
+        world.runner(listeners=(nowhere,))
     with pytest.raises(FatalError, match="--standby needs"):
         Runner(BrokerConfig(), [], Notifier())
 
@@ -294,3 +300,22 @@ def test_a_new_owner_renews_its_lease_until_another_one_has_the_ledger(world: Wo
 
 def taken(reader: LedgerReader, broker_id: int) -> TakenOver:
     return TakenOver("cluster", broker_id, "host", cut_id=reader.state.cuts[-1].event.cut_id, by_standby=True)
+
+
+def test_what_reads_as_damage_is_read_anew(world: World) -> None:
+    poll = Follower.poll
+    polls: list[LedgerReader] = []
+
+    def damaged(follower: Follower) -> None:
+        polls.append(follower.reader)
+        if len(polls) == 2:
+            raise LedgerDamaged("entry 7 follows another entry 6 than is there")
+        if len(polls) == 3:
+            world.hand_over()
+        poll(follower)
+
+    with patch.object(Follower, "poll", damaged):
+        world.runner().run()
+    assert polls[0] is polls[1]
+    assert polls[1] is not polls[2]
+    world.check_taken_over()

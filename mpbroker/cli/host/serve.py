@@ -132,11 +132,13 @@ def _serve(
     config = loaded.config
     for warning in loaded.warnings if warns else ():
         say(logging.WARNING, str(warning))
-    if check_only:
+    if check_only or words is not None:
+        # A standby must not find out when it takes over.
         try:
             secure_listeners(config)
         except SecurityError as error:
             raise CliError(str(error), USAGE_ERROR) from error
+    if check_only:
         say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
@@ -147,8 +149,7 @@ def _serve(
 
         if (code := stand_by(config, words, log_format)) is not None:
             return code
-        # Much time may have passed.
-        config = read_config(config_file, overrides, flags).config
+        # It leads with the settings that it has followed with: a take-over is no time for new ones.
     from mpbroker.supervisor.main import run
 
     file = config_file.absolute() if config_file is not None else None

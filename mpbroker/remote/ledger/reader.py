@@ -115,11 +115,17 @@ class LedgerReader:
 
     def _read(self, last: int | None) -> None:
         for seq, body in self._listed():
+            # A directory that changes while it is listed may leave out an entry and have the next one.
+            self._follow_to(seq - 1 if last is None else min(seq - 1, last))
             if self.seq == last:
                 return
             self.follow(seq, body)
         # A store may list an object later than it has it.
-        while self.seq != last:
+        self._follow_to(last)
+
+    def _follow_to(self, last: int | None) -> None:
+        """Apply the entries that follow, without a list: up to `last`, or the first one that is missing."""
+        while last is None or self.seq < last:
             try:
                 body = self.store.get(entry_name(self.seq + 1))
             except ObjectMissing:

@@ -42,7 +42,7 @@ class _Run(NamedTuple):
 
 
 class Mirror:
-    """Log directories that follow cuts. `seen(count)` is called with bytes downloaded.
+    """Log directories that follow cuts. `seen(count)` is called with bytes downloaded, and often.
 
     `kept` are names of files in log directories that are not of the mirror, and stay.
     """
@@ -122,6 +122,7 @@ class Mirror:
             self._unsynced.add(path.parent)
         with opened(path, os.O_RDWR | os.O_CREAT) as fd:
             for number, piece in enumerate(file.pieces):
+                self._seen(0)
                 is_known = known is not None and piece in known.pieces[number : number + 1]
                 if not is_known and _crc(fd, at, piece.length) != piece.crc:
                     yield PlacedPiece(piece, file.path, at)

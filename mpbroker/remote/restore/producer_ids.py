@@ -19,7 +19,8 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.record import NewRecord
 from mpbroker.remote.restore.mirror import place
-from mpbroker.storage.checkpoints import opened, write_all_at
+from mpbroker.storage.checkpoints import opened, read_epochs, write_all_at
+from mpbroker.storage.leader_epochs import epoch_of
 from mpbroker.storage.names import METADATA_DIRECTORY, segment_name
 from mpbroker.storage.segments import segments_of
 from shm.clock import wall_ms
@@ -51,6 +52,8 @@ def _jump(directory: Path, count: int) -> None:
             end = batch.header.position + batch.header.length
     if not bases:
         return
+    # The owner before may have begun an epoch here, without a record.
+    epoch = max(epoch, epoch_of(read_epochs(directory), next_offset))
     record = ProducerIdsRecord(broker_id=-1, next_producer_id=next_id + count)
     value = encode_metadata_record(record, 0)
     records = [NewRecord(value=value, timestamp=wall_ms())]

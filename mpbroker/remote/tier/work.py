@@ -139,9 +139,10 @@ class TierWork:
         except Stopped:
             return
         except _FINAL as error:
-            self._refused(str(error))
             if isinstance(error, Fenced):
+                # A start that waits for this process goes by how it ends, and so by nothing before that.
                 self.end_if_taken_over(error)
+            self._refused(str(error))
             with suppress(Stopped):
                 self._read_only(error)
 
@@ -168,6 +169,7 @@ class TierWork:
     def end_if_taken_over(self, fenced: Fenced) -> None:
         """Raise FatalError if another broker leads what this one has led."""
         if fenced.leader is not None:
+            log.error("%s", fenced)
             raise taken_over(fenced.leader, self._config.node_id)
 
     def begin(self) -> None:

@@ -87,6 +87,7 @@ except SystemExit as ended:
         ["--listeners", "PLAINTEXT://:9092", "--log-dirs=/a=b,/c", "--processors", "1", "--handlers=2"],
         ["--log-workers", "x"],
         ["--follow", "/a", "-o", "a=1"],
+        ["--standby", "--config", "a"],
     ],
 )
 def test_typer_and_serve_itself_read_the_same_flags(
@@ -101,6 +102,24 @@ def test_typer_and_serve_itself_read_the_same_flags(
     monkeypatch.setattr(serve, "serve", served)
     assert run(["serve", *words]) == 0
     assert seen == [parsed(["serve", *words])]
+
+
+def test_the_words_of_a_face_are_those_of_its_standby() -> None:
+    words = [
+        "serve",
+        "--config=/a",
+        "--log-dirs=/b",
+        "-o",
+        "node.id=2",
+        "-o",
+        "x=--y",
+        "--log-format",
+        "json",
+    ]
+    given = parsed(words)
+    assert given is not None
+    made = serve._words(given.config_file, given.overrides, given.flags, given.log_format)
+    assert parsed(made) == given
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build_metadata_batch, encode_record
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.ipc.table import Partition, PartitionFlag
@@ -13,18 +14,19 @@ from mpbroker.protocol.messages import ProducerIdsRecord, RemoveTopicRecord, Top
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.restore.producer_ids import JUMP, jump_ahead
+from mpbroker.storage.checkpoints import write_epochs
 from mpbroker.storage.names import METADATA_DIRECTORY, segment_name
 
 PATH = f"0/{METADATA_DIRECTORY}"
 
 
-def next_id(log_dir: Path) -> int:
+def next_id(log_dir: Path, epoch: int = 4) -> int:
     """Read the metadata as a coordinator does."""
     newest = max((log_dir / METADATA_DIRECTORY).glob("*.log"))
     data = newest.read_bytes()
     last = list(iterate_batches(data))[-1]
     assert last.header.position + last.header.length == len(data)
-    assert last.header.leader_epoch == 4
+    assert last.header.leader_epoch == epoch
     bound = last.last_offset + 1, int(newest.stem), len(data)
     end = Partition(
         METADATA_TOPIC_ID, 0, 1, PartitionFlag.PARTITION_LIVE, 0, 0, 0, 0, *bound, *bound, bound[0]
@@ -53,3 +55,13 @@ def test_also_where_no_id_was_given_out(tmp_path: Path) -> None:
     (directory / segment_name(0)).write_bytes(batch)
     jump_ahead([PATH], [tmp_path], 1)
     assert next_id(tmp_path) == JUMP
+
+
+def test_the_record_is_of_the_epoch_that_an_owner_without_records_has_begun(tmp_path: Path) -> None:
+    directory = tmp_path / METADATA_DIRECTORY
+    directory.mkdir()
+    batch = build_metadata_batch([encode_record(TopicRecord(name="t", topic_id=b"1" * 16))], 5, 0, 4)
+    (directory / segment_name(0)).write_bytes(batch)
+    write_epochs(directory, [(4, 0), (5, 1), (6, LONG_MAX)])
+    jump_ahead([PATH], [tmp_path], 1)
+    assert next_id(tmp_path, epoch=5) == JUMP

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from msgspec.structs import replace
 
 from mpbroker.ipc.counters import Counter
+from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.cutter import Cut, Cutter
-from mpbroker.remote.cuts.instant import Broker, CutSkipped, Rows
-from mpbroker.remote.cuts.manifest import BUNDLES, CUTS
+from mpbroker.remote.cuts.files import Look
+from mpbroker.remote.cuts.instant import Broker, CutSkipped, Instant, Rows
+from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, CutFile, shipped_name
+from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
+from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
@@ -128,3 +132,36 @@ def test_each_turn_is_followed_by_a_wait_also_when_the_store_fails(
     # A whole minute has not passed after the first one.
     assert world.count(Counter.COUNT_REMOTE_CUTS_SKIPPED) == 1
     assert waited == [work.LOOK_S] * 3
+
+
+def test_what_was_shipped_goes_a_cut_later_than_the_first_one_that_has_it(world: TierWorld) -> None:
+    world.turn()
+    memory = world.rig.memory
+    broker = Broker([world.rig.directory], Rows(memory.table(), memory.sizes.log_workers, dict))
+
+    def cutter(store: ObjectStore, paced: Callable[[int], None]) -> Cutter:
+        taken = instants_of(broker)
+
+        def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
+            return taken(state, known, former)._replace(shipped=1)
+
+        return Cutter(store, broker, ("cluster", 1), instant, paced)
+
+    word = memory.words("first_cut")
+    thread = Cutting(
+        world.rig.config, world.work, world.context.counters, cutter, lambda: None, first_cut=word
+    )
+    earlier, later = (shipped_name(bytes([number]) * 16) for number in (1, 2))
+    book = world.work.book
+    assert book is not None
+    for number, name in ((1, earlier), (2, later)):
+        world.memory_store.put(name, [b"x"], 1)
+        book.add([Shipped(number, (), b"", bytes([number]) * 16, 1, checksum(b"x"))])
+    book.commit()
+    assert not word.load(0)
+    thread.turn()
+    assert word.load(0)
+    assert world.state().shipped == [(2, bytes([2]) * 16)]
+    assert {earlier, later} <= world.memory_store.objects.keys()
+    thread.turn()
+    assert {earlier, later} & world.memory_store.objects.keys() == {later}

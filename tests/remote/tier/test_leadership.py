@@ -230,6 +230,8 @@ def test_who_is_replaced_leads_no_more_and_ends(
     with pytest.raises(FatalError, match=said) as caught:
         alone.work.run()
     assert (caught.value.status, word(alone)) == (status, NEVER)
+    # Or a start with acks=ledger, which waits for this process, would end by another status.
+    assert alone.count(Counter.COUNT_REMOTE_FENCED) == 0
 
 
 def test_a_start_that_finds_a_later_start_of_another_owner_ends(led: TierWorld, tmp_path: Path) -> None:

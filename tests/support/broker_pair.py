@@ -1,0 +1,85 @@
+"""Two brokers on one object store, of which one leads and the other one stands by."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.directory import DirectoryStore
+from ops.bench.brokers import Mpbroker, running
+from shm.clock import wall_ms
+from tests.support.client_tools import eventually
+from tests.support.committed_offsets import UNCOMMITTED, messages
+from tests.support.ledger_parts import read
+from tests.support.polling import PATIENCE_S
+
+TOPIC = "t"
+
+
+class Pair:
+    """Brokers 1 and 2, each in a directory of its own."""
+
+    def __init__(self, root: Path, stack: ExitStack, acks: str, *more: str) -> None:
+        """`more`: settings of both, as NAME=VALUE."""
+        self.store_dir = root / "store"
+        self.store_dir.mkdir()
+        self.store = DirectoryStore(self.store_dir)
+        self._stack = stack
+        self._settings = (
+            "remote.log.storage.system.enable=true",
+            f"mpbroker.remote.url=file://{self.store_dir}",
+            "mpbroker.remote.lease.ms=2000",
+            "mpbroker.remote.commit.interval.ms=10",
+            "mpbroker.remote.checkpoint.interval.ms=1000",
+            f"mpbroker.remote.acks={acks}",
+            "offsets.topic.num.partitions=1",
+            *more,
+        )
+        self.brokers = {number: Mpbroker(root / str(number)) for number in (1, 2)}
+        self.bootstrap = ",".join(one.bootstrap for one in self.brokers.values())
+
+    def start(self, number: int, *flags: str) -> Mpbroker:
+        broker = self.brokers[number]
+        words = [word for one in (f"node.id={number}", *self._settings) for word in ("-o", one)]
+        broker.flags = [*flags, *words]
+        self._stack.enter_context(running(broker))
+        return broker
+
+    def state(self) -> RemoteState:
+        return read(self.store).state
+
+    def stands_by(self, number: int) -> None:
+        """Wait until a broker follows, and its clients are told of both."""
+        at: dict[str, str | int | float | bool] = {"bootstrap.servers": self.brokers[number].bootstrap}
+        eventually(lambda: number in self.state().standbys, "the ledger names the standby")
+        eventually(
+            lambda: len(AdminClient(at).list_topics(timeout=PATIENCE_S).brokers) == 2, "clients know both"
+        )
+
+    def leads(self, number: int, generation: int) -> None:
+        eventually(lambda: read(self.store).generation == generation, "the ledger has another owner")
+        leader = self.state().leader
+        assert leader is not None
+        assert leader.broker_id == number
+
+    def cut(self) -> None:
+        """Wait for a cut that begins now."""
+        now_ms = wall_ms()
+        eventually(lambda: any(one.event.taken_ms > now_ms for one in self.state().cuts), "a cut is made")
+
+    def values(self) -> list[str]:
+        return [(one.value() or b"").decode() for one in messages(self.bootstrap, TOPIC, [0], UNCOMMITTED)]
+
+    @property
+    def generation(self) -> int:
+        return read(self.store).generation
+
+    @property
+    def leader(self) -> int:
+        """The number of the broker that leads."""
+        leader = self.state().leader
+        assert leader is not None
+        return leader.broker_id
