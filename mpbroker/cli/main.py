@@ -207,6 +207,9 @@ def restore(
         bool,
         typer.Option("--take-over", help="Of a URL: own what is there, in place of the broker that did."),
     ] = False,
+    fork: Annotated[
+        bool, typer.Option("--fork", help="Of a URL: a cluster of its own, which only reads what is there.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Take over from a broker that wrote a moment ago.")
     ] = False,
@@ -219,15 +222,18 @@ def restore(
     if not named and not verify:
         raise typer.BadParameter("name the directories to make", param_hint="--log-dirs")
     if not bucket_restore.is_url(source):
-        if verify or before is not None or take_over or force:
+        if verify or before is not None or take_over or fork or force:
             raise typer.BadParameter(
-                "--verify, --before, --take-over and --force are for a URL", param_hint="--from"
+                "--verify, --before, --take-over, --fork and --force are for a URL", param_hint="--from"
             )
         backup.restore(Path(source), named, as_json=json)
+    elif fork and take_over:
+        raise typer.BadParameter("a fork owns nothing there: leave --take-over out", param_hint="--fork")
     elif verify:
         bucket_restore.verify(source, before=before, as_json=json)
     else:
-        bucket_restore.restore(source, named, before=before, takes_over=take_over, forced=force, as_json=json)
+        kind = bucket_restore.kind_of(takes_over=take_over, forks=fork)
+        bucket_restore.restore(source, named, kind, before=before, forced=force, as_json=json)
 
 
 @app.command()

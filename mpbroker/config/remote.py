@@ -22,6 +22,7 @@ SYSTEM_ENABLE: Final = "remote.log.storage.system.enable"
 REMOTE_URL: Final = "mpbroker.remote.url"
 ACKS: Final = "mpbroker.remote.acks"
 REMOTE_ACKS: Final = ("local", "ledger")
+READ_ONLY: Final = "mpbroker.remote.read.only"
 UNDELETED: Final = "mpbroker.remote.topic.id"
 """In CreateTopics, the id of a deleted topic that comes back. No topic keeps it as a setting."""
 BUCKETS: Final = ("s3", "gs", "az")
@@ -116,6 +117,13 @@ class RemoteSettings(CoordinatorSettings, frozen=True, kw_only=True):
             choices=REMOTE_ACKS,
         ),
     ] = "local"
+    mpbroker_remote_read_only: Annotated[
+        bool,
+        Key(
+            BOOLEAN,
+            "The broker reads an object store that is another one's, and writes nothing there: a fork.",
+        ),
+    ] = False
     mpbroker_remote_lease_ms: Annotated[
         int,
         Key(
@@ -177,6 +185,8 @@ def remote_contradictions(
         if config.mpbroker_remote_acks == "ledger":
             yield ACKS, f"{ACKS}=ledger needs an object store: set {SYSTEM_ENABLE}=true and {REMOTE_URL}"
         return
+    if config.mpbroker_remote_acks == "ledger" and config.mpbroker_remote_read_only:
+        yield READ_ONLY, f"{READ_ONLY}=true: then nothing can be acknowledged with {ACKS}=ledger"
     if not config.mpbroker_remote_url:
         yield SYSTEM_ENABLE, f"{SYSTEM_ENABLE}=true needs an object store: set {REMOTE_URL} to {_FORMS}"
     if problem := local_retention_problem(

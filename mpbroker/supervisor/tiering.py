@@ -52,7 +52,7 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
     page = memory.counters(topology.TIER)
     return {
         "enabled": True,
-        "state": _state(page),
+        "state": "reads only" if config.mpbroker_remote_read_only else _state(page),
         "url": without_secrets(config.mpbroker_remote_url),
         "request_timeout_ms": config.mpbroker_remote_request_timeout_ms,
         "cache_limit_bytes": config.mpbroker_remote_cache_bytes,
@@ -109,7 +109,8 @@ def collect(memory: SharedMemory, config: BrokerConfig) -> None:
     """Ask the tier to delete in its next turn the objects that no ledger entry names. Raises FatalError."""
     if not config.remote_log_storage_system_enable:
         raise FatalError("remote.log.storage.system.enable=false: the broker has no object store")
-    if memory.counters(topology.TIER).get(Counter.COUNT_REMOTE_FENCED):
+    is_fenced = memory.counters(topology.TIER).get(Counter.COUNT_REMOTE_FENCED)
+    if is_fenced or config.mpbroker_remote_read_only:
         raise FatalError("the tier does not write to the object store: mpbroker remote status says why")
     words = memory.words("remote_asked")
     words.store(0, words.load(0) + 1)

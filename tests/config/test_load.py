@@ -58,6 +58,7 @@ OUR_OWN = {
     "mpbroker.remote.commit.interval.ms",
     "mpbroker.remote.delete.delay.ms",
     "mpbroker.remote.lease.ms",
+    "mpbroker.remote.read.only",
     "mpbroker.remote.request.timeout.ms",
     "mpbroker.remote.url",
 }

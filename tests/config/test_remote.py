@@ -68,6 +68,8 @@ def test_acknowledgements_from_a_store_need_one_and_disks() -> None:
     assert not load(None, [ON, f"{URL}=s3://bucket"]).config.ships_rounds
     with pytest.raises(ConfigError, match=f"{acks} needs an object store"):
         load(None, [acks])
+    with pytest.raises(ConfigError, match="nothing can be acknowledged"):
+        load(None, [ON, f"{URL}=s3://bucket", acks, "mpbroker.remote.read.only=true"])
     with pytest.raises(ConfigError, match=f"log.flush.policy=os contradicts {acks}"):
         load(None, [ON, f"{URL}=s3://bucket", acks, "log.flush.policy=os"])
 

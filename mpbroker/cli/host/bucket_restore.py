@@ -6,14 +6,16 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 from pathlib import Path
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.client.times import parse_time
+from mpbroker.config.remote import READ_ONLY
 from mpbroker.remote.ledger.entries import LedgerDamaged
-from mpbroker.remote.restore.files import begin_epochs, finish, write_files
+from mpbroker.remote.restore.files import begin_cluster, begin_epochs, finish, write_files
 from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, read_all, time_text
 from mpbroker.remote.restore.producer_ids import jump_ahead
 from mpbroker.remote.restore.revival import revived
@@ -47,8 +49,23 @@ def verify(url: str, *, before: str | None, as_json: bool) -> None:
         sys.stdout.write(f"{_described(plan)}: all of it can be read, and is as it was written\n")
 
 
+class Kind(Enum):
+    """What the restored broker is."""
+
+    TRIAL = auto()
+    """The same broker, as long as it writes nothing into the object store."""
+    OWNER = auto()
+    """The owner of the ledger, in place of the broker that was."""
+    FORK = auto()
+    """A cluster of its own, which only reads the object store."""
+
+
+def kind_of(*, takes_over: bool, forks: bool) -> Kind:
+    return Kind.OWNER if takes_over else Kind.FORK if forks else Kind.TRIAL
+
+
 def restore(
-    url: str, log_dirs: Sequence[Path], *, before: str | None, takes_over: bool, forced: bool, as_json: bool
+    url: str, log_dirs: Sequence[Path], kind: Kind, *, before: str | None, forced: bool, as_json: bool
 ) -> None:
     """Write the log directories of the newest cut, or the newest up to `before`. Raises CliError, OSError."""
     taken: TakenLedger | None = None
@@ -56,14 +73,14 @@ def restore(
         store = open_store(url, REQUEST_TIMEOUT_MS)
         plan = _checked(store, before)
         _check_directories(plan, log_dirs)
-        if takes_over:
+        if kind is Kind.OWNER:
             if plan.ledger.last is not None and not forced:
                 check_silent(plan.ledger.last, wall_ms())
             # Whoever relies on a fence has to know that the store keeps its promise.
             check_store(store)
             plan, taken = take_over(lambda: revived(store, _checked(store, before)), is_forced=forced)
-        _write(store, plan, log_dirs, taken)
-    command = _command(url, plan, log_dirs)
+        _write(store, plan, log_dirs, taken, forks=kind is Kind.FORK)
+    command = _command(url, plan, log_dirs, forks=kind is Kind.FORK)
     if as_json:
         print_json(_document(plan) | {"log_dirs": list(map(str, log_dirs)), "start": command})
         return
@@ -72,13 +89,20 @@ def restore(
     if plan.removed:
         gone = counted(plan.removed, "segment")
         sys.stdout.write(f"{gone} that retention or users have removed since the cut are not restored\n")
-    if taken is None:
+    if kind is Kind.TRIAL:
         sys.stdout.write(
             "It reads what is in the object store, and writes nothing there: name --take-over for that\n"
         )
+    elif kind is Kind.FORK:
+        sys.stdout.write(
+            "It is a cluster of its own. It reads what is in the object store until the owner there deletes "
+            "it, and writes nothing there\n"
+        )
 
 
-def _write(store: ObjectStore, plan: Plan, log_dirs: Sequence[Path], taken: TakenLedger | None) -> None:
+def _write(
+    store: ObjectStore, plan: Plan, log_dirs: Sequence[Path], taken: TakenLedger | None, *, forks: bool
+) -> None:
     for path in log_dirs:
         path.mkdir(mode=0o750, parents=True, exist_ok=True)
     with progress_bar(plan.bundle_bytes) as update:
@@ -89,6 +113,8 @@ def _write(store: ObjectStore, plan: Plan, log_dirs: Sequence[Path], taken: Take
         begin_epochs(plan, log_dirs)
         jump_ahead(plan.manifest.directories, log_dirs, plan.ledger.generation - plan.generation)
         write_owner(log_dirs[0], taken)
+    if forks:
+        begin_cluster(log_dirs)
     finish(log_dirs)
 
 
@@ -109,10 +135,11 @@ def _check_directories(plan: Plan, log_dirs: Sequence[Path]) -> None:
             raise CliError(f"{path} is not empty: name a new directory, or empty this one", USAGE_ERROR)
 
 
-def _command(url: str, plan: Plan, log_dirs: Sequence[Path]) -> list[str]:
+def _command(url: str, plan: Plan, log_dirs: Sequence[Path], *, forks: bool) -> list[str]:
     options = {
         "remote.log.storage.system.enable": "true",
         "mpbroker.remote.url": url,
+        **({READ_ONLY: "true"} if forks else {}),
         **({"node.id": str(plan.manifest.broker_id)} if plan.manifest.broker_id != 1 else {}),
     }
     named = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]

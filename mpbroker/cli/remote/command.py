@@ -57,9 +57,9 @@ def undelete(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Bring back a deleted topic within a day, with what the object store has of it.
+    """Bring back a topic that was deleted within a day.
 
-    What was not uploaded, and committed offsets of groups, are gone.
+    It has what the object store has. What was not uploaded, and committed offsets of groups, are gone.
     """
     from mpbroker.cli.remote import undelete as command
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from mpbroker.config.integers import LONG_MAX
+from mpbroker.protocol.uuids import uuid_text
 from mpbroker.remote.ledger.state import segments_file
 from mpbroker.remote.restore.mirror import Mirror, place, unfinished
 from mpbroker.remote.restore.plan import Plan
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.storage.checkpoints import fsync_directory, read_epochs, write_epochs
+from mpbroker.storage.checkpoints import fsync_directory, read_epochs, write_epochs, write_whole
 from mpbroker.storage.names import META_PROPERTIES
 from mpbroker.storage.remote_segments import write_remote_segments
 
@@ -48,6 +50,16 @@ def begin_epochs(plan: Plan, log_dirs: Sequence[Path]) -> None:
         with suppress(FileNotFoundError):
             epochs = read_epochs(directory)
             write_epochs(directory, [*epochs, (epochs[-1][0] + ahead if epochs else ahead, LONG_MAX)])
+
+
+def begin_cluster(log_dirs: Iterable[Path]) -> None:
+    """Give the directories the id of a new cluster. Raises OSError."""
+    cluster_id = uuid_text(uuid.uuid4().bytes).lstrip("-_")
+    for log_dir in log_dirs:
+        path = log_dir / unfinished(META_PROPERTIES)
+        lines = path.read_text().splitlines()
+        made = [f"cluster.id={cluster_id}" if one.startswith("cluster.id=") else one for one in lines]
+        write_whole(path, "".join(f"{one}\n" for one in made).encode())
 
 
 def finish(log_dirs: Iterable[Path]) -> None:

@@ -119,6 +119,10 @@ class TierWork:
 
     def run(self) -> None:
         """Work until `stop` is called, or what has happened is final."""
+        if self._config.mpbroker_remote_read_only:
+            with suppress(Stopped):
+                self._serve_reads()
+            return
         try:
             while True:
                 try:
@@ -141,6 +145,22 @@ class TierWork:
             self._refused(str(error))
             with suppress(Stopped):
                 self._read_only(error)
+
+    def _serve_reads(self) -> None:
+        """Open a store that is another broker's, and read its ledger. Raises Stopped."""
+        config = self._config
+        while self.store is None:
+            try:
+                self.store = self._open_store(
+                    config.mpbroker_remote_url, config.mpbroker_remote_request_timeout_ms
+                )
+            except (StoreError, StoreRefused) as error:
+                self.wait(self._outage.failed(error))
+        self._outage.succeeded()
+        self._read_only()
+        if self.state is not None:
+            self._count(self.state)
+        self._counters.set_status("reads only: the object store is another broker's")
 
     def now_ms(self) -> int:
         """Return the time by the store's clock; before that was read by this host's."""
@@ -296,7 +316,7 @@ class TierWork:
             why,
         )
 
-    def _read_only(self, refused: Exception) -> None:
+    def _read_only(self, refused: Exception | None = None) -> None:
         """Read the ledger for those who read what the store has, if that was not reached. Raises Stopped."""
         if self.store is None or self.book is not None:
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.remote.cuts.manifest import bundle_name
-from mpbroker.remote.restore.files import begin_epochs, finish, write_files
+from mpbroker.remote.restore.files import begin_cluster, begin_epochs, finish, write_files
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.checkpoints import read_epochs, write_epochs
@@ -56,6 +56,21 @@ def test_no_broker_starts_on_what_a_kill_leaves(world: CutWorld, is_applied: boo
     assert not (path / META_PROPERTIES).exists()
     finish([path])
     assert contents([path]).keys() == {one.path for one in plan.manifest.files}
+
+
+def test_a_fork_has_another_cluster_id_in_all_its_directories(tmp_path: Path) -> None:
+    made = CutWorld(tmp_path, directories=2)
+    made.cut()
+    paths = [target(made, number) for number in range(2)]
+    write_files(made.objects, made.plan(), paths, nothing)
+    begin_cluster(paths)
+    finish(paths)
+    one, other = ((path / META_PROPERTIES).read_text() for path in paths)
+    assert one == other
+    before = (made.log_dirs[0] / META_PROPERTIES).read_text()
+    assert "cluster.id=cluster\n" in before
+    changed = set(one.splitlines()) - set(before.splitlines())
+    assert [line.partition("=")[0] for line in changed] == ["cluster.id"]
 
 
 def test_a_damaged_bundle_ends_the_restore(world: CutWorld) -> None:

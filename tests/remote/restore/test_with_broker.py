@@ -295,6 +295,19 @@ def test_a_restore_without_a_take_over_reads_and_writes_nothing_there(lost: Lost
     produce(reader.bootstrap_servers, "tiered", values)
     reader.stop()
     assert sorted(path.name for path in (lost.root / "store").rglob("*")) == before
+    # So does a fork, which is another cluster.
+    fork = lost.begin(lost.restore("--fork"), mpbroker_remote_read_only="true")
+    cli = OwnCli(fork.bootstrap_servers)
+    assert values_of(fork, "tiered", 0) == values
+    produce(fork.bootstrap_servers, "tiered", values)
+    status = cli("remote", "status", "--json").json
+    assert (status["state"], status["fenced"], status["owner"]) == ("reads only", False, None)
+    assert status["segments"] >= 4
+    original = LedgerReader(lost.store).read_format()
+    assert original is not None
+    assert cli("cluster", "--json").json["cluster_id"] != original.cluster_id
+    fork.stop()
+    assert sorted(path.name for path in (lost.root / "store").rglob("*")) == before
 
 
 def test_compacted_topics_come_back_while_they_are_compacted(lost: Lost) -> None:
