@@ -1,16 +1,21 @@
-"""The commands of docs/STANDBY.md, as readers run them."""
+"""The commands of docs/STANDBY.md, as readers run them, and `make lake`."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ops.bench.brokers import free_port
+from tests.support.forms import long_only
 from tests.support.page_shell import pattern, shell, steps
 
-PAGE = (Path(__file__).parents[2] / "docs" / "STANDBY.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "STANDBY.md").read_text()
 
 
 @pytest.mark.process
@@ -22,3 +27,13 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
             # Nobody waits for a second of the machine's for the sake of the page.
             printed = sh.run(command.replace("lease.ms=5000", "lease.ms=2000"))
             assert re.fullmatch(pattern(step.printed), printed, re.DOTALL), f"{step.command}\n{printed}"
+
+
+@pytest.mark.process
+@long_only("make lake")
+def test_the_demonstration_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(["ops/demo/lake.sh"], cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert done.stdout.count(b"30000 different records of 30000") == 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# The object store as the replica: a broker uploads, is killed, its standby takes over, both disks are lost, and
+# all comes back. Everything runs on this machine, and is removed at the end.
+#
+#   ops/demo/lake.sh           with versitygw, a server of S3, if make setup has built it, else with a directory
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+gateway=$PWD/build/versitygw/versitygw-v1.8.0
+directory=$(mktemp -d "${TMPDIR:-/tmp}/mpbroker-lake-XXXXXX")
+pids=()
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+show() { printf '$ %s\n' "$*"; "$@"; }
+give_up() { printf 'lake: %s\n' "$*" >&2; tail -n 5 "$directory"/*.log >&2; exit 1; }
+clean_up() {
+  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" || true; done
+  rm -rf "$directory"
+}
+trap clean_up EXIT
+cd "$directory"
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+first=127.0.0.1:$(free_port)
+second=127.0.0.1:$(free_port)
+
+# serve NUMBER ADDRESS [FLAG]: its pid is in the variable pid
+serve() {
+  mpbroker serve "${@:3}" --config server.properties -o "node.id=$1" --log-dirs "broker$1" \
+    --listeners "PLAINTEXT://$2" >"broker$1.log" 2>&1 &
+  pid=$!
+  pids+=("$pid")
+}
+ready() { mpbroker ctl ready --log-dirs "broker$1" --wait 60 >/dev/null || give_up "broker $1 is not ready"; }
+# lose PID: as if its machine were gone
+lose() { kill -9 "$1"; wait "$1" 2>/dev/null || true; }
+# until_said TEXT FILE
+until_said() {
+  for _ in $(seq 300); do ! grep -q "$1" "$2" 2>/dev/null || return 0; sleep 0.2; done
+  give_up "$2 does not say: $1"
+}
+count() {
+  local found
+  found=$(mpbroker consume orders -b "$first,$second" -o beginning -n 30000 | sort -n | uniq | wc -l)
+  echo "$found different records of 30000"
+  [ "$found" = 30000 ] || give_up "records are missing"
+}
+
+if [ -x "$gateway" ]; then
+  mkdir -p store/bucket
+  port=$(free_port)
+  export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testtest AWS_REGION=us-east-1
+  export AWS_ENDPOINT_URL=http://127.0.0.1:$port
+  say "1. A server of S3, versitygw, on 127.0.0.1:$port"
+  ROOT_ACCESS_KEY=test ROOT_SECRET_KEY=testtest "$gateway" --quiet --port "127.0.0.1:$port" posix store >gateway.log 2>&1 &
+  pids+=("$!")
+  until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do sleep 0.05; done
+  url=s3://bucket/lake
+else
+  mkdir store
+  url=file://$directory/store
+  say "1. A directory as the object store: build/versitygw is missing, make setup builds it where Go is"
+fi
+tee server.properties <<END
+remote.log.storage.system.enable=true
+mpbroker.remote.url=$url
+mpbroker.remote.acks=ledger
+mpbroker.remote.lease.ms=3000
+remote.log.manager.task.interval.ms=200
+log.retention.check.interval.ms=200
+log.initial.task.delay.ms=200
+offsets.topic.num.partitions=1
+END
+
+say "2. A broker on $first, and its standby on $second"
+serve 1 "$first"
+owner=$pid
+ready 1
+serve 2 "$second" --standby
+standby=$pid
+until_said "broker 2 on .* stands by" broker1.log
+grep -h "follows broker\|stands by" broker1.log broker2.log
+
+say "3. 30,000 records; sealed segments go to the store, and leave the disk"
+show mpbroker topic create orders -b "$first" --partitions 1 -c remote.storage.enable=true -c segment.bytes=1048576 \
+  -c local.retention.bytes=1048576
+seq 30000 | sed 's/$/ an order, and what is to be known of it: thirty thousand of these are more than one segment of a log/' |
+  mpbroker produce orders -b "$first,$second"
+mpbroker remote status --log-dirs broker1 --topic orders --json >status
+until grep -q '"local_segments": [12],' status; do
+  sleep 0.2
+  mpbroker remote status --log-dirs broker1 --topic orders --json >status
+done
+show mpbroker remote status --log-dirs broker1 --topic orders
+
+say "4. The broker is killed; its standby takes over"
+lose "$owner"
+until_said "INFO \[supervisor\] serving on" broker2.log
+grep -h "has run out\|leads as" broker2.log
+count
+
+say "5. Both are killed, and their disks are wiped"
+lose "$standby"
+echo '$ rm -r broker1 broker2'
+# Processes of theirs may be about to end.
+until rm -rf broker1 broker2 2>/dev/null; do sleep 0.1; done
+
+say "6. All comes back from the store"
+show mpbroker restore --from "$url" --log-dirs broker3 --take-over --force
+mv broker3 broker2
+serve 2 "$second"
+ready 2
+count
+
+say "7. Everything stops, and is removed"
