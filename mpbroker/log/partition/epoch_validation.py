@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.storage import scan
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs
 from mpbroker.storage.leader_epochs import NO_EPOCH, Epochs, epoch_of
@@ -101,17 +102,21 @@ def _is_ascending(epochs: Epochs) -> bool:
 
 
 def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
-    """Return (`stored` with the epochs that batches add, the first batch that contradicts them or None)."""
-    epochs = list(stored)
+    """Return (`stored` with the epochs that batches add, the first batch that contradicts them or None).
+
+    Those that begin where the log ends (`remote.restore.files`) may have begun, and so be the batches'.
+    """
+    epochs = [one for one in stored if one[1] < LONG_MAX]
     for epoch, offset in seen:
         wanted = epoch_of(epochs, offset)
         latest = epochs[-1][0] if epochs else NO_EPOCH
-        if epoch == wanted or (wanted == NO_EPOCH and epochs):
+        if epoch == wanted or (wanted == NO_EPOCH and stored):
             continue
         if epoch <= latest or wanted != latest or offset < durable:
             return epochs, (epoch, offset)
         epochs.append((epoch, offset))
-    return epochs, None
+    latest = epochs[-1][0] if epochs else NO_EPOCH
+    return [*epochs, *(one for one in stored if one[1] == LONG_MAX and one[0] > latest)], None
 
 
 def _all_in(directory: str, bases: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -99,6 +99,11 @@ class RemoteState:
         """Return before which entry the ledger need not be whole."""
         return self.snapshots[-1].event.first if self.snapshots else 0
 
+    @property
+    def last_shipped(self) -> int:
+        """Return the last number that `Shipped` may have had: a cut may have some that the ledger has not."""
+        return max(self.shipped_number, self.cuts[-1].event.shipped if self.cuts else 0)
+
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
         return self.segments.get((topic_id, partition), ())

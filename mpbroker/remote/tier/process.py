@@ -278,7 +278,7 @@ class TierProcess:
             return self._shipper.mark()
         book = self.work.book
         assert book is not None
-        return book.state.shipped_number, book.ledger.seq
+        return book.state.last_shipped, book.ledger.seq
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)

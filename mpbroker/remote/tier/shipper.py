@@ -89,7 +89,7 @@ class Shipper:
         assert book is not None
         # In this order: what gets a number meanwhile comes after that entry.
         since = book.ledger.seq
-        return max(self.number, book.state.shipped_number), since
+        return max(self.number, book.state.last_shipped), since
 
     def run(self) -> None:
         """Ship rounds until the work is stopped, or the ledger is another broker's."""
@@ -118,7 +118,7 @@ class Shipper:
                 return False
             found = [one for unsent in rounds.values() for one in unsent]
             # Only now: a cut that is made from here on counts what is read later as not its own.
-            self.number = max(self.number, book.state.shipped_number)
+            self.number = max(self.number, book.state.last_shipped)
             book.add(list(self._events(store, found)))
             self._given = dict(rounds.keys())
         book.commit()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check as check_partition
@@ -219,6 +220,17 @@ def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer: Make
     again = reopen(source, Known(clean=False, recovery_point=durable, durable=durable))
     assert again.epochs == read_epochs(source) == [(0, 0), (2, 2), (5, 3)]
     assert again.state.log_end == 4
+
+
+@pytest.mark.parametrize("since", [1, 2, 4])
+def test_an_epoch_that_begins_at_the_log_end_may_have_begun(writer: MakeWriter, since: int) -> None:
+    """Check it as after two take-overs from one cut, which was made before partitions were opened."""
+    source, _ = small_log(writer)
+    with_epochs(source / names.segment_name(0), [0] * since + [1] * (4 - since))
+    write_epochs(source, [(0, 0), (1, LONG_MAX), (2, LONG_MAX)])
+    again = reopen(source, Known(clean=False, recovery_point=1, durable=1))
+    begun = [(1, since)] if since < 4 else []
+    assert again.epochs == read_epochs(source) == [(0, 0), *begun, (2, 4)]
 
 
 @pytest.mark.parametrize(

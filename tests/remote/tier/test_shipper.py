@@ -11,7 +11,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.unshipped import round_number
 from mpbroker.remote.cuts.manifest import SHIPPED
-from mpbroker.remote.ledger.events import Shipped
+from mpbroker.remote.ledger.events import CutTaken, Shipped
 from mpbroker.remote.ledger.reader import LedgerReader, read_entries
 from mpbroker.remote.restore.shipped import ShippedFiles
 from mpbroker.remote.store.object_store import StoreError
@@ -193,6 +193,22 @@ def test_a_cut_counts_what_was_read_before_it(shipping: Shipping) -> None:
     shipping.ship()
     assert shipping.shipper.mark() == (1, book.ledger.seq)
     assert [name for name in shipping.world.memory_store.objects if name.startswith(SHIPPED)] == []
+
+
+def test_what_a_cut_counts_is_no_later_rounds_number(shipping: Shipping) -> None:
+    """Check it where a tier dies that was to bring more than one object into the store."""
+    book = shipping.world.work.book
+    assert book is not None
+    # It has brought the first object, and read the second one when the cut was made.
+    shipping.shipper.number = 2
+    shipped, since = shipping.shipper.mark()
+    book.add([CutTaken(b"c" * 16, 0, 0, "", since, (), (), shipped, since)])
+    book.commit()
+    shipping.again()
+    assert shipping.shipper.mark()[0] == shipped
+    shipping.produce(make_batch(3))
+    shipping.ship()
+    assert [event.number for event in shipping.events()] == [shipped + 1]
 
 
 def test_a_log_directory_without_the_partition_is_asked_again(shipping: Shipping) -> None:
