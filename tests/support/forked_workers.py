@@ -18,16 +18,19 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import pytest
-from execnet import gateway_io  # type: ignore[import-untyped]
+from execnet import gateway_base, gateway_io
 
 ROOT = Path(__file__).parents[2]
 
 
 class Worker:
     """A process that waits for what to do: what of `subprocess.Popen` execnet uses."""
+
+    stdin: BinaryIO
+    stdout: BinaryIO
 
     def __init__(self, others: Sequence[Worker]) -> None:
         theirs, mine = os.pipe()
@@ -95,5 +98,5 @@ def _created(workers: list[Worker], create: Any, spec: Any, execmodel: Any) -> A
         return create(spec, execmodel)
     made = gateway_io.Popen2IOMaster.__new__(gateway_io.Popen2IOMaster)
     made.popen = worker = workers.pop(0)
-    gateway_io.Popen2IO.__init__(made, worker.stdin, worker.stdout, execmodel)
+    gateway_base.Popen2IO.__init__(made, worker.stdin, worker.stdout, execmodel)
     return made

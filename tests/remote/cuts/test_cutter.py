@@ -213,7 +213,7 @@ def test_large_files_lie_in_several_bundles(world: CutWorld) -> None:
 def test_the_collector_spares_what_a_cut_brings_into_the_store_for_days(world: CutWorld) -> None:
     write(world, f"t-0/{1:020d}.log", b"second")
 
-    def slow(_count: int) -> None:
+    def slow(count: int) -> None:  # noqa: ARG001 - the method's
         world.objects.now_ms += 2 * ORPHAN_MS
         collect(world.objects, world.ledger.state, world.cutter.bundles(), nothing, nothing)
 
