@@ -6,9 +6,7 @@ test`, a few in `make coverage`, and new ones in `make explore`.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -40,7 +38,9 @@ Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backl
 # What is the same in each start is done once: tests of the start itself use its command.
 Mpbroker.launch = staticmethod(preloaded.launch)
 Broker._popen = staticmethod(preloaded.popen)
-pytest_plugins = tuple(f"tests.support.{name}" for name in ("async_tests", "forms", "in_memory", "kinds"))
+pytest_plugins = tuple(
+    f"tests.support.{name}" for name in ("async_tests", "forms", "in_memory", "kinds", "workers")
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -53,26 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection(session: pytest.Session) -> None:
+def pytest_collection() -> None:
     """Collecting thousands of tests leaves little garbage, and looking for it takes a tenth of the time."""
     gc.disable()
-    if session.config.args == session.config.getini("testpaths") and not session.config.getoption("ignore"):
-        _rewrite_a_share()
-
-
-def _rewrite_a_share() -> None:
-    """Import every n-th module of tests, as one of n workers of pytest-xdist, before it collects all.
-
-    In a fresh clone each worker would rewrite the assertions of all modules, half of its CPU time until the
-    first test. So it finds most of them in the cache.
-    """
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    root = Path(__file__).parents[1]
-    for path in sorted(root.glob("tests/**/test_*.py"))[number::count]:
-        # Who collects it next says what is wrong with it.
-        with contextlib.suppress(Exception):
-            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
