@@ -40,7 +40,7 @@ Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backl
 Mpbroker.launch = staticmethod(preloaded.launch)
 Broker._popen = staticmethod(preloaded.popen)
 pytest_plugins = tuple(
-    f"tests.support.{name}" for name in ("async_tests", "forked_workers", "forms", "in_memory", "kinds")
+    f"tests.support.{name}" for name in ("async_tests", "forms", "in_memory", "kinds", "workers")
 )
 
 

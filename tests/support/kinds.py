@@ -8,7 +8,7 @@ Folders and fixtures tell brokers and clients. Any other test that starts a prog
 `@pytest.mark.process` or `@pytest.mark.clients`. A unit test that starts a program fails and says so.
 
 Tests run in the order clients, process, unit: what takes long begins early, and many short ones fill the end,
-when some workers have nothing left.
+when some workers have nothing left. Of unit tests the files with most come first, for the same reason.
 Of Spark's files those that share a session come before those that need one of their own.
 """
 
@@ -94,11 +94,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         files.setdefault(item.nodeid.split("::")[0], []).append(item)
 
-    def place(tests: list[pytest.Item]) -> tuple[int, bool, bool, bool]:
+    def place(tests: list[pytest.Item]) -> tuple[int, bool, bool, bool, int]:
         first = min(ORDER.index(kinds[item]) for item in tests)
         is_spark = f"/{SPARK_FOLDER}/" in tests[0].nodeid
         is_soak = any(item.get_closest_marker("soak") for item in tests)
-        return first, not is_spark, any(_ends_the_session(item) for item in tests), not is_soak
+        many = len(tests) if ORDER[first] == "unit" else 0
+        return first, not is_spark, any(_ends_the_session(item) for item in tests), not is_soak, -many
 
     items[:] = [item for tests in sorted(files.values(), key=place) for item in tests]
 

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -51,7 +51,7 @@ class Start(msgspec.Struct):
 
 
 class Forked:
-    """A broker that another process has forked: what of `subprocess.Popen` tests use."""
+    """A process that another one has forked: what of `subprocess.Popen` tests use."""
 
     stdin: BinaryIO
 
@@ -96,18 +96,19 @@ class Forked:
 class Preloaded:
     """The process that forks. It ends when the last socket to it is closed."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], module: str = __name__, *words: str) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for one in (self._orders, theirs):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_ORDER)
         self._early = early(environment)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno()), *words],
                 cwd=ROOT,
                 env=dict(environment),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
 
@@ -118,13 +119,13 @@ class Preloaded:
         return self.fork(Start(list(command[3:]), dict(environment), str(Path.cwd())), output.fileno())
 
     def fork(self, order: Start, *streams: int) -> Forked:
-        """Fork a broker with an output, and perhaps an input."""
+        """Fork a process with an output, and perhaps an input."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             fds = [theirs.fileno(), *streams]
             socket.send_fds(self._orders, [msgspec.json.encode(order)], fds)
         pid = mine.recv(4)
-        assert len(pid) == 4, f"no broker was forked; the exit code is {self._process.poll()}"
+        assert len(pid) == 4, f"nothing was forked; the exit code is {self._process.poll()}"
         return Forked(int.from_bytes(pid, sys.byteorder), mine)
 
 
@@ -165,8 +166,8 @@ def early(environment: Mapping[str, str]) -> dict[str, str]:
 # ---- in the process that forks
 
 
-def serve(orders: socket.socket) -> None:
-    """Fork brokers, and tell of their ends, until nobody can order any more and none is left."""
+def serve(orders: socket.socket, become: Callable[..., NoReturn]) -> None:
+    """Fork processes, and tell of their ends, until nobody can order any more and none is left."""
     ends: dict[int, tuple[int, socket.socket]] = {}
     poll = select.poll()
     poll.register(orders, select.POLLIN)
@@ -187,6 +188,11 @@ def serve(orders: socket.socket) -> None:
                 continue
             end, streams = socket.socket(fileno=fds[0]), fds[1:]
             if (pid := os.fork()) == 0:
+                for other, (_, told) in ends.items():
+                    os.close(other)
+                    told.close()
+                end.close()
+                orders.close()
                 become(msgspec.json.decode(data, type=Start), *streams)
             for fd in streams:
                 os.close(fd)
@@ -246,4 +252,4 @@ def preload() -> None:
 
 if __name__ == "__main__":
     preload()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), become)
