@@ -109,7 +109,8 @@ class Preloaded:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,
+                # Ctrl-C is not for brokers.
+                start_new_session=module == __name__,
             )
 
     def can_start(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
