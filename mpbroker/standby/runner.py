@@ -312,8 +312,9 @@ class Runner:
             lease_ms = min(self._lease_ms, before.lease_ms or self._lease_ms)
             with Renewing(LedgerReader(self._reader.store), claim, lease_ms) as renewing, suppress(ClaimLost):
                 self._until_answered(lambda: self._finish(renewing.check))
-            if not renewing.is_lost:
-                self._until_answered(self._reader.read_to_end)
+            self._until_answered(self._reader.read_to_end)
+            assert self._reader.last is not None, "the ledger has entries"
+            if self._reader.last.owner == claim.writer.owner:
                 write_owner_file(self._reader, claim, self.log_dirs[0])
                 finish(self.log_dirs)
                 return True

@@ -253,6 +253,27 @@ def test_a_claim_that_comes_second_is_lost_and_the_standby_follows_on(world: Wor
     world.check_taken_over()
 
 
+def test_who_was_taken_over_from_before_it_was_done_owns_nothing(world: World) -> None:
+    """Check it where the last renewal was in time: the other standby has come since."""
+    world.hand_over()
+    finish_directories = runner.finish_directories
+
+    def finished(*args: Any) -> None:
+        finish_directories(*args)
+        reader = read(world.store)
+        if reader.generation == 2:
+            assert settle(reader, new_claim(reader, [taken(reader, 3)]))
+
+    def step(of: face.Face) -> None:
+        if read(world.store).generation == 3:
+            stop(of)
+
+    with patch.object(runner, "finish_directories", finished), unhurried(step), pytest.raises(Stopped):
+        world.runner().run()
+    assert not (world.log_dirs[0] / REMOTE_OWNER).exists()
+    assert not (world.log_dirs[0] / META_PROPERTIES).exists()
+
+
 def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: World) -> None:
     with pytest.raises(FatalError, match="=1 is that of the ledger's owner"):
         world.runner(node_id=1).run()

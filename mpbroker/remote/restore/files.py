@@ -13,7 +13,13 @@ from mpbroker.remote.ledger.state import segments_file
 from mpbroker.remote.restore.mirror import Mirror, place, unfinished
 from mpbroker.remote.restore.plan import Plan
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.storage.checkpoints import fsync_directory, read_epochs, write_epochs, write_whole
+from mpbroker.storage.checkpoints import (
+    fsync_directory,
+    read_epochs,
+    topic_id_if_any,
+    write_epochs,
+    write_whole,
+)
 from mpbroker.storage.names import META_PROPERTIES
 from mpbroker.storage.remote_segments import write_remote_segments
 
@@ -31,10 +37,14 @@ def write_files(
 
 
 def write_remote_files(plan: Plan, log_dirs: Sequence[Path]) -> None:
-    """Write which segments the store has of each partition. Raises OSError."""
-    for directory, segments in plan.segments.items():
-        if segments:
-            write_remote_segments(place(log_dirs, directory), segments_file(segments))
+    """Write which segments the store has of each partition. Raises OSError.
+
+    A directory may be gone, or be another topic's, made under the name of one that was deleted since the cut.
+    """
+    for path, segments in plan.segments.items():
+        directory = place(log_dirs, path)
+        if segments and directory.is_dir() and topic_id_if_any(directory) == segments[0].topic_id:
+            write_remote_segments(directory, segments_file(segments))
 
 
 def begin_epochs(plan: Plan, log_dirs: Sequence[Path]) -> None:
@@ -45,7 +55,7 @@ def begin_epochs(plan: Plan, log_dirs: Sequence[Path]) -> None:
     has given its records another one.
     """
     ahead = plan.ledger.generation - plan.generation
-    for path in plan.manifest.directories:
+    for path in dict.fromkeys(plan.manifest.directories):
         directory = place(log_dirs, path)
         with suppress(FileNotFoundError):
             epochs = read_epochs(directory)

@@ -86,7 +86,8 @@ class Mirror:
 
     def touched(self, path: str, position: int) -> None:
         """Note that a file was changed from `position` on, beyond the cut."""
-        if (known := self._known.pop(path, None)) is not None and position >= known.size >= 0:
+        known = self._known.pop(path, None)
+        if known is not None and position >= sum(piece.length for piece in known.pieces):
             self._known[path] = msgspec.structs.replace(known, size=-1)
 
     def _remove_others(self, manifest: CutManifest) -> None:

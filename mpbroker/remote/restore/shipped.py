@@ -193,6 +193,9 @@ class ShippedFiles:
         before = offsets.copy()
         for path, one in own.items():
             topic, partition, _ = parse_partition(path.partition("/")[2])
+            if path in self.made:
+                # What is said of this name is of a topic that was deleted.
+                offsets.pop((topic, partition), None)
             if is_start:
                 offsets[topic, partition] = max(offsets.get((topic, partition), 0), one.log_start)
             elif offsets.get((topic, partition), 0) > one.end[0]:

@@ -78,8 +78,13 @@ def write_owner(directory: Path, taken: TakenLedger, standbys: Iterable[int] = (
 
 
 def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
-    """Return the events of the entry: segments that are not of the cut go, revived ones come."""
+    """Return the events of the entry: segments that are not of the cut go, revived ones come.
+
+    A topic that was deleted before the cut keeps its own, so that it can still be brought back.
+    """
     state = plan.ledger.state
+    deleted = {topic_id for topic_id, one in plan.topics.items() if one.deleted_ms is not None}
+    deleted &= {topic_id for topic_id, one in state.topics.items() if one.deleted_ms is not None}
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
     there = {one.segment_id for segments in state.segments.values() for one in segments}
     revived = [one for segments in plan.segments.values() for one in segments if one.segment_id not in there]
@@ -91,9 +96,9 @@ def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
             events.append(TopicSet(topic.name, topic_id, topic.partitions, topic.settings))
         elif known.deleted_ms is not None:
             events.append(TopicRestored(topic_id))
-    for key, segments in plan.ledger.state.segments.items():
+    for key, segments in state.segments.items():
         gone = tuple(one.segment_id for one in segments if one.segment_id not in kept)
-        if gone:
+        if gone and key[0] not in deleted:
             events.append(SegmentsRemoved(*key, gone))
     # Each before the one that follows it.
     return [*events, *(SegmentRevived(one) for one in reversed(revived))]

@@ -8,14 +8,21 @@ from pathlib import Path
 import pytest
 
 from mpbroker.remote.cuts.manifest import bundle_name
-from mpbroker.remote.restore.files import begin_cluster, begin_epochs, finish, write_files
+from mpbroker.remote.restore.files import (
+    begin_cluster,
+    begin_epochs,
+    finish,
+    write_files,
+    write_remote_files,
+)
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.storage.checkpoints import read_epochs, write_epochs
+from mpbroker.storage.checkpoints import read_epochs, write_epochs, write_topic_id
 from mpbroker.storage.leader_epochs import trimmed
-from mpbroker.storage.names import META_PROPERTIES
+from mpbroker.storage.names import META_PROPERTIES, REMOTE_SEGMENTS
 from tests.support.cut_world import CutWorld, contents
 from tests.support.killing_store import Killed, KillingStore
+from tests.support.ledger_parts import TOPIC_ID, segment
 
 DIRECTORY = "t-0"
 
@@ -94,3 +101,15 @@ def test_each_owner_after_a_cut_begins_another_epoch_where_the_log_ends(world: C
         begin_epochs(plan, [path])
         # As whoever opens the log does it.
         assert trimmed(read_epochs(path / DIRECTORY), 0, 20) == [(0, 0), (3, 7), (epoch, 20)]
+
+
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, b"other".ljust(16), None])
+def test_a_topic_under_an_old_name_has_no_segments_of_the_one_before(
+    world: CutWorld, topic_id: bytes | None
+) -> None:
+    path = target(world, "again")
+    if topic_id is not None:
+        (path / DIRECTORY).mkdir()
+        write_topic_id(path / DIRECTORY, topic_id)
+    write_remote_files(world.plan()._replace(segments={f"0/{DIRECTORY}": [segment(0)]}), [path])
+    assert (path / DIRECTORY / REMOTE_SEGMENTS).exists() == (topic_id == TOPIC_ID)

@@ -99,6 +99,24 @@ def test_what_was_written_beyond_a_cut_is_used_by_the_next_one(world: CutWorld) 
     assert contents(targets(world)) == original(world)
 
 
+def test_what_lies_before_bytes_that_were_added_is_not_read_again(world: CutWorld) -> None:
+    """Check it as with many commit rounds between two cuts: a segment may be large."""
+    follower = Mirror(world.objects, targets(world))
+    world.cut()
+    follower.apply(world.plan().manifest)
+    for position in (10_000, 10_001):
+        write(world, SEGMENT, b"x")
+        (targets(world)[0] / SEGMENT).write_bytes((world.log_dirs[0] / SEGMENT).read_bytes())
+        follower.touched(f"0/{SEGMENT}", position)
+    world.cut()
+    with patch.object(mirror, "_crc", wraps=mirror._crc) as compared:
+        follower.apply(world.plan().manifest)
+    # `_crc(fd, at, length)`
+    assert (10_000, 2) in [call.args[1:] for call in compared.call_args_list]
+    assert (0, 10_000) not in [call.args[1:] for call in compared.call_args_list]
+    assert contents(targets(world)) == original(world)
+
+
 def test_bytes_that_were_changed_within_the_cut_are_compared_again(world: CutWorld) -> None:
     follower = Mirror(world.objects, targets(world))
     world.cut()

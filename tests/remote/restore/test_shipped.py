@@ -102,6 +102,21 @@ def test_a_topic_that_is_new_gets_its_directory_also_under_an_old_name(world: Cu
         assert [one.read_bytes() for one in directory.glob("*.log")] == [data]
 
 
+def test_a_topic_under_an_old_name_has_its_own_log_start(world: CutWorld) -> None:
+    """Check that nothing of it goes because of what was deleted of the topic before."""
+    log_dir = world.log_dirs[0]
+    for name in (LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS):
+        write_offsets(log_dir / name, Offsets({("t", 0): 12, ("other", 1): 99}))
+    again = ShippedRange(DIRECTORY, U, 0, ((0, 0, 2),), (20, 0, 2))
+    files = files_of(world)
+    for number in (1, 2):
+        files.apply(Shipped(number, (again,), b"cd"))
+    files.finish()
+    assert dict(read_offsets(log_dir / LOG_STARTS)) == {("t", 0): 0, ("other", 1): 99}
+    for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
+        assert dict(read_offsets(log_dir / name)) == {("other", 1): 99}
+
+
 def test_a_partition_that_has_moved_since_is_where_the_cut_has_it(tmp_path: Path) -> None:
     world = CutWorld(tmp_path, 2)
     directory = world.log_dirs[0] / "t-0"

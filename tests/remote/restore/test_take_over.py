@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from mpbroker.remote.ledger.events import TopicDeleted, TopicRestored
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -61,6 +63,21 @@ def test_the_new_owner_has_the_segments_of_the_cut_and_goes_on(world: CutWorld) 
     found = read(world.objects)
     assert bases(found) == [0, 15]
     assert found.generation == 2
+
+
+@pytest.mark.parametrize("is_undeleted", [False, True])
+def test_a_topic_that_was_deleted_before_the_cut_can_still_be_brought_back(
+    world: CutWorld, is_undeleted: bool
+) -> None:
+    """Not one that came back after it: the broker has it as of the cut, without its directories."""
+    world.ledger.append([TopicDeleted(TOPIC_ID)])
+    shutil.rmtree(world.log_dirs[0] / "t-0")
+    world.cut()
+    if is_undeleted:
+        world.ledger.append([TopicRestored(TOPIC_ID)])
+    _, owner = taken(world)
+    assert bases(read(world.objects)) == ([] if is_undeleted else [0, 10])
+    successor(world, owner)
 
 
 def test_the_owner_before_can_write_nothing_more(world: CutWorld) -> None:
