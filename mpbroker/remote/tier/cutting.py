@@ -85,7 +85,7 @@ class Cutting:
 
     @property
     def _is_awaited(self) -> bool:
-        return self._answered < self._asked or self._first_cut is not None and not self._first_cut.load(0)
+        return self._answered < self._asked or (self._first_cut is not None and not self._first_cut.load(0))
 
     def await_cut(self) -> None:
         """Return when the ledger has a cut of what is there now. One thread may call it.
