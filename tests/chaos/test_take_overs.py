@@ -27,6 +27,8 @@ SEED = 1
 @pytest.fixture(name="pair")
 def _pair(tmp_path: Path) -> Iterator[Pair]:
     settings = {
+        # So whoever takes over has the first cut alone, and what was shipped since.
+        "mpbroker.remote.checkpoint.interval.ms": "600000",
         **SETTINGS,
         **groups.CONSUMER_PROTOCOL,
         "group.min.session.timeout.ms": str(groups.SESSION_MS),

@@ -80,11 +80,10 @@ def write_owner(directory: Path, taken: TakenLedger, standbys: Iterable[int] = (
 def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
     """Return the events of the entry: segments that are not of the cut go, revived ones come.
 
-    A topic that was deleted before the cut keeps its own, so that it can still be brought back.
+    A topic that was deleted before the cut keeps its own, so that it can be brought back, perhaps again.
     """
     state = plan.ledger.state
     deleted = {topic_id for topic_id, one in plan.topics.items() if one.deleted_ms is not None}
-    deleted &= {topic_id for topic_id, one in state.topics.items() if one.deleted_ms is not None}
     kept = {one.segment_id for segments in plan.segments.values() for one in segments}
     there = {one.segment_id for segments in state.segments.values() for one in segments}
     revived = [one for segments in plan.segments.values() for one in segments if one.segment_id not in there]

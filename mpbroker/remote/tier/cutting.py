@@ -50,6 +50,8 @@ class Cutting:
         self._config = config
         self._work = work
         self._first_cut = first_cut
+        # How often a cut was asked for, and how many of these the ledger has an answer for.
+        self._asked = self._answered = 0
         # Names of shipped bytes that the newest cut has, too.
         self._shipped: list[str] = []
         self._counters = counters
@@ -74,12 +76,28 @@ class Cutting:
                 began = time.monotonic()
                 self.turn()
                 took_s, interval_s = time.monotonic() - began, self._interval_s()
-                if self._first_cut is not None and not self._first_cut.load(0):
+                if self._is_awaited:
                     interval_s = took_s = FIRST_CUT_RETRY_S
                 # Whoever is slower than the interval leaves the disk and the network alone for as long.
                 self._wait_until(began + max(interval_s, 2 * took_s if took_s > interval_s else 0.0))
         except (Stopped, Fenced):
             return
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._answered < self._asked or (self._first_cut is not None and not self._first_cut.load(0))
+
+    def await_cut(self) -> None:
+        """Return when the ledger has a cut of what is there now. One thread may call it.
+
+        Raises Stopped, Fenced.
+        """
+        assert self._work.book is not None
+        self._asked = asked = self._asked + 1
+        while self._answered < asked:
+            if self._work.book.ledger.fenced is not None:
+                raise self._work.book.ledger.fenced
+            self._work.wait(AWAITED_LOOK_S)
 
     def turn(self) -> None:
         """Make a cut if the ledger is this broker's. Raises Stopped, Fenced."""
@@ -116,10 +134,12 @@ class Cutting:
         return self._cutter
 
     def _cut(self, cutter: Cutter, book: Book) -> None:
+        asked = self._asked
         cut = cutter.make(book.state)
         shipped = [shipped_name(one) for number, one in book.state.shipped if one and number <= cut.shipped]
         book.commit_cut(cut)
         cutter.published(cut)
+        self._answered = asked
         if self._first_cut is not None:
             self._first_cut.store(0, 1)
         self._counters.add(Counter.COUNT_REMOTE_CUTS)
@@ -145,8 +165,9 @@ class Cutting:
         return self._config.mpbroker_remote_checkpoint_interval_ms / 1000
 
     def _wait_until(self, due: float) -> None:
-        """Wait. Raises Stopped."""
-        while (left_s := due - time.monotonic()) > 0:
+        """Wait, or until a cut is asked for. Raises Stopped."""
+        asked = self._asked
+        while asked == self._asked and (left_s := due - time.monotonic()) > 0:
             self._work.wait(min(left_s, LOOK_S))
 
     def _paced(self, count: int) -> None:

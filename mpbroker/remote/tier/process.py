@@ -359,6 +359,9 @@ class TierProcess:
                 raise CannotUndelete("the tier has not read the ledger: mpbroker remote status says why")
             log_dirs = list(map(Path, self.context.config.log_dirs))
             undelete(store, state, wanted, there, log_dirs, self.work.now_ms())
+            if self._shipper is not None:
+                # The ledger is about to have the topic, and only a cut has directories without records.
+                self._cutting.await_cut()
         except (CannotUndelete, StoreError, OSError) as error:
             answered = calls.Failed(ErrorCode.INVALID_REQUEST, str(error))
         except Exception as error:

@@ -20,7 +20,8 @@ from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier import work
-from mpbroker.remote.tier.cutting import Cutting
+from mpbroker.remote.tier.cutting import FIRST_CUT_RETRY_S, Cutting
+from mpbroker.remote.tier.work import LOOK_S, Stopped
 from tests.support.cut_world import instants_of
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.log_rig import TOPIC_ID
@@ -132,6 +133,46 @@ def test_each_turn_is_followed_by_a_wait_also_when_the_store_fails(
     # A whole minute has not passed after the first one.
     assert world.count(Counter.COUNT_REMOTE_CUTS_SKIPPED) == 1
     assert waited == [work.LOOK_S] * 3
+
+
+def test_who_asks_for_a_cut_gets_one_that_begins_then(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.turn()
+    failures = [True]
+
+    def asked(cutter: Cutter, state: RemoteState) -> Cut:
+        """Make a cut, within which another one is asked for, at first in vain."""
+        if failures:
+            failures.pop()
+            thread._asked += 1
+            raise CutSkipped("not now")
+        return make(cutter, state)
+
+    make = Cutter.make
+    monkeypatch.setattr(Cutter, "make", asked)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if world.state().cuts:
+            raise Stopped
+
+    monkeypatch.setattr(world.work, "wait", wait)
+    thread.run()
+    # It is tried again soon, and then the next one is due much later.
+    assert waits[0] <= FIRST_CUT_RETRY_S
+    assert waits[-1] == LOOK_S
+    (before,) = world.state().cuts
+    with monkeypatch.context() as patched:
+        patched.setattr(world.work, "wait", lambda _seconds: thread.turn())
+        thread.await_cut()
+    assert world.state().cuts[-1] != before
+    book = world.work.book
+    assert book is not None
+    book.ledger.fenced = Fenced("another broker has it")
+    with pytest.raises(Fenced):
+        thread.await_cut()
 
 
 def test_what_was_shipped_goes_a_cut_later_than_the_first_one_that_has_it(world: TierWorld) -> None:
