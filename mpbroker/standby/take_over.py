@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mpbroker.remote.ledger.claim import Claim, ClaimFile
-from mpbroker.remote.ledger.entries import decode_header, encode_entry, entry_name
+from mpbroker.remote.ledger.entries import LedgerDamaged, decode_header, encode_entry, entry_name
 from mpbroker.remote.ledger.lease import RENEWALS
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.restore.files import begin_epochs, write_remote_files
@@ -66,6 +66,10 @@ class Renewing:
                 self.is_lost = not renew(self._reader, self._claim)
             except StoreError as error:
                 log.debug("the ledger cannot be renewed now: %s", error)
+            except LedgerDamaged as error:
+                # Who finishes the directories reads the ledger again, and says what is wrong with it.
+                log.warning("the lease is not renewed: %s", error)
+                self.is_lost = True
 
 
 def renew(reader: LedgerReader, claim: Claim) -> bool:

@@ -210,9 +210,20 @@ class RemoteState:
     def _led_by(self, event: Started | TakenOver) -> None:
         self.leader, self.is_released = event, False
         is_restored = isinstance(event, TakenOver) and not event.by_standby
-        if isinstance(event, TakenOver) and event.shipped >= 0:
-            self.shipped = [one for one in self.shipped if one[0] <= event.shipped]
+        if isinstance(event, TakenOver):
+            self._undo_after(event)
         self.standbys = {} if is_restored else _without(self.standbys, event.broker_id)
+
+    def _undo_after(self, event: TakenOver) -> None:
+        """Forget cuts that are younger than the one that was restored: no restore may choose them.
+
+        Their bundles stay until the next cut drops them.
+        """
+        cut_ids = [one.event.cut_id for one in self.cuts]
+        if event.cut_id in cut_ids:
+            self.cuts = self.cuts[: cut_ids.index(event.cut_id) + 1]
+        if event.shipped >= 0:
+            self.shipped = [one for one in self.shipped if one[0] <= event.shipped]
 
     def _remove(self, event: SegmentsRemoved, time_ms: int) -> None:
         doomed = set(event.segment_ids)

@@ -142,6 +142,17 @@ def test_cuts_and_their_bundles_come_and_go() -> None:
     assert state.bundles == {b"b": None, b"c": None}
 
 
+def test_cuts_after_the_one_that_was_restored_are_undone() -> None:
+    state, first, second, third = RemoteState(), b"1" * 16, b"2" * 16, b"3" * 16
+    state.apply([CutTaken(first, 5, 1, "", 3, (b"a", b"b"), ())], 50)
+    state.apply([CutTaken(second, 6, 1, "", 4, (b"c",), (b"a",))], 60)
+    state.apply([TakenOver("cluster", 1, "host", first)], 70)
+    assert [one.event.cut_id for one in state.cuts] == [first]
+    # The first cut keeps its bundle, and the next one drops that of the second.
+    state.apply([CutTaken(third, 8, 1, "", 9, (b"a",), (b"c",))], 80)
+    assert state.bundles == {b"a": None, b"b": None, b"c": 9}
+
+
 def test_nothing_is_left_of_a_deleted_topic_without_segments() -> None:
     moved = LogStartMoved(TOPIC_ID, 0, 10)
     state = state_of(TOPIC, segment(0), moved, TopicDeleted(TOPIC_ID), removed(0), moved)
