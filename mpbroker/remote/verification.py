@@ -15,6 +15,7 @@ from mpbroker.remote.ledger.reader import FORMAT_NAME, LedgerReader
 from mpbroker.remote.ledger.snapshots import decode_snapshot, snapshot_name
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
+from mpbroker.remote.tier.collector import ORPHAN_MS
 
 # The bytes of one read of a segment.
 PIECE_BYTES: Final = 8 << 20
@@ -33,7 +34,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Verified:
-    """What was checked."""
+    """What was checked. `orphans`: objects that the ledger does not name, a day older than the newest one."""
 
     cluster_id: str
     entries: int
@@ -58,12 +59,15 @@ def verify(store: ObjectStore, *, deep: bool, progress: Callable[[int, int], obj
     reader.read_to_end(by_snapshot=False)
     state = reader.state
     segments = [one for some in state.segments.values() for one in some]
-    there = {one.name: one.size for one in store.list("")}
+    listed = list(store.list(""))
+    there = {one.name: one.size for one in listed}
     whole = sum(one.size for one in segments)
     verified = Verified(found.cluster_id, reader.seq, len(state.topics), len(segments), whole)
     named = {one.segment_id for one in segments} | state.removed.keys()
-    objects = map(parse_object, there)
-    verified.orphans = sum(one is not None and one.segment_id not in named for one in objects)
+    # Younger ones may be of an upload that is under way.
+    before_ms = max((one.modified_ms for one in listed), default=0) - ORPHAN_MS
+    old = (parse_object(one.name) for one in listed if one.modified_ms < before_ms)
+    verified.orphans = sum(one is not None and one.segment_id not in named for one in old)
     for key, some in state.segments.items():
         verified.problems += _gaps(some, state.log_starts.get(key, 0))
     verified.problems += _snapshots(store, state)

@@ -10,6 +10,7 @@ from mpbroker.remote.ledger.entries import LedgerDamaged, entry_name
 from mpbroker.remote.ledger.events import LogStartMoved
 from mpbroker.remote.ledger.reader import FORMAT_NAME
 from mpbroker.remote.ledger.snapshots import snapshot_name
+from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.remote.verification import NoLedger, Problem, Verified, verify
 from tests.support.fault_store import MemoryStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment
@@ -67,9 +68,13 @@ def test_a_flipped_bit_is_found_by_who_reads_it(store: MemoryStore, suffix: str)
     assert len(found) == (2 if suffix == ".log" else 1)
 
 
-def test_an_orphan_is_counted_and_no_problem(store: MemoryStore) -> None:
+def test_an_orphan_of_a_day_is_counted_and_no_problem(store: MemoryStore) -> None:
     name = names(store, ".log")[0]
-    store.objects[f"{name[:-26]}{'A' * 22}.log"] = b""
+    store.put(f"{name[:-26]}{'A' * 22}.log", [], 0)
+    found = check(store)
+    assert (found.orphans, found.problems) == (0, []), "it may be of an upload under way"
+    store.now_ms += ORPHAN_MS + 1
+    store.put("other", [], 0)
     found = check(store)
     assert (found.orphans, found.problems) == (1, [])
 

@@ -55,6 +55,6 @@ def _print(url: str, found: Verified, *, deep: bool) -> None:
         print(printable(f"bad: {name}: {what}"))
     if found.orphans:
         objects = counted(found.orphans, "object")
-        print(f"{objects} that the ledger does not name: mpbroker remote gc lists those of more than a day")
+        print(f"{objects} of more than a day that the ledger does not name: mpbroker remote gc lists them")
     if not found.problems:
         print("All is whole." if deep else "All objects are there, with their sizes; --deep reads them.")
