@@ -53,7 +53,7 @@ PUBLIC = re.compile(
 
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-QUERIES = pick("generated queries", short=12, long=400)
+QUERIES = pick("generated queries", short=8, long=400)
 HISTORIES = pick("histories", short=rounds(40), long=500)
 
 Read = Callable[..., DataFrame]
