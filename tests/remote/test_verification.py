@@ -14,7 +14,7 @@ from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.remote.verification import NoLedger, Problem, Verified, verify
 from tests.support.fault_store import MemoryStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment
-from tests.support.tier_world import TierWorld, objects_of
+from tests.support.tier_world import TierWorld
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_offsets_between_two_segments_that_nobody_has(tmp_path: Path) -> None:
     ledger = ledger_of(store, tmp_path)
     ledger.start(STARTED)
     ledger.append([TOPIC, segment(0), segment(20)])
-    name = objects_of(segment(20)).log
+    name = segment(20).objects.log
     gap = Problem(name, "offsets 10 to 19 before it are in no segment")
     assert gap in check(store, deep=False).problems
     ledger.append([LogStartMoved(TOPIC_ID, 0, 20)])

@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from mpbroker.remote.layout.object_names import SegmentObjects
+
 
 class _Event(msgspec.Struct, frozen=True, gc=False, tag_field="event"):
     pass
@@ -163,6 +165,11 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     has_aborted: bool
     log_crc: int
     indexes_crc: int
+
+    @property
+    def objects(self) -> SegmentObjects:
+        """Return the names of its objects."""
+        return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
 
 
 class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):

@@ -18,7 +18,6 @@ from mpbroker.config.integers import LONG_MAX
 from mpbroker.ipc.calls import UndeleteTopic
 from mpbroker.records.batch import checksum
 from mpbroker.remote.layout.indexes import split_indexes
-from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.state import RemoteState, RemoteTopic
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
@@ -112,10 +111,8 @@ def _epochs(segments: Iterable[SegmentAdded]) -> list[tuple[int, int]]:
 
 def _producers(store: ObjectStore, segment: SegmentAdded) -> bytes:
     """Return the snapshot of the producers at the end of a segment. Raises StoreError."""
-    objects = SegmentObjects(
-        segment.topic, segment.topic_id, segment.partition, segment.base, segment.segment_id
-    )
-    body = store.get(objects.indexes)
+    name = segment.objects.indexes
+    body = store.get(name)
     if (checksum(body) if body else 0) != segment.indexes_crc:
-        raise StoreError(f"{objects.indexes} is damaged: its checksum is not the ledger's")
+        raise StoreError(f"{name} is damaged: its checksum is not the ledger's")
     return split_indexes(body, segment.index_sizes).producer_snapshot

@@ -32,7 +32,6 @@ from tests.support.object_store_servers import ObjectStoreServer, object_store_s
 from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
 from tests.support.socket_client import SocketClient
-from tests.support.tier_world import objects_of
 
 TOPIC = "orders"
 VALUE_BYTES = 100_000
@@ -105,7 +104,7 @@ class TieredBroker:
         assert [one.base for one in added] == [int(path.stem) for path in self.sealed()]
         assert all(before.end == after.base for before, after in pairwise(added))
         for one in added:
-            log, indexes, manifest = (self.store.get(name) for name in objects_of(one).all)
+            log, indexes, manifest = (self.store.get(name) for name in one.objects.all)
             assert log == (self.directory / f"{one.base:020d}.log").read_bytes()
             assert (checksum(log), checksum(indexes)) == (one.log_crc, one.indexes_crc)
             assert manifest
