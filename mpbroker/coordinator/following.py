@@ -13,7 +13,7 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata.replay import replay_mirror
 from mpbroker.coordinator.metadata.state import MetadataState
-from mpbroker.ipc.mirror import Mirror, followed_mirror, follows
+from mpbroker.ipc.mirror import MirrorPointer, followed_mirror, follows
 from mpbroker.ipc.nodes import Nodes, followed_nodes
 from mpbroker.ipc.replaced_files import POLL_S
 from mpbroker.storage.names import LOG_SUFFIX, METADATA_DIRECTORY
@@ -62,7 +62,7 @@ class Following:
         return state
 
 
-def _stamp(mirror: Mirror) -> list[tuple[str, int, int]]:
+def _stamp(mirror: MirrorPointer) -> list[tuple[str, int, int]]:
     """Return what changes when the metadata log is written to: sizes and times of its segments."""
     found = []
     for directory in mirror.log_dirs:

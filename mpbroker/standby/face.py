@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.mirror import Mirror, write_mirror
+from mpbroker.ipc.mirror import MirrorPointer, write_mirror
 from mpbroker.ipc.nodes import Nodes, write_nodes
 from mpbroker.storage.directory_layout import Identity, name_log_dirs
 from mpbroker.supervisor.status import BECAME
@@ -47,7 +47,7 @@ class Face:
         self._began_s = 0.0
         self._start_at_s = 0.0
         self._is_asked = False
-        self._written: tuple[Nodes, Mirror] | None = None
+        self._written: tuple[Nodes, MirrorPointer] | None = None
 
     def prepare(self, config: BrokerConfig, cluster_id: str) -> None:
         """Make the directory anew. Raises OSError, FatalError."""
@@ -57,7 +57,7 @@ class Face:
         own = structs.replace(config, log_dirs=(str(self.directory),))
         name_log_dirs(own, Identity(cluster_id, config.node_id))
 
-    def tell(self, nodes: Nodes, mirror: Mirror) -> None:
+    def tell(self, nodes: Nodes, mirror: MirrorPointer) -> None:
         """Have clients told of these nodes, and of the topics in the mirror. Raises OSError."""
         if self._written != (nodes, mirror):
             write_nodes(self.directory, nodes)

@@ -19,7 +19,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc import titles
-from mpbroker.ipc.mirror import Mirror as ToldMirror
+from mpbroker.ipc.mirror import MirrorPointer
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.process import FatalError
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
@@ -207,7 +207,8 @@ class Runner:
                 follower.poll()
                 if not has_begun:
                     has_begun = self._begin(follower)
-                self._face.tell(self._nodes(), ToldMirror(follower.version, list(map(str, self.log_dirs))))
+                pointer = MirrorPointer(follower.version, list(map(str, self.log_dirs)))
+                self._face.tell(self._nodes(), pointer)
                 self._register()
                 if follower.may_claim() and self._claim(follower):
                     return

@@ -13,8 +13,9 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
-from mpbroker.ipc.nodes import Nodes, read_nodes
+from mpbroker.ipc.nodes import NODES_FILE, Nodes
 from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.replaced_files import read_json
 from mpbroker.protocol.messages import ProducerIdsRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
@@ -125,7 +126,7 @@ def test_clients_are_told_who_leads(world: World) -> None:
     told: list[Nodes] = []
 
     def step(of: face.Face) -> None:
-        found = read_nodes(of.directory)
+        found = read_json(of.directory / NODES_FILE, Nodes)
         assert found is not None
         told.append(found)
         if len(told) == 2:

@@ -47,10 +47,8 @@ class OwnerLease:
         """Return when the next entry has to be written."""
         return 0 if self._tried_ns is None else self._tried_ns + self._lease_ns // RENEWALS
 
-    def is_valid(self) -> bool:
-        return self._clock_ns() < self.valid_until_ns
-
     def is_due(self) -> bool:
+        """Return whether the next entry has to be written now."""
         return self._clock_ns() >= self.due_ns
 
 
@@ -93,10 +91,6 @@ class StandbyWatch:
             self._absent_ns >= self._applied_ns + lease_ns
             and self._absent_ns >= self._answers_ns + lease_ns // RENEWALS
         )
-
-    def left_ns(self, state: RemoteState, now_ns: int) -> int:
-        """Return how long the owner's lease still lasts, as this side sees it."""
-        return max(0, self._applied_ns + self._lease_ns(state) - now_ns)
 
     def _lease_ns(self, state: RemoteState) -> int:
         theirs_ms = 0 if state.leader is None else state.leader.lease_ms

@@ -75,10 +75,6 @@ class Leadership:
         """Return whether the ledger needs an entry for the lease."""
         return self.has_lease and self._lease.is_due()
 
-    @property
-    def leads(self) -> bool:
-        return not self.has_lease or self._lease.is_valid()
-
     def renewed(self) -> None:
         """Go by the entry that is now the ledger's last."""
         self._lease.renewed(self._ledger.tried_ns)

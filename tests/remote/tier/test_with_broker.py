@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from mpbroker.ipc.nodes import read_nodes
+from mpbroker.ipc.nodes import NODES_FILE, Nodes
+from mpbroker.ipc.replaced_files import read_json
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ListOffsetsRequest
@@ -244,9 +245,10 @@ def test_a_broker_with_a_standby_serves_while_its_lease_lasts(tmp_path: Path) ->
         tiered.create()
         addresses = {"PLAINTEXT": ("127.0.0.1", 1)}
         register(tiered.store, Registration(2, "there", "", addresses, 0, 1))
-        eventually(lambda: read_nodes(broker.log_dir) is not None, "the standby is named")
+        file = broker.log_dir / NODES_FILE
+        eventually(file.exists, "the standby is named")
         assert list(tiered.state().standbys) == [2]
-        nodes = read_nodes(broker.log_dir)
+        nodes = read_json(file, Nodes)
         assert nodes is not None
         assert (nodes.leader, [one.id for one in nodes.nodes]) == (1, [1, 2])
         with SocketClient(broker_address(broker)) as connected:
