@@ -36,8 +36,9 @@ class _Who(_Event, frozen=True):
 
 
 class _Leader(_Who, frozen=True, kw_only=True):
-    """`listeners` have the advertised host and port of each name. `acks` is "local" or "ledger".
+    """Says how clients reach the broker, and how long its lease is.
 
+    `listeners` have the advertised host and port by the name of the listener. `acks` is "local" or "ledger".
     The lease is in force while a standby is named. `lease_ms` is 0 in entries of older versions.
     """
 

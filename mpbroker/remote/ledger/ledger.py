@@ -4,11 +4,10 @@ Entry n + 1 is created only if it is absent. That alone orders entries, and fenc
 its next entry is there already, with other bytes. A create may be applied although it failed, and long after
 that. Therefore:
 
-* The bytes of an entry are fixed at the first try, until it is known whether they are in. Who adds to them
-  and tries again takes a late first try for the second one.
-* An object that is there is compared as a whole. Its owner and number say nothing of which try it is.
+* The bytes of an entry stay as they were at the first try, until it is known whether they are in. If they
+  changed between tries, a late first try would be taken for the second one.
+* An object that is there is compared as a whole. Its owner and number do not tell which try it is.
 * Each entry has the digest of the one before, so that no entry follows another history than its writer's.
-
 * The owner's disk has the number of an entry before the store does. A ledger that has more was written by a
   newer copy of this disk.
 
