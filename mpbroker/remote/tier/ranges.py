@@ -1,6 +1,6 @@
 """Finds the bytes of unshipped rounds in the segments of partitions.
 
-They are read from segments. The journal would not do: it has no large writes, and nothing from before a start.
+The journal would not do: it has no large writes, and nothing from before a start.
 """
 
 from __future__ import annotations

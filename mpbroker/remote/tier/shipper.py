@@ -118,7 +118,7 @@ class Shipper:
             if not rounds:
                 return False
             found = [one for unsent in rounds.values() for one in unsent]
-            # After the look at the rounds: a cut that is made from here on counts later rounds as not its own.
+            # After the look at the rounds: a cut from here on counts later rounds as not its own.
             self.number = max(self.number, book.state.last_shipped)
             book.add(list(self._events(store, found)))
             self._given = dict(rounds.keys())
