@@ -1,4 +1,4 @@
-"""What a coordinator takes from files that another process replaces: the nodes of the cluster, and a mirror.
+"""Reads what a coordinator takes from replaced files: the nodes of the cluster, and where a mirror is.
 
 With a mirror the coordinator is that of a face (`mpbroker.ipc.mirror`): it publishes the leader's metadata in
 place of its own, and changes none.
@@ -20,7 +20,7 @@ from mpbroker.storage.names import LOG_SUFFIX, METADATA_DIRECTORY
 
 
 class Following:
-    """The files in the first log directory. `is_face`: there is a mirror whose metadata is published."""
+    """The files in the first log directory. `is_face`: the broker publishes the metadata in a mirror."""
 
     def __init__(self, config: BrokerConfig) -> None:
         directory = Path(config.log_dirs[0])
@@ -50,7 +50,7 @@ class Following:
         mirror = self._mirror.content
         if mirror is None or self._read_at_s is None or now_s < self._read_at_s:
             return None
-        # Before the log is read: what is written to it meanwhile is another change.
+        # Taken before the log is read, so that what is written to it meanwhile is another change.
         if (stamp := _stamp(mirror)) == self._stamp:
             self._read_at_s = None
             return None

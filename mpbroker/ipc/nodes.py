@@ -1,7 +1,7 @@
 """The file `mpbroker.nodes`: the brokers of a cluster with a standby, and which of them leads.
 
 Without the file the cluster has one broker. The owner's tier process writes it into the first log directory,
-a standby writes it into the directory of the broker that answers clients meanwhile.
+a standby into the directory of its face (`ipc/mirror.py`).
 """
 
 from __future__ import annotations

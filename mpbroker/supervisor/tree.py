@@ -227,11 +227,10 @@ class Tree:
             child.restart_at = time.monotonic() + RELAUNCH_S
 
     def await_serving(self, child: Child) -> None:
-        while child.pid and not child.serves:
-            self._wait(STARTING_TICK_MS, self._something_to_do)
-            self._advance()
+        self.await_true(lambda: not child.pid or child.serves)
 
     def await_true(self, is_there: Callable[[], bool]) -> None:
+        """Wait until `is_there()` holds, while the broker starts. Raises BrokerStops."""
         while not is_there():
             self._wait(STARTING_TICK_MS, self._something_to_do)
             self._advance()
