@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Verified:
-    """What was checked. `orphans`: objects that the ledger does not name, a day older than the newest one."""
+    """What was checked. `orphans` counts unnamed objects that are a day older than the newest object."""
 
     cluster_id: str
     entries: int
