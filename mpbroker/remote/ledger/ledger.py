@@ -101,13 +101,6 @@ class Ledger:
         # When the first try of the last entry that is in began, by CLOCK_BOOTTIME; 0 before the first one.
         self.tried_ns = 0
 
-    @classmethod
-    def open(cls, store: ObjectStore, owner_file: OwnerFile, started: Started) -> Ledger:
-        """Read a store's ledger to its end, and begin to write it. Raises as `start` does."""
-        ledger = cls(LedgerReader(store), owner_file)
-        ledger.start(started)
-        return ledger
-
     @property
     def state(self) -> RemoteState:
         """Return what the ledger adds up to: what is in it, and nothing that only may be."""
@@ -186,17 +179,8 @@ class Ledger:
             return
         self._fence(self.seq + 1, found)
 
-    def snapshot_if_due(self) -> bool:
-        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises as `append` does."""
-        made = self.due_snapshot()
-        if made is None:
-            return False
-        self.write_snapshot(made)
-        self.append(made.events)
-        return True
-
     def due_snapshot(self) -> MadeSnapshot | None:
-        """Return the snapshot that is to be written now; None if none is due."""
+        """Return a snapshot to be written if the last one is SNAPSHOT_EVERY entries old, else None."""
         reader = self._reader
         if reader.seq - reader.snapshot_seq < SNAPSHOT_EVERY:
             return None
