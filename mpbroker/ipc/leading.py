@@ -17,8 +17,6 @@ from shm.word import Words
 
 ALWAYS = (1 << 63) - 1
 NEVER = 0
-# The longest time that a clean stop takes to bring the last changes into the object store.
-HAND_OVER_S = 60.0
 
 
 def lease_left_ms(until_ms: int) -> int | None:

@@ -28,8 +28,7 @@ from mpbroker.ipc.hangs import (
     Verdict,
     look_at,
 )
-from mpbroker.ipc.leading import HAND_OVER_S
-from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_order
+from mpbroker.ipc.process import HAND_OVER_S, LEAVING, ExitCode, Order, ProcessContext, State, pack_order
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import LONGEST_DELAY_MS, Child, abandon, fork_child

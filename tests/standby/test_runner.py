@@ -24,6 +24,7 @@ from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import read_registrations
+from mpbroker.remote.restore import files
 from mpbroker.remote.restore.mirror import Mirror, unfinished
 from mpbroker.remote.restore.producer_ids import JUMP
 from mpbroker.remote.store.directory import DirectoryStore
@@ -142,7 +143,7 @@ def test_clients_are_told_who_leads(world: World) -> None:
 CHANGES = (
     *((ClaimFile, "write"), (ClaimFile, "remove"), (runner, "settle"), (Mirror, "apply"), (Path, "rename")),
     *((take_over, "write_remote_files"), (take_over, "begin_epochs"), (take_over, "jump_ahead")),
-    *((take_over, "write_whole"), (owner, "write_or_spare"), (directories, "fsync_directory")),
+    *((files, "write_whole"), (owner, "write_or_spare"), (directories, "fsync_directory")),
 )
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from mpbroker.ipc.leading import HAND_OVER_S
+from mpbroker.ipc.process import HAND_OVER_S
 from mpbroker.remote.cuts.instant import CutSkipped
 from mpbroker.remote.ledger.events import Released
 from mpbroker.remote.ledger.ledger import Fenced
