@@ -1,4 +1,4 @@
-"""What a coordinator takes from files that another process replaces: the nodes of the cluster, and a mirror.
+"""Reads what a coordinator takes from replaced files: the nodes of the cluster, and where a mirror is.
 
 With a mirror the coordinator is that of a face (`mpbroker.ipc.mirror`): it publishes the leader's metadata in
 place of its own, and changes none.
@@ -13,14 +13,14 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata.replay import replay_mirror
 from mpbroker.coordinator.metadata.state import MetadataState
-from mpbroker.ipc.mirror import Mirror, followed_mirror, follows
+from mpbroker.ipc.mirror import MirrorPointer, followed_mirror, follows
 from mpbroker.ipc.nodes import Nodes, followed_nodes
 from mpbroker.ipc.replaced_files import POLL_S
 from mpbroker.storage.names import LOG_SUFFIX, METADATA_DIRECTORY
 
 
 class Following:
-    """The files in the first log directory. `is_face`: there is a mirror whose metadata is published."""
+    """The files in the first log directory. `is_face`: the broker publishes the metadata in a mirror."""
 
     def __init__(self, config: BrokerConfig) -> None:
         directory = Path(config.log_dirs[0])
@@ -50,7 +50,7 @@ class Following:
         mirror = self._mirror.content
         if mirror is None or self._read_at_s is None or now_s < self._read_at_s:
             return None
-        # Before the log is read: what is written to it meanwhile is another change.
+        # Taken before the log is read, so that what is written to it meanwhile is another change.
         if (stamp := _stamp(mirror)) == self._stamp:
             self._read_at_s = None
             return None
@@ -62,7 +62,7 @@ class Following:
         return state
 
 
-def _stamp(mirror: Mirror) -> list[tuple[str, int, int]]:
+def _stamp(mirror: MirrorPointer) -> list[tuple[str, int, int]]:
     """Return what changes when the metadata log is written to: sizes and times of its segments."""
     found = []
     for directory in mirror.log_dirs:

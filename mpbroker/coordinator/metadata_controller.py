@@ -7,7 +7,8 @@ are opened or removed, and the bulletins announce the change. Then the calls are
 At most one round is under way, so its outcome can always be read from the end of the log. If a log worker
 dies, the log is read again. If the round's batch is not in the log, its calls are decided again.
 
-In a face the state comes from the mirror of the leader's log, each time it has grown; there are no rounds.
+In a face (`mpbroker.ipc.mirror`) the state is read from the mirror of the leader's log, each time that has
+changed; there are no rounds.
 """
 
 from __future__ import annotations

@@ -224,6 +224,8 @@ def _is_group(path: Path) -> bool:
 
 
 class _Owner(msgspec.Struct):
+    """What `_ships` reads of the owner's file (`mpbroker.remote.ledger.owner`)."""
+
     acks: str = ""
 
 

@@ -12,24 +12,16 @@ bells after lowering it.
 
 from __future__ import annotations
 
-import time
-
+from shm.clock import boot_ns
 from shm.word import Words
 
 ALWAYS = (1 << 63) - 1
 NEVER = 0
-# The longest time that a clean stop takes to bring the last changes into the object store.
-HAND_OVER_S = 60.0
-
-
-def boottime_ns() -> int:
-    """Return the time since the machine's boot. It goes on while the machine is suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def lease_left_ms(until_ms: int) -> int | None:
     """Return how long a lease lasts, by the counter of its end; 0 if it has run out, None without one."""
-    return max(until_ms - boottime_ns() // 1_000_000, 0) if until_ms else None
+    return max(until_ms - boot_ns() // 1_000_000, 0) if until_ms else None
 
 
 class Leading:
@@ -49,4 +41,4 @@ class Leading:
     def leads(self) -> bool:
         """Return whether the broker may answer for its partitions now."""
         until_ns = self.until_ns
-        return until_ns == ALWAYS or boottime_ns() < until_ns
+        return until_ns == ALWAYS or boot_ns() < until_ns

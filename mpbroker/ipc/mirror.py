@@ -13,13 +13,13 @@ from typing import Final
 import msgspec
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.replaced_files import FollowedFile, read_json, write_json
+from mpbroker.ipc.replaced_files import FollowedFile, write_json
 
 MIRROR_FILE: Final = "mpbroker.mirror"
 
 
-class Mirror(msgspec.Struct, frozen=True):
-    """The mirror. `log_dirs` are its directories, with `__cluster_metadata-0` in one of them."""
+class MirrorPointer(msgspec.Struct, frozen=True):
+    """Where the mirror is: `log_dirs` are its directories, with `__cluster_metadata-0` in one of them."""
 
     version: int
     log_dirs: list[str]
@@ -30,15 +30,11 @@ def follows(config: BrokerConfig) -> bool:
     return (Path(config.log_dirs[0]) / MIRROR_FILE).exists()
 
 
-def write_mirror(directory: Path, mirror: Mirror) -> None:
+def write_mirror(directory: Path, mirror: MirrorPointer) -> None:
     """Replace the file in a face's log directory. Raises OSError."""
     write_json(directory / MIRROR_FILE, mirror)
 
 
-def read_mirror(directory: Path) -> Mirror | None:
-    """Return the content of the file in a log directory, None without one. Raises OSError, DecodeError."""
-    return read_json(directory / MIRROR_FILE, Mirror)
-
-
-def followed_mirror(directory: Path) -> FollowedFile[Mirror]:
-    return FollowedFile(directory / MIRROR_FILE, Mirror)
+def followed_mirror(directory: Path) -> FollowedFile[MirrorPointer]:
+    """Return the file in a face's log directory, to be read after each replacement."""
+    return FollowedFile(directory / MIRROR_FILE, MirrorPointer)

@@ -1,7 +1,7 @@
 """The file `mpbroker.nodes`: the brokers of a cluster with a standby, and which of them leads.
 
 Without the file the cluster has one broker. The owner's tier process writes it into the first log directory,
-a standby writes it into the directory of the broker that answers clients meanwhile.
+a standby into the directory of its face (`ipc/mirror.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.ipc.replaced_files import FollowedFile, read_json, write_json
+from mpbroker.ipc.replaced_files import FollowedFile, write_json
 
 NODES_FILE: Final = "mpbroker.nodes"
 
@@ -37,10 +37,6 @@ def write_nodes(directory: Path, nodes: Nodes) -> None:
     write_json(directory / NODES_FILE, nodes)
 
 
-def read_nodes(directory: Path) -> Nodes | None:
-    """Return the content of the file in a log directory, None without one. Raises OSError, DecodeError."""
-    return read_json(directory / NODES_FILE, Nodes)
-
-
 def followed_nodes(directory: Path) -> FollowedFile[Nodes]:
+    """Return the file in a log directory, to be read after each replacement."""
     return FollowedFile(directory / NODES_FILE, Nodes)

@@ -85,6 +85,8 @@ WRONG_CALL = 2
 # whose settings are wrong: the service manager must not try again.
 EXIT_STANDBY = 10
 EXIT_TAKEN_OVER = WRONG_CALL
+# The longest time for which the tier brings the last changes into the object store, in a clean stop.
+HAND_OVER_S = 60.0
 
 
 class FatalError(Exception):

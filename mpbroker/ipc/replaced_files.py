@@ -11,6 +11,7 @@ import msgspec
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+# As often as an idle process wakes up (`process.IDLE_SLEEP_MS`).
 POLL_S: Final = 0.9
 _log = logging.getLogger("mpbroker.ipc")
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from mpbroker.log.partition.batch_walker import Walk
 from mpbroker.records.batch import checksum
-from mpbroker.remote.layout.object_names import SegmentObjects, parse_object
+from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.reader import FORMAT_NAME, LedgerReader
 from mpbroker.remote.ledger.snapshots import decode_snapshot, snapshot_name
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Verified:
-    """What was checked. `orphans`: objects that the ledger does not name, a day older than the newest one."""
+    """What was checked. `orphans` counts unnamed objects that are a day older than the newest object."""
 
     cluster_id: str
     entries: int
@@ -82,12 +82,6 @@ def verify(store: ObjectStore, *, deep: bool, progress: Callable[[int, int], obj
     return verified
 
 
-def objects_of(segment: SegmentAdded) -> SegmentObjects:
-    return SegmentObjects(
-        segment.topic, segment.topic_id, segment.partition, segment.base, segment.segment_id
-    )
-
-
 def _snapshots(store: ObjectStore, state: RemoteState) -> Iterator[Problem]:
     """Yield what is wrong with the snapshots that the ledger names: it is read from the oldest one on."""
     for one in state.snapshots:
@@ -104,11 +98,11 @@ def _gaps(segments: list[SegmentAdded], log_start: int) -> Iterator[Problem]:
     for before, after in pairwise(segments):
         if before.end < after.base and log_start < after.base:
             what = f"offsets {before.end:,} to {after.base - 1:,} before it are in no segment"
-            yield Problem(objects_of(after).log, what)
+            yield Problem(after.objects.log, what)
 
 
 def _sizes(segment: SegmentAdded, there: dict[str, int]) -> Iterator[Problem]:
-    objects = objects_of(segment)
+    objects = segment.objects
     for name, size in (
         (objects.log, segment.size),
         (objects.indexes, sum(segment.index_sizes)),
@@ -123,7 +117,7 @@ def _sizes(segment: SegmentAdded, there: dict[str, int]) -> Iterator[Problem]:
 
 def _contents(store: ObjectStore, segment: SegmentAdded) -> Iterator[Problem]:
     """Yield what is wrong with the bytes of a segment and of its indexes. Raises StoreError."""
-    objects = objects_of(segment)
+    objects = segment.objects
     try:
         indexes = store.get(objects.indexes)
         if (checksum(indexes) if indexes else 0) != segment.indexes_crc:

@@ -1,4 +1,4 @@
-"""What the log directories of a standby hold when it starts, and where those of a former owner go."""
+"""Tells what the log directories hold when a standby starts, and makes room for a mirror in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 from mpbroker.storage.checkpoints import fsync_directory
 from mpbroker.storage.names import FENCED, META_PROPERTIES, NOT_PARTITIONS, REMOTE_OWNER, STANDBY_FACE
 
-# They are of whoever uses the directory.
+# They belong to whoever uses the directory, an owner or a standby.
 _STAY: Final = NOT_PARTITIONS | {LOCK}
 
 
@@ -28,7 +28,7 @@ def is_mirror(log_dirs: Sequence[Path]) -> bool:
 
 
 def has_handed_over(store: ObjectStore, owner: Owner) -> bool:
-    """Return whether a former owner's last entry says that the store has all of it. Raises StoreError."""
+    """Return whether, by its last entry, the store has all that a former owner had. Raises StoreError."""
     try:
         last = decode_entry(owner.last_seq, store.get(entry_name(owner.last_seq)))
     except (ObjectMissing, LedgerDamaged):
@@ -37,9 +37,10 @@ def has_handed_over(store: ObjectStore, owner: Owner) -> bool:
 
 
 def become_mirror(log_dirs: Sequence[Path]) -> None:
-    """Give up directories of which the store has all: what they have need not be downloaded. Raises OSError.
+    """Make a former owner's directories a mirror, because the store has all of them. Raises OSError.
 
-    It may be killed anywhere: the owner's file goes last.
+    Nothing of them has to be downloaded again. The owner's file is removed last: so this may be killed
+    anywhere, and the next start does it again.
     """
     (log_dirs[0] / STANDBY_FACE).mkdir(0o750, exist_ok=True)
     for log_dir in log_dirs:
@@ -50,10 +51,10 @@ def become_mirror(log_dirs: Sequence[Path]) -> None:
 
 
 def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
-    """Move all that a former owner has into a directory below each; return these. Raises OSError.
+    """Move all that a former owner has in each directory into one below it; return these. Raises OSError.
 
-    It may be killed anywhere: no broker starts on what is left, and the owner's file, which says that it is
-    to be moved, goes last.
+    meta.properties is moved first, so that no broker starts on what is left. The owner's file is moved last:
+    so this may be killed anywhere, and the next start goes on.
     """
     targets = []
     for log_dir in reversed(log_dirs):
@@ -68,8 +69,10 @@ def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
 
 
 def _turn(path: Path) -> tuple[bool, bool, str]:
+    """Return the sort key of a file: meta.properties is the first one, the owner's file the last one."""
     return path.name == REMOTE_OWNER, path.name != META_PROPERTIES, path.name
 
 
 def _contents(log_dir: Path) -> Iterator[Path]:
+    """Yield what an owner or a mirror has in a log directory."""
     return (one for one in log_dir.iterdir() if one.name not in _STAY)

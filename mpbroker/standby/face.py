@@ -1,6 +1,6 @@
-"""The face of a standby: a broker that answers clients, leads nothing, and says who leads.
+"""The face of a standby: a broker that answers clients, leads nothing, and names the broker that leads.
 
-It is a child process, which is started again when it has died. It ends with its parent.
+It is a child process of the standby, which starts it again when it has died. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.mirror import Mirror, write_mirror
+from mpbroker.ipc.mirror import MirrorPointer, write_mirror
 from mpbroker.ipc.nodes import Nodes, write_nodes
 from mpbroker.storage.directory_layout import Identity, name_log_dirs
 from mpbroker.supervisor.status import BECAME
@@ -28,16 +28,16 @@ from shm.linux import set_parent_death_signal
 
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
-# What it had opened for clients may take a while to close.
+# The longest time that it gets to close its connections.
 STOP_S: Final = 30.0
-# What is of this process.
+# Variables that are meant for this process alone.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", BECAME)
 
 log = logging.getLogger("mpbroker.supervisor")
 
 
 class Face:
-    """The child, whose log directory is `directory`. `command` starts a broker of the same settings."""
+    """The child, whose log directory is `directory`. `command` starts a broker with the same settings."""
 
     def __init__(self, directory: Path, command: Sequence[str]) -> None:
         self.directory = directory
@@ -47,7 +47,7 @@ class Face:
         self._began_s = 0.0
         self._start_at_s = 0.0
         self._is_asked = False
-        self._written: tuple[Nodes, Mirror] | None = None
+        self._written: tuple[Nodes, MirrorPointer] | None = None
 
     def prepare(self, config: BrokerConfig, cluster_id: str) -> None:
         """Make the directory anew. Raises OSError, FatalError."""
@@ -57,7 +57,7 @@ class Face:
         own = structs.replace(config, log_dirs=(str(self.directory),))
         name_log_dirs(own, Identity(cluster_id, config.node_id))
 
-    def tell(self, nodes: Nodes, mirror: Mirror) -> None:
+    def tell(self, nodes: Nodes, mirror: MirrorPointer) -> None:
         """Have clients told of these nodes, and of the topics in the mirror. Raises OSError."""
         if self._written != (nodes, mirror):
             write_nodes(self.directory, nodes)
@@ -65,7 +65,7 @@ class Face:
             self._written = nodes, mirror
 
     def step(self) -> None:
-        """Start the child, if it does not run and its time has come."""
+        """Start the child, if it does not run. After it has died wait for a while, longer each time."""
         now_s = time.monotonic()
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
@@ -86,13 +86,13 @@ class Face:
             )
 
     def ask_to_stop(self) -> None:
-        """Have the child stop. A second signal would not let it end in order."""
+        """Have the child stop. Send one signal only: after a second one it would not stop in order."""
         if self._process is not None and not self._is_asked:
             self._is_asked = True
             self._process.terminate()
 
     def stop(self) -> None:
-        """Stop the child, and wait for it: its ports are free then. Idempotent."""
+        """Stop the child, and wait until its ports are free. Idempotent."""
         if self._process is None:
             return
         self.ask_to_stop()
@@ -104,5 +104,5 @@ class Face:
 
 
 def command_of(words: Sequence[str]) -> list[str]:
-    """Return what runs `mpbroker` with these words in a process of its own."""
+    """Return the command that runs `mpbroker` with these words in a process of its own."""
     return [sys.executable, "-m", "mpbroker", *words]

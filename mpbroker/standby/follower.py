@@ -1,4 +1,4 @@
-"""Follows a ledger: reads what is new, and keeps the mirror as the newest cut and what was shipped since."""
+"""Follows a ledger: reads new entries, and brings the mirror to the newest cut and what was shipped since."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, Store
 from mpbroker.storage.names import METADATA_DIRECTORY
 from shm.clock import boot_ns
 
-# After such a time the next entry may be trimmed, and others be there.
+# After so long without a look the next entry may be trimmed, although later ones are there.
 SLEPT_NS: Final = 600 * 10**9
 
 
@@ -45,7 +45,7 @@ class Follower:
     ) -> None:
         self.reader = reader
         self.version = 0
-        # The cut that the mirror is of, and the last entry that it has what was shipped of.
+        # The cut that the mirror has, and the last entry whose shipped bytes it has.
         self.cut: CutTaken | None = None
         self._shipped_seq = 0
         self._shipped = ShippedFiles(objects, log_dirs)
@@ -54,12 +54,14 @@ class Follower:
         self._mirror = mirror
         self._watch = watch
         self._clock_ns = clock_ns
+        # Entries that were read and are not applied yet, by number.
         self._bodies: dict[int, bytes] = {}
         self._is_applied = False
+        # When the last request was sent that found no further entry.
         self._read_ns = 0
 
     def poll(self) -> None:
-        """Read what is new, and apply it. After a StoreError or OSError call it again.
+        """Read new entries, and apply them to the mirror. After a StoreError or OSError call it again.
 
         Raises CannotFollow, LedgerDamaged.
         """
@@ -75,9 +77,9 @@ class Follower:
         self._watch.applied(self._clock_ns())
 
     def look_for_more(self) -> bool:
-        """Read what is there, also behind entries that were trimmed; return whether there was anything.
+        """Read new entries, also behind trimmed ones; return whether there were any.
 
-        The next poll applies it. Raises as `poll`.
+        The next poll applies them. Raises as `poll`.
         """
         before = self.reader.seq
         self.reader.read_to_end()
@@ -89,7 +91,8 @@ class Follower:
     def complete(self, plan: Plan) -> Plan:
         """Bring the mirror to the end of the ledger; return the plan of its cut with all directories.
 
-        The directories may be changed then: this object must not go on. Raises as `poll`.
+        Do not use this object afterwards: the directories will be changed beyond the mirror. Raises as
+        `poll`.
         """
         self._apply()
         self._shipped.finish()
@@ -117,6 +120,7 @@ class Follower:
             self._bodies[seq] = body
 
     def _apply(self) -> None:
+        """Bring the mirror to the newest cut, and to what was shipped after it. Raises as `poll`."""
         cuts = self.reader.state.cuts
         if cuts:
             if self.cut is None or cuts[-1].event.cut_id != self.cut.cut_id:
@@ -136,7 +140,7 @@ class Follower:
                 )
             self._mirror.apply(manifest)
         except ObjectMissing:
-            # The cut may be kept no longer: the next poll takes the newest one.
+            # The cut may have expired: the next poll takes the newest one.
             self.reader.read_to_end()
             raise
         self.cut = cut

@@ -1,8 +1,8 @@
 """The process of `mpbroker serve --standby`, which is the broker once the standby owns the ledger.
 
-A child follows (`runner`). This process waits for it, and has imported what a broker needs: so the broker
-starts at once when the child has taken over. It never reaches the object store, because what reaches one does
-not survive the forks of a broker.
+A child follows (`runner`). This process waits for it, and imports what a broker needs meanwhile. So the
+broker starts at once when the child has taken over. This process never reaches the object store: the
+library's threads would not survive the forks of a broker.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc import titles
-from mpbroker.ipc.mirror import Mirror as ToldMirror
+from mpbroker.ipc.mirror import MirrorPointer
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.process import FatalError
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
@@ -35,12 +35,7 @@ from mpbroker.remote.restore.plan import Plan, RestoreRefused, make_plan, time_t
 from mpbroker.remote.restore.take_over import take_over_events
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
-from mpbroker.standby.directories import (
-    become_mirror,
-    has_handed_over,
-    is_mirror,
-    set_aside,
-)
+from mpbroker.standby.directories import become_mirror, has_handed_over, is_mirror, set_aside
 from mpbroker.standby.face import Face, command_of
 from mpbroker.standby.follower import CannotFollow, Follower
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
@@ -93,7 +88,7 @@ def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> in
 
 
 class Runner:
-    """The main loop. Single-threaded, but for what downloads and what renews a lease."""
+    """The main loop. One thread, but for those that download and the one that renews a lease."""
 
     def __init__(self, config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> None:
         if not config.remote_log_storage_system_enable:
@@ -116,7 +111,7 @@ class Runner:
         self._claims = ClaimFile(self.log_dirs[0])
         self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
         self._follower: Follower | None = None
-        # That of a claim, whose segments are those that its entry keeps.
+        # The plan of this process's claim: the entry keeps the segments of this plan, and no others.
         self._plan: Plan | None = None
         self._notifier = notifier
         self._registered_at_s = -math.inf
@@ -135,7 +130,7 @@ class Runner:
                 try:
                     self._follow()
                 except LedgerDamaged as error:
-                    # What a late request has left where entries were trimmed is no damage.
+                    # Where entries were trimmed, a late request may have left one: that is no damage.
                     log.warning("the ledger is read anew: %s", error)
                     self._follower, self._reader = None, LedgerReader(self._reader.store)
                     self._until_answered(self._read_ledger)
@@ -153,9 +148,9 @@ class Runner:
             raise StoreError(f"{url} has no ledger yet: start the broker that is to lead")
 
     def _owns(self) -> bool:
-        """Return whether this broker owns the ledger, and has its directories.
+        """Return whether this broker owns the ledger, and its directories are finished.
 
-        If not, the directories may be made a mirror. Raises FatalError for those of another broker.
+        If not, leave directories that may be made a mirror. Raises FatalError for those of another broker.
         """
         assert self._reader.last is not None, "the ledger has entries"
         owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
@@ -207,7 +202,8 @@ class Runner:
                 follower.poll()
                 if not has_begun:
                     has_begun = self._begin(follower)
-                self._face.tell(self._nodes(), ToldMirror(follower.version, list(map(str, self.log_dirs))))
+                pointer = MirrorPointer(follower.version, list(map(str, self.log_dirs)))
+                self._face.tell(self._nodes(), pointer)
                 self._register()
                 if follower.may_claim() and self._claim(follower):
                     return
@@ -262,7 +258,7 @@ class Runner:
         return Nodes(leader.broker_id, self._reader.generation, [nodes[one] for one in sorted(nodes)])
 
     def _register(self) -> None:
-        """Tell the owner that this standby is there, once in a lease."""
+        """Write this standby's object once in a lease, so that the owner sees that it is there."""
         if time.monotonic() < self._registered_at_s + self._lease_ms / 1000:
             return
         own = self.config.node_id, socket.gethostname(), "", self._addresses
@@ -270,7 +266,10 @@ class Runner:
         self._registered_at_s = time.monotonic()
 
     def _claim(self, follower: Follower) -> bool:
-        """Put a claim of the ledger on disk, if nothing has come in meanwhile. Raises StoreError, OSError."""
+        """Write a claim to disk, if the ledger has nothing new; return whether it did so.
+
+        Raises StoreError, OSError.
+        """
         self._claimed_at_s = time.monotonic()
         if follower.look_for_more():
             return False
@@ -301,7 +300,10 @@ class Runner:
     # ---- taking over
 
     def _wins(self, claim: Claim) -> bool:
-        """Have the ledger decide about a claim; return whether this broker owns it, with its directories."""
+        """Have the ledger decide about a claim; return whether this broker owns it.
+
+        If so, the directories are finished.
+        """
         before = self._leader
         if self._reader.state.is_released:
             self._since_cut = ", its last one"
@@ -330,7 +332,7 @@ class Runner:
 
     def _finish(self, check: Callable[[], None]) -> None:
         """Make the directories the owner's, but for their names. After an error call it again."""
-        # What is changed beyond the cut below must not be taken for the mirror.
+        # Changes below go beyond the mirror: after an error a new follower compares all files.
         follower, self._follower = self._follower or self._new_follower(), None
         plan, self._plan = self._plan or make_plan(self._objects, ledger=self._reader), None
         plan = follower.complete(plan)
@@ -369,7 +371,7 @@ class Runner:
                 return done
 
     def _note(self, error: Exception) -> None:
-        """Log a problem that may pass, once."""
+        """Log a problem that may pass, unless it is still the one that was logged last."""
         if str(error) != self._problem:
             self._problem = str(error)
             log.warning("this standby waits: %s", error)
@@ -380,7 +382,7 @@ class Runner:
             log.info("this standby goes on")
 
     def _seen(self, _count: int) -> None:
-        """Go on with what takes long, unless a signal has come."""
+        """Tell systemd that this process lives, in what takes long. Raises Stopped if a signal has come."""
         if self._stops:
             raise Stopped
         self._notifier.extend()
@@ -394,6 +396,7 @@ class Runner:
         self._seen(0)
 
     def install_signals(self) -> None:
+        """Have SIGTERM and SIGINT wake up `_wait`, which raises Stopped then."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer)
         self._signals.register(reader, select.POLLIN)

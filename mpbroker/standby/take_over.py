@@ -11,23 +11,17 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from mpbroker.remote.ledger.claim import Claim, ClaimFile
 from mpbroker.remote.ledger.entries import LedgerDamaged, decode_header, encode_entry, entry_name
 from mpbroker.remote.ledger.lease import RENEWALS
 from mpbroker.remote.ledger.reader import LedgerReader
-from mpbroker.remote.restore.files import begin_epochs, write_remote_files
-from mpbroker.remote.restore.mirror import unfinished
+from mpbroker.remote.restore.files import begin_epochs, set_property, write_remote_files
 from mpbroker.remote.restore.plan import Plan
 from mpbroker.remote.restore.producer_ids import jump_ahead
 from mpbroker.remote.restore.take_over import TakenLedger, write_owner
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.storage.checkpoints import write_whole
-from mpbroker.storage.names import META_PROPERTIES
 from shm.clock import wall_ms
-
-_NODE_ID: Final = "node.id="
 
 log = logging.getLogger("mpbroker.supervisor")
 
@@ -75,7 +69,8 @@ class Renewing:
 def renew(reader: LedgerReader, claim: Claim) -> bool:
     """Write an entry without events; return whether the claim's owner still owns the ledger.
 
-    Such entries are all alike: one that an earlier try has left is as good. Raises StoreError, LedgerDamaged.
+    An entry that an earlier try has left there will do: it has no events either. Raises StoreError,
+    LedgerDamaged.
     """
     reader.read_to_end()
     if reader.last is None or reader.last.owner != claim.writer.owner:
@@ -101,21 +96,13 @@ def finish_directories(plan: Plan, log_dirs: Sequence[Path], node_id: int, check
     begin_epochs(plan, log_dirs)
     check()
     jump_ahead(plan.manifest.directories, log_dirs, ahead)
-    _name_node(log_dirs, node_id)
+    set_property(log_dirs, "node.id", str(node_id))
     check()
 
 
 def write_owner_file(reader: LedgerReader, claim: Claim, directory: Path) -> None:
-    """Say in the first log directory whose ledger it is; the claim is needed no longer. Raises OSError."""
+    """Write the owner's file into the first log directory, then remove the claim. Raises OSError."""
     assert reader.last is not None
-    # A renewal whose answer was lost may still come in.
+    # A renewal may come in late: so its number counts as tried.
     write_owner(directory, TakenLedger(claim.writer, reader.seq + 1), reader.state.standbys)
     ClaimFile(directory).remove()
-
-
-def _name_node(log_dirs: Sequence[Path], node_id: int) -> None:
-    for log_dir in log_dirs:
-        path = log_dir / unfinished(META_PROPERTIES)
-        lines = path.read_text("utf-8").splitlines()
-        named = [f"{_NODE_ID}{node_id}" if one.startswith(_NODE_ID) else one for one in lines]
-        write_whole(path, "".join(f"{one}\n" for one in named).encode())

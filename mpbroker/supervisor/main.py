@@ -10,7 +10,7 @@ import time
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import health, titles
-from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.process import EXIT_STANDBY, FatalError
 from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.supervisor import logs, pause
 from mpbroker.supervisor.changing import AlteredSettings, Changing
@@ -20,7 +20,7 @@ from mpbroker.supervisor.config_diff import ConfigDiff, ReadAgain
 from mpbroker.supervisor.control import ControlSocket
 from mpbroker.supervisor.faulting import Faulting
 from mpbroker.supervisor.notify import Notifier
-from mpbroker.supervisor.starting import EXIT_FAILED, EXIT_OK, EXIT_STANDBY, Starting
+from mpbroker.supervisor.starting import EXIT_FAILED, EXIT_OK, Starting
 from mpbroker.supervisor.system_limits import advice
 from mpbroker.supervisor.tree import BrokerStops, Tree
 from shm.region import RegionUnavailable

@@ -32,7 +32,7 @@ class Notifier:
         self.ping_every_s = int(interval_us) / 2_000_000 if is_ours else 0.0
         self._ping_at = float("inf")
         self._extend_at = 0.0
-        # In a child: where states go, for the process that systemd listens to.
+        # In a child: the socket to its parent, the process that systemd listens to, which sends states on.
         self.relay: socket.socket | None = None
 
     def send(self, *assignments: str) -> None:

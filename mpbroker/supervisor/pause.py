@@ -99,7 +99,7 @@ def hold(
     except _Ended as ended:
         answer = {"error": str(ended)}
     except OSError as error:
-        # Of processes or descriptors there are too many: nobody dies of that.
+        # There are too many processes or descriptors. Without a pause the broker lives on.
         answer = {"error": f"a pause needs a process that ends it: {error.strerror}"}
     paused_ms = (time.monotonic() - began) * 1000
     log.log(kind.level, "all processes were paused for a %s for %.0f ms", kind.purpose, paused_ms)

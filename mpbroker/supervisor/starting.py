@@ -13,7 +13,6 @@ from mpbroker.config.protocols import uses_tls
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.mirror import follows
-from mpbroker.ipc.process import EXIT_STANDBY as EXIT_STANDBY
 from mpbroker.log import process as log_process
 from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.migration.snapshot_files import forget_exports

@@ -81,6 +81,7 @@ def status(
 
 
 def standby(config: BrokerConfig) -> dict[str, bool]:
+    """Return `standby`, true, if the broker is a standby's face; else nothing."""
     return {"standby": True} if follows(config) else {}
 
 

@@ -28,8 +28,7 @@ from mpbroker.ipc.hangs import (
     Verdict,
     look_at,
 )
-from mpbroker.ipc.leading import HAND_OVER_S
-from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_order
+from mpbroker.ipc.process import HAND_OVER_S, LEAVING, ExitCode, Order, ProcessContext, State, pack_order
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import LONGEST_DELAY_MS, Child, abandon, fork_child
@@ -227,11 +226,10 @@ class Tree:
             child.restart_at = time.monotonic() + RELAUNCH_S
 
     def await_serving(self, child: Child) -> None:
-        while child.pid and not child.serves:
-            self._wait(STARTING_TICK_MS, self._something_to_do)
-            self._advance()
+        self.await_true(lambda: not child.pid or child.serves)
 
     def await_true(self, is_there: Callable[[], bool]) -> None:
+        """Wait until `is_there()` holds, while the broker starts. Raises BrokerStops."""
         while not is_there():
             self._wait(STARTING_TICK_MS, self._something_to_do)
             self._advance()

@@ -30,7 +30,7 @@ from mpbroker.ipc.calls import (
     ScramUsers,
 )
 from mpbroker.ipc.credentials import CredentialNews, ScramImage
-from mpbroker.ipc.mirror import Mirror, write_mirror
+from mpbroker.ipc.mirror import MirrorPointer, write_mirror
 from mpbroker.ipc.nodes import Node, Nodes, write_nodes
 from mpbroker.ipc.topology import COORDINATOR, SUPERVISOR, processor
 from mpbroker.protocol.errors import ErrorCode
@@ -61,7 +61,7 @@ class Party:
 
     def tell(self) -> None:
         self.version += 1
-        write_mirror(self.home, Mirror(self.version, ["/nowhere", str(self.mirror)]))
+        write_mirror(self.home, MirrorPointer(self.version, ["/nowhere", str(self.mirror)]))
         self.face.memory.doorbell(COORDINATOR).ring()
 
     def topics(self) -> dict[str, tuple[int, dict[str, str]]]:

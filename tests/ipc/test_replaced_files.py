@@ -7,18 +7,20 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import replaced_files
-from mpbroker.ipc.mirror import Mirror, followed_mirror, read_mirror, write_mirror
-from mpbroker.ipc.nodes import NODES_FILE, Node, Nodes, followed_nodes, read_nodes, write_nodes
+from mpbroker.ipc.mirror import MIRROR_FILE, MirrorPointer, followed_mirror, write_mirror
+from mpbroker.ipc.nodes import NODES_FILE, Node, Nodes, followed_nodes, write_nodes
+from mpbroker.ipc.replaced_files import read_json
 
 NODES = Nodes(1, 3, [Node(1, "", {"PLAINTEXT": ("a.example", 9092)}), Node(2, "r2", {"TLS": ("b", 9093)})])
 
 
 def test_nodes_and_mirror_come_back_as_they_were_written(tmp_path: Path) -> None:
-    assert read_nodes(tmp_path) is read_mirror(tmp_path) is None
-    mirror = Mirror(4, ["/a", "/b"])
+    assert read_json(tmp_path / NODES_FILE, Nodes) is None
+    mirror = MirrorPointer(4, ["/a", "/b"])
     write_nodes(tmp_path, NODES)
     write_mirror(tmp_path, mirror)
-    assert (read_nodes(tmp_path), read_mirror(tmp_path)) == (NODES, mirror)
+    assert read_json(tmp_path / NODES_FILE, Nodes) == NODES
+    assert read_json(tmp_path / MIRROR_FILE, MirrorPointer) == mirror
 
 
 def test_a_followed_file_is_read_again_after_each_replacement(
@@ -28,11 +30,11 @@ def test_a_followed_file_is_read_again_after_each_replacement(
     followed = followed_mirror(tmp_path)
     assert not followed.poll()
     for version in (1, 2):
-        write_mirror(tmp_path, Mirror(version, []))
+        write_mirror(tmp_path, MirrorPointer(version, []))
         assert followed.poll()
-        assert followed.content == Mirror(version, [])
+        assert followed.content == MirrorPointer(version, [])
         assert not followed.poll()
-    write_mirror(tmp_path, Mirror(2, []))
+    write_mirror(tmp_path, MirrorPointer(2, []))
     assert not followed.poll(), "the same content is no news"
     followed.path.unlink()
     assert followed.poll()

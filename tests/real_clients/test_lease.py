@@ -10,10 +10,11 @@ from functools import partial
 import confluent_kafka
 import pytest
 
-from mpbroker.ipc.leading import ALWAYS, boottime_ns
+from mpbroker.ipc.leading import ALWAYS
 from mpbroker.protocol.errors import ErrorCode
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
+from shm.clock import boot_ns
 from tests.support import client_adapters as clients
 from tests.support.client_samples import sample_records
 from tests.support.client_tools import kafka_tool
@@ -41,7 +42,7 @@ class Leased:
         self._word, self._meter = LeadingWord(broker.process.pid), Meter(broker)
 
     def end(self) -> None:
-        self._word.write(boottime_ns())
+        self._word.write(boot_ns())
 
     def renew(self) -> None:
         self._word.write(ALWAYS)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from mpbroker.ipc.mirror import Mirror, write_mirror
+from mpbroker.ipc.mirror import MirrorPointer, write_mirror
 from mpbroker.ipc.nodes import NODES_FILE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -68,7 +68,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         (cluster,) = (line for line in lines if line.startswith("cluster.id="))
         (face.log_dir / META_PROPERTIES).write_text(f"version=1\n{cluster}\nnode.id=2\n")
         shutil.copy(leader.log_dir / NODES_FILE, face.log_dir)
-        write_mirror(face.log_dir, Mirror(1, [str(leader.log_dir)]))
+        write_mirror(face.log_dir, MirrorPointer(1, [str(leader.log_dir)]))
         with served(face):
             yield Pair(leader, face)
 
@@ -127,6 +127,6 @@ def test_a_face_refuses_records_and_says_what_it_is(pair: Pair) -> None:
 
 def test_a_new_topic_of_the_leader_is_known_once_the_mirror_has_it(pair: Pair) -> None:
     create_topic(pair.leader.bootstrap, "later", 1)
-    write_mirror(pair.face.log_dir, Mirror(2, [str(pair.leader.log_dir)]))
+    write_mirror(pair.face.log_dir, MirrorPointer(2, [str(pair.leader.log_dir)]))
     admin = AdminClient({"bootstrap.servers": pair.face.bootstrap})
     eventually(lambda: "later" in admin.list_topics(timeout=PATIENCE_S).topics, "the topic is known")

@@ -13,8 +13,8 @@ from mpbroker.remote.ledger.snapshots import snapshot_name
 from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.remote.verification import NoLedger, Problem, Verified, verify
 from tests.support.fault_store import MemoryStore
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment
-from tests.support.tier_world import TierWorld, objects_of
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment, snapshot_if_due
+from tests.support.tier_world import TierWorld
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_the_snapshots_that_the_ledger_names(tmp_path: Path) -> None:
     store = MemoryStore()
     ledger = ledger_of(store, tmp_path)
     ledger.start(STARTED)
-    while not ledger.snapshot_if_due():
+    while not snapshot_if_due(ledger):
         ledger.renew()
     name = snapshot_name(ledger.seq - 1)
     assert check(store).problems == []
@@ -110,7 +110,7 @@ def test_offsets_between_two_segments_that_nobody_has(tmp_path: Path) -> None:
     ledger = ledger_of(store, tmp_path)
     ledger.start(STARTED)
     ledger.append([TOPIC, segment(0), segment(20)])
-    name = objects_of(segment(20)).log
+    name = segment(20).objects.log
     gap = Problem(name, "offsets 10 to 19 before it are in no segment")
     assert gap in check(store, deep=False).problems
     ledger.append([LogStartMoved(TOPIC_ID, 0, 20)])

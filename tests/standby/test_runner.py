@@ -13,8 +13,9 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
-from mpbroker.ipc.nodes import Nodes, read_nodes
+from mpbroker.ipc.nodes import NODES_FILE, Nodes
 from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.replaced_files import read_json
 from mpbroker.protocol.messages import ProducerIdsRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
@@ -23,6 +24,7 @@ from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import read_registrations
+from mpbroker.remote.restore import files
 from mpbroker.remote.restore.mirror import Mirror, unfinished
 from mpbroker.remote.restore.producer_ids import JUMP
 from mpbroker.remote.store.directory import DirectoryStore
@@ -125,7 +127,7 @@ def test_clients_are_told_who_leads(world: World) -> None:
     told: list[Nodes] = []
 
     def step(of: face.Face) -> None:
-        found = read_nodes(of.directory)
+        found = read_json(of.directory / NODES_FILE, Nodes)
         assert found is not None
         told.append(found)
         if len(told) == 2:
@@ -141,7 +143,7 @@ def test_clients_are_told_who_leads(world: World) -> None:
 CHANGES = (
     *((ClaimFile, "write"), (ClaimFile, "remove"), (runner, "settle"), (Mirror, "apply"), (Path, "rename")),
     *((take_over, "write_remote_files"), (take_over, "begin_epochs"), (take_over, "jump_ahead")),
-    *((take_over, "write_whole"), (owner, "write_or_spare"), (directories, "fsync_directory")),
+    *((files, "write_whole"), (owner, "write_or_spare"), (directories, "fsync_directory")),
 )
 
 

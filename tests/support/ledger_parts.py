@@ -64,3 +64,20 @@ def read(store: ObjectStore) -> LedgerReader:
     reader = LedgerReader(store)
     reader.read_to_end()
     return reader
+
+
+def opened_ledger(store: ObjectStore, directory: Path) -> Ledger:
+    """Return a store's ledger that has begun."""
+    ledger = Ledger(LedgerReader(store), OwnerFile(directory))
+    ledger.start(STARTED)
+    return ledger
+
+
+def snapshot_if_due(ledger: Ledger) -> bool:
+    """Write a snapshot if one is due, as the tier does; return whether it was."""
+    made = ledger.due_snapshot()
+    if made is None:
+        return False
+    ledger.write_snapshot(made)
+    ledger.append(made.events)
+    return True

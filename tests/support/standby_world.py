@@ -43,7 +43,7 @@ from mpbroker.remote.store.object_store import ObjectInfo, StoreError
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import MemoryStore
-from tests.support.ledger_parts import TOPIC, TOPIC_ID, segment
+from tests.support.ledger_parts import TOPIC, TOPIC_ID, segment, snapshot_if_due
 
 T = TypeVar("T")
 LEASE_S = 30.0
@@ -471,7 +471,7 @@ class Owner:
         if self.given is not None or self._has_news() or self.leadership.is_due or self.is_stopping:
             self._ship()
         elif world.happens(max(0.15, world.odds.trims)):
-            ledger.snapshot_if_due()
+            snapshot_if_due(ledger)
         elif world.happens(world.odds.trims):
             self.rules.trim(self.broker.store, ledger.state, ledger.check_fence)
 

@@ -15,7 +15,7 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.table import Partition, read_partition, version_of
 from mpbroker.ipc.topology import TIER
 from mpbroker.records.batch import checksum
-from mpbroker.remote.layout.object_names import SegmentObjects, parse_object
+from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
@@ -172,7 +172,7 @@ class TierWorld:
             for before, after in pairwise(segments):
                 assert before.end == after.base
             for one in segments:
-                log, indexes, manifest = (self.memory_store.objects[name] for name in objects_of(one).all)
+                log, indexes, manifest = (self.memory_store.objects[name] for name in one.objects.all)
                 assert log == self.kept[partition, one.base]
                 assert (len(log), checksum(log), checksum(indexes)) == (
                     one.size,
@@ -182,11 +182,7 @@ class TierWorld:
                 assert manifest
 
     def names(self, segments: Iterable[SegmentAdded]) -> set[str]:
-        return {name for one in segments for name in objects_of(one).all}
-
-
-def objects_of(one: SegmentAdded) -> SegmentObjects:
-    return SegmentObjects(one.topic, one.topic_id, one.partition, one.base, one.segment_id)
+        return {name for one in segments for name in one.objects.all}
 
 
 MakeWorld = Callable[..., TierWorld]

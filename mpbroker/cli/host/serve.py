@@ -95,6 +95,7 @@ def _words(
 
 
 def _become(words: Sequence[str]) -> NoReturn:
+    """Run `mpbroker` with these words in this process, in place of this program."""
     command = [sys.executable, "-m", "mpbroker", *words]
     os.execv(command[0], command)
 
@@ -133,7 +134,7 @@ def _serve(
     for warning in loaded.warnings if warns else ():
         say(logging.WARNING, str(warning))
     if check_only or words is not None:
-        # A standby must not find out when it takes over.
+        # A standby checks this now: a take-over must not fail of it.
         try:
             secure_listeners(config)
         except SecurityError as error:

@@ -1,7 +1,8 @@
 """Answers to requests that clients repeat byte by byte, such as the heartbeats of members that are settled.
 
-An idle member of a group sends the same bytes every few seconds. They are looked up together with those that
-name the client. So the request is neither decoded nor decided on again, and its answer is encoded already.
+An idle member of a group sends the same bytes every few seconds. The encoded call, which also names the
+client, is looked up. So the request is neither decoded nor decided on again, and its answer is encoded
+already.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mpbroker.protocol.messages import Message
 
-# Longer requests are not looked up: to hash them costs more than most gain.
+# Longer calls are not looked up: hashing one costs more than it saves.
 CALL_BYTES_MAX: Final = 1024
 REPEATS_MAX: Final = 100_000
 
@@ -49,6 +50,7 @@ class Repeats:
         return None
 
     def learn(self, call: bytes, again: Callable[[], bool], answer: bytes) -> None:
+        """Keep the encoded answer to a call, for as long as `again()` returns True."""
         if not 0 < len(call) <= CALL_BYTES_MAX:
             return
         if len(self._known) >= REPEATS_MAX:

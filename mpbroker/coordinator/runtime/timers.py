@@ -70,7 +70,7 @@ class Timers:
     def postpone(self, name: Hashable, deadline_ms: int) -> bool:
         """Move a timer's deadline further away, and keep its action. Return False if no such timer is set.
 
-        It costs less than `set`: the heap keeps the former deadline, and has the new one after that.
+        It costs less than `set`: the heap keeps the former deadline, and takes the new one when that is over.
         """
         found = self._live.get(name)
         if found is None:

@@ -33,7 +33,7 @@ class LogEnd(NamedTuple):
 def log_end_to_wait_for(broker: Broker, image: PartitionImage, now: Partition) -> LogEnd | None:
     """Return the log end if it is not durable yet and records below it may be acknowledged, else None.
 
-    With mpbroker.remote.acks=ledger nothing above the high watermark is.
+    With mpbroker.remote.acks=ledger no record above the high watermark is acknowledged.
     """
     if broker.config.ships_rounds:
         return None

@@ -1,8 +1,8 @@
 """Brings a deleted topic back that has records in the object store: CreateTopics with the setting UNDELETED.
 
-The setting is no setting of the topic: it has the id of the deleted one. The coordinator is asked whether it
-would create the topic, then the tier to make the partitions' directories, and then the coordinator to create
-it, as any other topic but for its id.
+The value of the setting is the id of the deleted topic; the topic does not keep it. First the coordinator is
+asked whether it would create the topic. Then the tier makes the partitions' directories. Then the coordinator
+creates the topic as any other, but with that id.
 """
 
 from __future__ import annotations

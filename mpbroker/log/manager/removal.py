@@ -296,7 +296,7 @@ class Removal:
         is_open = any((log.topic_id, log.partition) == (holder, key[1]) for log in self._logs.values())
         if is_open or holder in self._under_way or not is_directory(directory):
             return
-        # One that came back under its id may have a slot of each kind.
+        # A topic that was undeleted may have both a slot that is deleted and one that is live.
         if holder in self._slots.deleted and holder != topics.get(key[0]):
             # A predecessor was killed while it removed the topic.
             doomed = self._rename(directory, names.DELETE_SUFFIX)

@@ -104,7 +104,8 @@ def _is_ascending(epochs: Epochs) -> bool:
 def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
     """Return (`stored` with the epochs that batches add, the first batch that contradicts them or None).
 
-    Those that begin where the log ends (`remote.restore.files`) may have begun, and so be the batches'.
+    An epoch that is to begin where the log ends (LONG_MAX, see `remote.restore.files`) may have begun since:
+    then the first batch that has it says where.
     """
     epochs = [one for one in stored if one[1] < LONG_MAX]
     for epoch, offset in seen:

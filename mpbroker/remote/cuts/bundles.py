@@ -69,9 +69,9 @@ def worth_keeping(files: Mapping[str, CutFile], bundles: Mapping[bytes, int]) ->
 
 
 def recognized(file: CutFile, real_path: Path) -> CutFile | None:
-    """Return a file of a cut as far as its bytes are in this one; None if that is not there. Raises OSError.
+    """Return the part of a cut's file whose bytes the file on disk has; None without one. Raises OSError.
 
-    Inode and times say nothing after a start of the machine, or on another one.
+    Checksums decide: inode and times mean nothing after a restart of the machine, or on another one.
     """
     pieces: list[Piece] = []
     size = 0
@@ -91,7 +91,7 @@ def recognized(file: CutFile, real_path: Path) -> CutFile | None:
 class Bundler:
     """Reads files and writes bundles. `paced(count)` is called for each piece read, and may raise to give up.
 
-    `written` gets the sizes of the bundles, by id, before they are in the store.
+    The size of each bundle is put into `written`, by its id, before the bundle is in the store.
     """
 
     def __init__(self, store: ObjectStore, paced: Callable[[int], None], written: dict[bytes, int]) -> None:

@@ -108,9 +108,9 @@ class Cutter:
             }
 
     def _recognized(self, manifest: CutManifest) -> Iterator[CutFile]:
-        """Yield the files of a cut of before the machine's start, or of another machine, that are here, too.
+        """Yield the files of a cut that are on this disk, too, although another boot or machine has made it.
 
-        To read what is on the disk is cheaper than to bring it into the store again. Raises OSError.
+        Reading them is cheaper than uploading them again. Raises OSError.
         """
         for one in manifest.files:
             self._paced(0)

@@ -51,8 +51,8 @@ class CutSkipped(Exception):
 class Instant(NamedTuple):
     """All files as they were in the pause, and the open ones that are still to be read.
 
-    `paused_s`: how long the processes were stopped, `taken_ms` the time in the middle of it. `shipped` is the
-    number of the last `Shipped` that may be of before, `since` the ledger's last entry then.
+    `paused_s`: how long the processes were stopped, `taken_ms` the time in the middle of it. `Shipped` up to
+    number `shipped` are in these files; those above it are in entries above `since`.
     """
 
     taken_ms: int

@@ -1,7 +1,7 @@
 """Claims a ledger for another owner: one entry, the first of the next generation.
 
-It comes right behind the last entry of the owner before. That owner's next entry is then there already, with
-other bytes: all that it has put into the ledger is known, and it can put in nothing more.
+It follows the last entry of the former owner. That owner's next create fails, because the object is there,
+with other bytes. So all that it has put into the ledger is known, and it can put in nothing more.
 
 A create may be applied although it failed, and long after that. So a standby has the bytes of its claim on
 disk before the store can have them, and tries these bytes, and no others, until the ledger has them or others
@@ -39,7 +39,7 @@ class ClaimFile:
         self.path = directory / CLAIM_FILE
 
     def read(self) -> Claim | None:
-        """Return the claim that may be in the ledger; None if there is none. Raises OwnerDamaged, OSError."""
+        """Return the claim, which may be in the ledger; None without one. Raises OwnerDamaged, OSError."""
         try:
             seq, _, body = self.path.read_bytes().partition(b"\n")
         except FileNotFoundError:
@@ -51,11 +51,11 @@ class ClaimFile:
         return Claim(Writer(header.generation, header.owner, header.start), header.seq, body)
 
     def write(self, claim: Claim) -> None:
-        """Keep a claim, durably. Raises OSError; then it must not be tried."""
+        """Write a claim durably, before it is tried. Raises OSError; then it must not be tried."""
         write_whole(self.path, b"%d\n%b" % (claim.seq, claim.body))
 
     def remove(self) -> None:
-        """Forget a claim that is lost, or that the owner's file has. Raises OSError."""
+        """Remove the file: the claim is lost, or the owner's file says that it is won. Raises OSError."""
         self.path.unlink(missing_ok=True)
         fsync_directory(self.path.parent)
 
@@ -64,7 +64,7 @@ def new_claim(reader: LedgerReader, events: Sequence[Event]) -> Claim:
     """Make the entry that follows what was read. The first of `events` is TakenOver."""
     writer = Writer(reader.generation + 1, new_nonce(), new_nonce())
     seq = reader.seq + 1
-    # Objects of what it removes are deleted some time after that: this host's clock may be behind.
+    # Objects of segments that it removes are deleted some time after `time_ms`, and this clock may be behind.
     time_ms = max(wall_ms(), 0 if reader.last is None else reader.last.time_ms)
     return Claim(writer, seq, encode_entry(writer, seq, reader.digest, time_ms, events))
 

@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from mpbroker.remote.layout.object_names import SegmentObjects
+
 
 class _Event(msgspec.Struct, frozen=True, gc=False, tag_field="event"):
     pass
@@ -34,8 +36,9 @@ class _Who(_Event, frozen=True):
 
 
 class _Leader(_Who, frozen=True, kw_only=True):
-    """`listeners` have the advertised host and port of each name. `acks` is "local" or "ledger".
+    """Says how clients reach the broker, and how long its lease is.
 
+    `listeners` have the advertised host and port by the name of the listener. `acks` is "local" or "ledger".
     The lease is in force while a standby is named. `lease_ms` is 0 in entries of older versions.
     """
 
@@ -163,6 +166,11 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     has_aborted: bool
     log_crc: int
     indexes_crc: int
+
+    @property
+    def objects(self) -> SegmentObjects:
+        """Return the names of its objects."""
+        return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
 
 
 class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):

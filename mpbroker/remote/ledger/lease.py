@@ -1,8 +1,8 @@
 """The lease: how long an owner may answer, and when a standby may claim the ledger.
 
-Both sides read CLOCK_BOOTTIME of their own machine. Times are never compared between machines: the rates of
-two clocks differ by five percent at most, and the owner's lease is ten percent shorter than what the standby
-waits. So the owner has stopped before the standby's entry can be in the ledger.
+Both sides read CLOCK_BOOTTIME of their own machine, and times are never compared between machines. The rates
+of two clocks may differ by five percent. The owner's lease is ten percent shorter than what the standby
+waits, so the owner has stopped before the standby's entry can be in the ledger.
 
 Nothing here waits or asks the store.
 """
@@ -16,9 +16,9 @@ from mpbroker.remote.ledger.state import RemoteState
 from shm.clock import boot_ns
 
 _NS_PER_MS: Final = 1_000_000
-# Of a lease: what the owner gives away, because clocks differ.
+# The part of a lease that the owner does not use, because clocks differ.
 MARGIN: Final = 0.1
-# An owner writes this often in a lease. A standby wants answers of the store for as long.
+# How often an owner writes in a lease. A standby claims only after the store has answered for one interval.
 RENEWALS: Final = 3
 
 
@@ -31,9 +31,9 @@ class OwnerLease:
         self._tried_ns: int | None = None
 
     def renewed(self, tried_ns: int) -> None:
-        """Go by an entry that is in the ledger. `tried_ns`: when its *first* try began.
+        """Begin the lease anew, by an entry that is in the ledger. `tried_ns`: when its *first* try began.
 
-        The standby may have received it right then, although no try had an answer.
+        The standby may have received the entry right then, although no try had an answer.
         """
         self._tried_ns = max(tried_ns, self._tried_ns or 0)
 
@@ -47,23 +47,21 @@ class OwnerLease:
         """Return when the next entry has to be written."""
         return 0 if self._tried_ns is None else self._tried_ns + self._lease_ns // RENEWALS
 
-    def is_valid(self) -> bool:
-        return self._clock_ns() < self.valid_until_ns
-
     def is_due(self) -> bool:
+        """Return whether the next entry has to be written now."""
         return self._clock_ns() >= self.due_ns
 
 
 class StandbyWatch:
-    """The side of the standby `broker_id`, which waits `lease_ms` or the owner's lease if that is longer."""
+    """The standby's side: broker `broker_id` waits `lease_ms`, or the owner's lease if that is longer."""
 
     def __init__(self, broker_id: int, lease_ms: int) -> None:
         self._broker_id = broker_id
         self._lease_ms = lease_ms
         self._applied_ns = 0
-        # The request to which the store has said that no further entry is there.
+        # When the last request was sent to which the store said that no further entry is there.
         self._absent_ns: int | None = None
-        # The first of the requests that had answers without a gap.
+        # When the first request was sent of those that were answered without a gap.
         self._answers_ns: int | None = None
         self._answered_ns = 0
 
@@ -74,16 +72,16 @@ class StandbyWatch:
         self._absent_ns = None
 
     def absent(self, asked_ns: int) -> None:
-        """Go by an answer of the store: the next entry was not there. `asked_ns`: when it was asked."""
+        """Note an answer of the store: the next entry is not there. `asked_ns`: when the store was asked."""
         self._answered(asked_ns)
         self._absent_ns = asked_ns
 
     def failed(self) -> None:
-        """Go by a request that had no answer. The owner may have met the same: it gets time to write."""
+        """Note a request without an answer. The owner may have met the same, so it gets time to write."""
         self._answers_ns = self._absent_ns = None
 
     def may_claim(self, state: RemoteState) -> bool:
-        """Return whether the ledger may be claimed, by what was heard so far. `state` is what was read."""
+        """Return whether the ledger may be claimed, by the answers so far. `state` is what was read of it."""
         if self._broker_id not in state.standbys or self._absent_ns is None or self._answers_ns is None:
             return False
         if state.is_released:
@@ -93,10 +91,6 @@ class StandbyWatch:
             self._absent_ns >= self._applied_ns + lease_ns
             and self._absent_ns >= self._answers_ns + lease_ns // RENEWALS
         )
-
-    def left_ns(self, state: RemoteState, now_ns: int) -> int:
-        """Return how long the owner's lease still lasts, as this side sees it."""
-        return max(0, self._applied_ns + self._lease_ns(state) - now_ns)
 
     def _lease_ns(self, state: RemoteState) -> int:
         theirs_ms = 0 if state.leader is None else state.leader.lease_ms

@@ -4,11 +4,10 @@ Entry n + 1 is created only if it is absent. That alone orders entries, and fenc
 its next entry is there already, with other bytes. A create may be applied although it failed, and long after
 that. Therefore:
 
-* The bytes of an entry are fixed at the first try, until it is known whether they are in. Who adds to them
-  and tries again takes a late first try for the second one.
-* An object that is there is compared as a whole. Its owner and number say nothing of which try it is.
+* The bytes of an entry stay as they were at the first try, until it is known whether they are in. If they
+  changed between tries, a late first try would be taken for the second one.
+* An object that is there is compared as a whole. Its owner and number do not tell which try it is.
 * Each entry has the digest of the one before, so that no entry follows another history than its writer's.
-
 * The owner's disk has the number of an entry before the store does. A ledger that has more was written by a
   newer copy of this disk.
 
@@ -102,13 +101,6 @@ class Ledger:
         # When the first try of the last entry that is in began, by CLOCK_BOOTTIME; 0 before the first one.
         self.tried_ns = 0
 
-    @classmethod
-    def open(cls, store: ObjectStore, owner_file: OwnerFile, started: Started) -> Ledger:
-        """Read a store's ledger to its end, and begin to write it. Raises as `start` does."""
-        ledger = cls(LedgerReader(store), owner_file)
-        ledger.start(started)
-        return ledger
-
     @property
     def state(self) -> RemoteState:
         """Return what the ledger adds up to: what is in it, and nothing that only may be."""
@@ -187,17 +179,8 @@ class Ledger:
             return
         self._fence(self.seq + 1, found)
 
-    def snapshot_if_due(self) -> bool:
-        """Write a snapshot if the last one is SNAPSHOT_EVERY entries old. Raises as `append` does."""
-        made = self.due_snapshot()
-        if made is None:
-            return False
-        self.write_snapshot(made)
-        self.append(made.events)
-        return True
-
     def due_snapshot(self) -> MadeSnapshot | None:
-        """Return the snapshot that is to be written now; None if none is due."""
+        """Return a snapshot to be written if the last one is SNAPSHOT_EVERY entries old, else None."""
         reader = self._reader
         if reader.seq - reader.snapshot_seq < SNAPSHOT_EVERY:
             return None

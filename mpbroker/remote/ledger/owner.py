@@ -71,12 +71,12 @@ class OwnerFile:
             raise StoreError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def save(self) -> None:
-        """Replace the file, durably, also on a full disk. Raises OSError."""
-        write_or_spare(self.path, msgspec.json.encode(self.owner))
+        """Replace the file as `save_owner` does."""
+        save_owner(self.path.parent, self.owner)
 
 
 def save_owner(directory: Path, owner: Owner) -> None:
-    """Make the owner's file in a log directory, durably, by one step. Raises OSError."""
+    """Make or replace the owner's file in a log directory, durably, also on a full disk. Raises OSError."""
     write_or_spare(directory / REMOTE_OWNER, msgspec.json.encode(owner))
 
 

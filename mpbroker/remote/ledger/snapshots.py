@@ -25,7 +25,7 @@ SNAPSHOT_FORMAT: Final = 2
 # Of those that the ledger does not name: the newest may be damaged.
 KEPT: Final = 2
 NAMED_EVERY_MS: Final = 24 * 3600 * 1000
-# As many are named before entries below the oldest of them are deleted.
+# So many are named, one a day, before entries below the oldest of them are deleted.
 NAMED: Final = 8
 _ZSTD_LEVEL: Final = 3
 
@@ -149,10 +149,10 @@ def make_snapshot(snapshot: Snapshot, now_ms: int) -> MadeSnapshot:
 
 
 def _first_needed(state: RemoteState) -> int:
-    """Return the newest snapshot at which all may begin to read from here on.
+    """Return the entry of the newest snapshot at which every reader may begin from here on.
 
-    It is a week old, by the order of those that the ledger has named since. A restore reads the ledger as it
-    was at a cut, and what was shipped after it.
+    It is a week old: NAMED - 1 others follow it, with the one that is named now. It is no newer than the
+    oldest cut, because a restore reads the ledger as it was at a cut, and what was shipped after it.
     """
     needed = min((one.event.since or one.event.after for one in state.cuts), default=None)
     old = [one.event.seq for one in state.snapshots[: 2 - NAMED]]
@@ -166,6 +166,6 @@ def put_snapshot(store: ObjectStore, made: MadeSnapshot) -> None:
     if store.get(name) != made.data:
         raise StoreError(f"{name} is another one than was written")
     kept = {snapshot_name(seq) for seq in made.kept}
-    # Later ones are those of an owner that has taken over meanwhile.
+    # Later ones belong to an owner that has taken over meanwhile.
     older = [found.name for found in store.list(PREFIX) if found.name <= name and found.name not in kept]
     store.delete(older[:-KEPT])

@@ -1,10 +1,10 @@
 """Small files of the tier that can be replaced on a full disk, too.
 
-What is uploaded frees the disk, once the tier has written so. Therefore each such file has a spare beside it
-(`<name>.spare`), with blocks of its own and some more. On a full disk the new bytes go into these blocks, and
-the two names are exchanged: what was the file is the next spare. Nothing is allocated, so neither producers
-nor a kill can take the room away. A reader may find a file of two ages if two such writes pass while it
-reads; so each of these files shows that by a checksum, or has no other readers.
+On a full disk the tier must be able to write them: only then may local segments be deleted. So each such file
+has a spare beside it (`<name>.spare`), with at least as many blocks. On a full disk the new bytes go into the
+spare's blocks, and the two names are exchanged: the old file becomes the next spare. Nothing is allocated, so
+neither producers nor a kill can take the room away. If two such writes pass while somebody reads, the reader
+gets bytes of both. So each of these files has a checksum, or no other readers.
 """
 
 from __future__ import annotations

@@ -90,13 +90,13 @@ class RemoteState:
         self.standbys: dict[int, StandbySet] = {}
         self.snapshots: list[NamedSnapshot] = []
         self.firsts: list[int] = []
-        # The number of the last one, and (number, id of the object or b"") of those that no cut has.
+        # Of `Shipped`: the last number, and (number, id of the object or b"") of those that no cut has.
         self.shipped_number = 0
         self.shipped: list[tuple[int, bytes]] = []
 
     @property
     def trimmed_before(self) -> int:
-        """Return before which entry the ledger need not be whole."""
+        """Return the entry below which entries may be missing, because they were trimmed."""
         return self.snapshots[-1].event.first if self.snapshots else 0
 
     @property

@@ -1,10 +1,12 @@
 """Deletes entries that nobody reads any more: those below a snapshot that the ledger names.
 
-It names one a day, and entries go a week later: readers begin at a snapshot, and a request that was lost that
-long will not be applied any more. What was a week old is told by the ledger's own order.
+The ledger names one snapshot a day, and entries are deleted a week later. By then no reader needs them, and
+no request that was lost can still be applied. The week is counted by the snapshots that the ledger has named
+since.
 
-The first entries of each generation and of each start stay for ever. They lie where an owner would write that
-has slept since, so that its create fails. All others that create an entry read to the end afterwards.
+The first entries of each generation and of each start stay for ever. An owner that has slept since would
+create its next entry in their place, and its create fails. All others that create an entry read to the end
+afterwards.
 """
 
 from __future__ import annotations

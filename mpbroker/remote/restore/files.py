@@ -50,9 +50,9 @@ def write_remote_files(plan: Plan, log_dirs: Sequence[Path]) -> None:
 def begin_epochs(plan: Plan, log_dirs: Sequence[Path]) -> None:
     """Have every partition begin a leader epoch where its log ends, when it is opened. Raises OSError.
 
-    So a client that has read further sees that its offsets are no more, and not other records there. Epochs
-    grow by as much as the ledger's generation since the cut: an owner between, which came from the same cut,
-    has given its records another one.
+    So a client that has read further learns that its offsets are gone, and does not read other records there.
+    Epochs grow by as much as the ledger's generation has grown since the cut: owners that came from the same
+    cut must not share an epoch.
     """
     ahead = plan.ledger.generation - plan.generation
     for path in dict.fromkeys(plan.manifest.directories):
@@ -64,16 +64,23 @@ def begin_epochs(plan: Plan, log_dirs: Sequence[Path]) -> None:
 
 def begin_cluster(log_dirs: Iterable[Path]) -> None:
     """Give the directories the id of a new cluster. Raises OSError."""
-    cluster_id = uuid_text(uuid.uuid4().bytes).lstrip("-_")
+    set_property(log_dirs, "cluster.id", uuid_text(uuid.uuid4().bytes).lstrip("-_"))
+
+
+def set_property(log_dirs: Iterable[Path], key: str, value: str) -> None:
+    """Set a property that meta.properties has, in directories that are not finished. Raises OSError."""
     for log_dir in log_dirs:
         path = log_dir / unfinished(META_PROPERTIES)
-        lines = path.read_text().splitlines()
-        made = [f"cluster.id={cluster_id}" if one.startswith("cluster.id=") else one for one in lines]
-        write_whole(path, "".join(f"{one}\n" for one in made).encode())
+        lines = path.read_text("utf-8").splitlines()
+        changed = [f"{key}={value}" if one.startswith(f"{key}=") else one for one in lines]
+        write_whole(path, "".join(f"{one}\n" for one in changed).encode())
 
 
 def finish(log_dirs: Iterable[Path]) -> None:
-    """Give the directories their names as a broker's, those that have none yet. Raises OSError."""
+    """Give meta.properties its name: from here on a broker starts on the directories. Idempotent.
+
+    Raises OSError.
+    """
     for log_dir in log_dirs:
         with suppress(FileNotFoundError):
             (log_dir / unfinished(META_PROPERTIES)).rename(log_dir / META_PROPERTIES)

@@ -1,9 +1,9 @@
 """Makes log directories what a cut says, from whatever is in them.
 
-What is there already is not downloaded: a piece of a file whose checksum matches stays. So a mirror follows
-one cut after the other, and an empty directory becomes a restored one. It may be killed anywhere: the next
-one begins with what it finds. Until all is done no broker starts on the directories, since meta.properties
-has the name of an unfinished restore.
+A piece of a file whose checksum matches is not downloaded again. So a mirror follows one cut after the other,
+and an empty directory becomes a restored one. The process may be killed anywhere: the next one begins with
+what it finds. Until all is done no broker starts on the directories, since meta.properties has the name of an
+unfinished restore.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mpbroker.storage.names import META_PROPERTIES, NOT_PARTITIONS
 
 _DIRECTORY_MODE: Final = 0o750
 _READ_BYTES: Final = 1 << 20
-# Bytes between two pieces of a bundle that are rather downloaded than asked for in two requests.
+# Two pieces of a bundle with a gap up to this size are downloaded by one request, with the gap.
 _GAP_BYTES: Final = 256 << 10
 _RUN_BYTES: Final = 64 << 20
 
@@ -42,9 +42,10 @@ class _Run(NamedTuple):
 
 
 class Mirror:
-    """Log directories that follow cuts. `seen(count)` is called with bytes downloaded, and often.
+    """Log directories that follow cuts.
 
-    `kept` are names of files in log directories that are not of the mirror, and stay.
+    `seen(count)` is called with the bytes of each download, and with 0 before each comparison; it may raise
+    to give up. `kept` are names of files in log directories that do not belong to the mirror, and stay.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Mirror:
         self._log_dirs = log_dirs
         self._seen = seen
         self._kept = NOT_PARTITIONS | {LOCK, *kept}
-        # What this process has made or compared: files by path.
+        # By path: the files that this process has made or compared.
         self._known: dict[str, CutFile] = {}
         self._unsynced: set[Path] = set(log_dirs)
 
@@ -159,6 +160,7 @@ def place(log_dirs: Sequence[Path], path: str) -> Path:
 
 
 def unfinished(name: str) -> str:
+    """Return the name that a file has while its directory is not finished."""
     return f"{name}.restored"
 
 

@@ -17,7 +17,6 @@ from mpbroker.remote.cuts.manifest import (
     decode_manifest,
     shipped_name,
 )
-from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteTopic
@@ -111,7 +110,7 @@ def _revivable(store: ObjectStore, ledger: LedgerReader, gone: list[SegmentAdded
     """Return the last ones of removed segments, as many as the store still has without a gap."""
     found: list[SegmentAdded] = []
     for one in reversed(gone):
-        objects = objects_of(one)
+        objects = one.objects
         wanted = (objects.log, one.size), (objects.indexes, sum(one.index_sizes))
         is_there = one.segment_id in ledger.state.removed
         if not (is_there and all(store.size(name) == size for name, size in wanted)):
@@ -152,7 +151,7 @@ def read_all(store: ObjectStore, plan: Plan, seen: Callable[[int], object]) -> N
         ]
 
     def check_segment(segment: SegmentAdded) -> list[str]:
-        objects, crc = objects_of(segment), 0
+        objects, crc = segment.objects, 0
         for start in range(0, segment.size, _READ_BYTES):
             data = store.get(objects.log, start, min(_READ_BYTES, segment.size - start))
             crc = checksum(data, crc)
@@ -188,10 +187,6 @@ def pieces_by_bundle(manifest: CutManifest) -> Mapping[bytes, list[PlacedPiece]]
     return found
 
 
-def objects_of(one: SegmentAdded) -> SegmentObjects:
-    return SegmentObjects(one.topic, one.topic_id, one.partition, one.base, one.segment_id)
-
-
 def time_text(time_ms: int) -> str:
     """Return a time of UTC, in whole seconds."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -219,7 +214,7 @@ def _missing_segments(store: ObjectStore, plan: Plan) -> Iterator[str]:
     for prefix, segments in by_topic.items():
         sizes = {found.name: found.size for found in store.list(prefix)}
         for one in segments:
-            objects = objects_of(one)
+            objects = one.objects
             for name, wanted in ((objects.log, one.size), (objects.indexes, sum(one.index_sizes))):
                 if sizes.get(name) != wanted:
                     yield f"{name} has {sizes.get(name)} of {wanted} bytes"

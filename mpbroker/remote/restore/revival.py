@@ -15,7 +15,7 @@ from mpbroker.records.batch import checksum
 from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.layout.manifest import encode_manifest
 from mpbroker.remote.ledger.events import SegmentAdded
-from mpbroker.remote.restore.plan import Plan, objects_of
+from mpbroker.remote.restore.plan import Plan
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
 
 _READ_BYTES = 16 << 20
@@ -41,7 +41,7 @@ def revived(store: ObjectStore, plan: Plan) -> Plan:
 
 def _copied(store: ObjectStore, one: SegmentAdded, broker_id: int, time_ms: int) -> SegmentAdded:
     copy = replace(one, segment_id=uuid.uuid4().bytes)
-    before, after = objects_of(one), objects_of(copy)
+    before, after = one.objects, copy.objects
     store.put(after.log, _checked(store, before.log, one.size, one.log_crc), one.size)
     indexes_size = sum(one.index_sizes)
     pieces = _checked(store, before.indexes, indexes_size, one.indexes_crc)

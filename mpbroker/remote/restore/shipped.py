@@ -1,8 +1,8 @@
 """Applies what was shipped after a cut to the log directories of that cut (mpbroker.remote.acks=ledger).
 
-Bytes go where they were: into a segment, at a position. Whatever lies behind them in the partition was never
-acknowledged, and goes. Indexes of changed segments go as well: the first start makes them anew, as after a
-kill. Applying an event again changes nothing.
+Bytes are written into the segment and at the position that they had. What the partition has behind them was
+never acknowledged, and is removed. Indexes of changed segments are removed as well: the first start makes
+them anew, as after a kill.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.manifest import shipped_name
 from mpbroker.remote.ledger.events import Shipped, ShippedRange
 from mpbroker.remote.ledger.reader import read_entries
+from mpbroker.remote.restore.mirror import place
 from mpbroker.remote.restore.plan import Plan, RestoreRefused
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.storage.checkpoints import (
@@ -98,7 +99,10 @@ class ShippedFiles:
         self._unsynced: set[Path] = set()
 
     def apply(self, event: Shipped) -> list[tuple[str, int]]:
-        """Raises RestoreRefused, StoreError, OSError."""
+        """Write an event's bytes to their segments, and cut off what lies behind them. Idempotent.
+
+        Raises RestoreRefused, StoreError, OSError.
+        """
         changed: list[tuple[str, int]] = []
         data = memoryview(bytes_of(self._store, event))
         for one in event.ranges:
@@ -156,7 +160,7 @@ class ShippedFiles:
 
     def _write(self, path: str, data: memoryview, position: int) -> None:
         """Write the last bytes of a segment."""
-        real_path = self._place(path)
+        real_path = place(self._log_dirs, path)
         with opened(real_path, os.O_RDWR | os.O_CREAT) as fd:
             if (size := os.fstat(fd).st_size) < position:
                 raise RestoreRefused(
@@ -171,7 +175,7 @@ class ShippedFiles:
         """Remove what lies behind the end of the log, and the indexes of segments that have changed."""
         offset, last, position = one.end
         touched = {base for base, _, _ in one.pieces} | {last}
-        for name in os.listdir(self._place(path)):  # noqa: PTH208 - names are all that is wanted
+        for name in os.listdir(place(self._log_dirs, path)):  # noqa: PTH208 - names are all that is wanted
             suffix = name[name.find(".") :]
             base = parse_segment(name, suffix)
             if base is None:
@@ -179,10 +183,10 @@ class ShippedFiles:
             is_index = suffix in INDEX_SUFFIXES and (base in touched or base > last)
             is_behind = suffix == LOG_SUFFIX and base > last
             if is_index or is_behind or (suffix == SNAPSHOT_SUFFIX and base > offset):
-                self._place(f"{path}/{name}").unlink()
-                self._unsynced.add(self._place(f"{path}/{name}"))
+                place(self._log_dirs, f"{path}/{name}").unlink()
+                self._unsynced.add(place(self._log_dirs, f"{path}/{name}"))
                 changed.append((f"{path}/{name}", 0))
-        with opened(self._place(f"{path}/{segment_name(last)}"), os.O_RDWR | os.O_CREAT) as fd:
+        with opened(place(self._log_dirs, f"{path}/{segment_name(last)}"), os.O_RDWR | os.O_CREAT) as fd:
             if os.fstat(fd).st_size != position:
                 os.ftruncate(fd, position)
                 changed.append((f"{path}/{segment_name(last)}", position))
@@ -204,7 +208,3 @@ class ShippedFiles:
             return False
         write_offsets(file, offsets)
         return True
-
-    def _place(self, path: str) -> Path:
-        number, _, name = path.partition("/")
-        return self._log_dirs[int(number)] / name

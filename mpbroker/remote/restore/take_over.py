@@ -1,8 +1,6 @@
 """Makes a restored broker the owner of the ledger.
 
-One entry does it: the first of a new generation, right behind the last one of the owner before. That owner's
-next entry is then there already, with other bytes. So all that it has put into the ledger is known here, and
-it can put in nothing more.
+One entry does it, the claim (`ledger/claim.py`). It also says which segments the restored broker has.
 """
 
 from __future__ import annotations
@@ -78,9 +76,9 @@ def write_owner(directory: Path, taken: TakenLedger, standbys: Iterable[int] = (
 
 
 def take_over_events(plan: Plan, taken: TakenOver) -> list[Event]:
-    """Return the events of the entry: segments that are not of the cut go, revived ones come.
+    """Return the events of the entry: it removes segments that are not of the cut, and adds revived ones.
 
-    A topic that was deleted before the cut keeps its own, so that it can be brought back, perhaps again.
+    A topic that was deleted before the cut keeps its segments, so that it can still be undeleted.
     """
     state = plan.ledger.state
     deleted = {topic_id for topic_id, one in plan.topics.items() if one.deleted_ms is not None}

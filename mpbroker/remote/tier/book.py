@@ -31,8 +31,8 @@ T = TypeVar("T")
 class Book:
     """The ledger, with the events that wait for its next entry. `interval_ms()` lies between two entries.
 
-    A thread of its own makes all requests of the ledger: those who wait for it may have a lower priority, and
-    the lease must not depend on that. Files are written by who commits.
+    A thread of its own makes all requests of the ledger. Threads that wait for it may have a lower priority,
+    and the lease must not depend on that. The thread that commits writes the partitions' files.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Book:
         self._leadership = leadership
         self._interval_ms = interval_ms
         self._thread = ThreadPoolExecutor(1, "ledger")
-        # It has the priority of who makes it.
+        # The thread begins now, to have the priority of the one that makes this object.
         self._thread.submit(int).result()
         self._lock = threading.RLock()
         self._places: Mapping[Key, Place] = {}
         self._ready: list[Event] = []
-        # Of the ledger's thread: what it was given, and may have or not.
+        # The ledger's thread alone uses it: events that the ledger was given, and may have or not.
         self._given: list[Event] = []
-        # What it has, and files may not.
+        # Events that the ledger has, and the partitions' files may lack.
         self._in: deque[Event] = deque()
         # The ends of partitions with segments in these three.
         self._ends: dict[Key, int] = {}
@@ -144,7 +144,7 @@ class Book:
         self.in_turn(self._check_fence)
 
     def snapshot_if_due(self) -> None:
-        """Raises as `commit` does."""
+        """Write a snapshot if one is due, and have the ledger name one a day. Raises as `commit` does."""
         made = self.in_turn(self.ledger.due_snapshot)
         if made is not None:
             self.ledger.write_snapshot(made)

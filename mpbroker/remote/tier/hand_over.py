@@ -1,7 +1,7 @@
 """What a clean stop does last: a cut of all files as they stay, then the ledger says that nothing follows.
 
-So a standby need not wait for the lease, and a restore brings all back. With a standby it is tried for as
-long as the stop may take, else once and not for long.
+So a standby need not wait for the lease, and a restore brings all back. With a standby it is tried again for
+HAND_OVER_S, without one it is tried once, for ALONE_S at most.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from mpbroker.ipc.leading import HAND_OVER_S
+from mpbroker.ipc.process import HAND_OVER_S
 from mpbroker.remote.cuts.instant import CutSkipped
 from mpbroker.remote.ledger.events import Released
 from mpbroker.remote.ledger.ledger import Fenced
@@ -41,6 +41,7 @@ class HandOver:
         self.limit_s = HAND_OVER_S if renewing.has_lease else ALONE_S
 
     def run(self) -> None:
+        """Hand over, or log why not."""
         until = time.monotonic() + self.limit_s
         self._cuts.join()
         while not self._is_done(is_last=not self._renewing.has_lease or time.monotonic() + _RETRY_S > until):
@@ -73,7 +74,7 @@ class HandOver:
         log.info("the object store has all that this broker had, after %.0f ms%s", took_ms, who)
 
     def give_up(self, why: str) -> None:
-        """Tell that the store may lack the last changes."""
+        """Log that the store may lack the last changes."""
         log.warning(
             "the last cut of this stop was given up: %s. What was written since the newest cut is on this "
             "disk alone: start this broker again before a standby takes over or a restore is made",

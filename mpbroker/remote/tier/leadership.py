@@ -1,8 +1,9 @@
 """Whether this broker leads: the brokers that stand by for it, its lease, and the leading word.
 
-Without a standby there is no lease, and the broker leads always. A standby is named in the owner's file, then
-in the ledger. From the first try to name it the broker leads only until its lease runs out, since the try may
-be in although it failed. A standby that goes leaves the ledger first.
+Without a standby there is no lease, and the broker leads always. A standby is named in the owner's file
+first, then in the ledger. From the first try to name it the broker leads only until its lease runs out, since
+the try may be in although it failed. A standby that goes is removed from the ledger first, then from the
+file.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ log = logging.getLogger("mpbroker.remote")
 
 
 class Leadership:
-    """Writes the leading word, and the file of the brokers. The thread of the ledger calls all methods.
+    """Writes the leading word and the file `mpbroker.nodes`. The thread of the ledger calls all methods.
 
-    `lowered()` is called when the broker leads no longer. `ledger` and `file` are given by `begin`.
+    `lowered()` is called when the broker leads no longer. Call `begin` first.
     """
 
     def __init__(
@@ -48,11 +49,11 @@ class Leadership:
         # By broker: the beat of its object, and when it was first seen.
         self._beats: dict[int, tuple[int, int]] = {}
         self._nodes: Nodes | None = None
-        # The word is the supervisor's, or a predecessor's.
+        # The supervisor has written the word, or a predecessor.
         self._count(leading.until_ns)
 
     def begin(self, ledger: Ledger, started: Started) -> None:
-        """Lead, as the entry of this start is in the ledger. Raises OSError."""
+        """Lead, because the entry of this start is in the ledger. Raises OSError."""
         self._ledger, self._file, self._started = ledger, ledger.owner_file, started
         self._lease = OwnerLease(started.lease_ms, self.clock_ns)
         # A try of an earlier start to name one cannot come late any more.
@@ -62,7 +63,7 @@ class Leadership:
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether clients wait, or will, for an entry of this start."""
+        """Return whether clients are, or will be, refused without an entry of this start."""
         return self._leading.until_ns != ALWAYS
 
     @property
@@ -75,22 +76,18 @@ class Leadership:
         """Return whether the ledger needs an entry for the lease."""
         return self.has_lease and self._lease.is_due()
 
-    @property
-    def leads(self) -> bool:
-        return not self.has_lease or self._lease.is_valid()
-
     def renewed(self) -> None:
-        """Go by the entry that is now the ledger's last."""
+        """Begin the lease anew, by the entry that is now the ledger's last."""
         self._lease.renewed(self._ledger.tried_ns)
         if self._ledger.fenced is None:
             self._write_word()
 
     def lead_alone(self) -> None:
-        """Lead without an entry of this start: nobody stands by."""
+        """Lead without an entry of this start, because nobody stands by."""
         self._lead_until(ALWAYS)
 
     def lost(self, fenced: Fenced) -> None:
-        """Lead no more, if another broker does or may."""
+        """Lead no longer, if another broker leads or may lead."""
         if fenced.leader is not None or self.has_lease:
             self._lead_until(NEVER)
             self._lowered()
@@ -110,7 +107,7 @@ class Leadership:
         events += map(StandbyGone, gone)
         if events:
             if not self.has_lease:
-                # As if this try were in.
+                # The lease begins as if this try were in.
                 self._lease.renewed(self.clock_ns())
             self._set_standbys({*self._file.owner.standbys, *wanted})
             self._write_word()
@@ -123,7 +120,7 @@ class Leadership:
         return gone
 
     def _is_there(self, found: Registration) -> bool:
-        """Return whether a standby's object has changed a while ago; a broker is no standby of its own."""
+        """Return whether the object has changed within SILENT_NS, and is not this broker's own."""
         now_ns = self.clock_ns()
         beat, since_ns = self._beats.get(found.broker_id, (None, 0))
         if beat != found.beat:
@@ -173,7 +170,7 @@ def _standby(found: Registration) -> StandbySet:
 
 
 def _told(event: Event) -> str:
-    """Return what the log says of a standby that came or went."""
+    """Return the line of the log about a standby that came or went."""
     if isinstance(event, StandbySet):
         return f"broker {event.broker_id} on {event.host} stands by: this broker leads while its lease lasts"
     assert isinstance(event, StandbyGone)

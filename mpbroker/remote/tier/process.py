@@ -1,10 +1,11 @@
 """The tier process: uploads sealed segments to the object store, and downloads what handlers ask for.
 
 The main thread follows orders, learns of topics and serves the handlers' calls. It never waits for the store.
-A second thread does all work on the store that changes it (`work`), on CPUs that no other thread wants. Other
-threads make cuts, renew the lease (`renewing`) and download (`downloads`). The supervisor starts the process
-only if remote.log.storage.system.enable is set. No process waits for it: while it is away, local data is
-served for as long as the lease lasts, and stays where it is.
+A second thread uploads and deletes segments (`work`), on CPUs that no other thread wants. Other threads make
+cuts (`cutting`), renew the lease (`renewing`), ship commit rounds (`shipper`) and download (`downloads`). The
+supervisor starts the process only if remote.log.storage.system.enable is set. While the process is away,
+local data is served for as long as the lease lasts, and stays where it is. Commit rounds wait for it only
+with mpbroker.remote.acks=ledger.
 
 (Kafka: RemoteLogManager.)
 """

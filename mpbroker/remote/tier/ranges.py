@@ -1,7 +1,6 @@
 """Finds the bytes of unshipped rounds in the segments of partitions.
 
-Segments have what is durable as it is, wherever a commit round has made it so: the journal has no large
-writes, and nothing of before a start.
+The journal would not do: it has no large writes, and nothing from before a start.
 """
 
 from __future__ import annotations

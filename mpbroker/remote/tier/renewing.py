@@ -16,7 +16,7 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
 
-# What is tried again after a failure, is so this often in a lease.
+# How often in a lease a renewal is looked at, and tried again after a failure.
 _TRIES: Final = 30
 log = logging.getLogger("mpbroker.remote")
 
@@ -69,8 +69,9 @@ class Renewing:
         try:
             while True:
                 self.look()
-                is_led = self._work.book is None or self._leadership.has_lease
-                self._work.wait(self._lease_s / (RENEWALS if is_led else 1))
+                # Once a lease is enough while nobody stands by: each look costs a request.
+                looks_often = self._work.book is None or self._leadership.has_lease
+                self._work.wait(self._lease_s / (RENEWALS if looks_often else 1))
         except (Stopped, Fenced):
             return
 
@@ -81,8 +82,8 @@ class Renewing:
             return
         try:
             gone = book.follow_standbys(read_registrations(store))
-            # So that a standby that was silent is not named by a later start, which does not know since when.
+            # A later start does not know for how long a standby was silent, and would name it again.
             store.delete(map(registration_name, gone))
         except (StoreError, OSError) as error:
-            # Whether the store answers is told by others.
+            # Other threads log that the store fails.
             log.debug("who stands by cannot be read or noted: %s", error)

@@ -1,10 +1,11 @@
 """The thread that puts commit rounds into the object store, with mpbroker.remote.acks=ledger.
 
-A log worker finishes a round when its word says that it is there (`ipc/unshipped.pxd`). All rounds that wait
-go into one entry of the ledger. It has their bytes if they are few; if they are many they are objects.
+A log worker finishes a round when the worker's word has the round's number (`ipc/unshipped.pxd`). All rounds
+that wait go into one entry of the ledger. Up to INLINE_BYTES the entry has their bytes; more bytes go into
+objects that the entry names.
 
-Whoever is killed here leaves a round without its word. It is shipped again, with the same bytes at the same
-places, so that it does not matter whether it was in the ledger.
+A process that is killed before it writes the word leaves the round waiting. Its successor ships the same
+bytes to the same places again, which changes nothing if the ledger has them already.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger("mpbroker.remote")
 
 
 class Shipper:
-    """The thread's work. `blocks` are those of unshipped rounds, by log worker, `words` what is shipped.
+    """The thread's work. By log worker, `blocks` are the blocks of unshipped rounds, `words` what is shipped.
 
     `first_cut` says whether the store has a cut of this start: nothing is shipped before. `told(worker)` is
     called when the worker's word has changed.
@@ -63,9 +64,9 @@ class Shipper:
         self._counters = counters
         self._woken = threading.Event()
         self._shown: tuple[int, ...] = ()
-        # The number of the last event. It grows when what the event has was read.
+        # The number of the last event. It grows after the bytes of the event were read.
         self.number = 0
-        # Rounds that the ledger was given, by worker.
+        # By worker: the round that the ledger was given, and may not have yet.
         self._given: dict[int, int] = {}
         self._problem = ""
 
@@ -87,7 +88,7 @@ class Shipper:
         """
         book = self._work.book
         assert book is not None
-        # In this order: what gets a number meanwhile comes after that entry.
+        # The entry first: an event that gets its number meanwhile is in a later one.
         since = book.ledger.seq
         return max(self.number, book.state.last_shipped), since
 
@@ -117,7 +118,7 @@ class Shipper:
             if not rounds:
                 return False
             found = [one for unsent in rounds.values() for one in unsent]
-            # Only now: a cut that is made from here on counts what is read later as not its own.
+            # After the look at the rounds: a cut from here on counts later rounds as not its own.
             self.number = max(self.number, book.state.last_shipped)
             book.add(list(self._events(store, found)))
             self._given = dict(rounds.keys())
@@ -162,7 +163,7 @@ class Shipper:
             yield event
 
     def _pause(self, seconds: float) -> None:
-        """Wait until something may wait. Raises Stopped."""
+        """Wait for `follow` to wake this thread, for `seconds` at most. Raises Stopped."""
         self._woken.wait(seconds)
         self._woken.clear()
         self._work.wait(0)

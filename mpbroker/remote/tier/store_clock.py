@@ -1,4 +1,4 @@
-"""The time by the store's clock. Objects are deleted by it: the owner's own clock may be set meanwhile."""
+"""The time by the store's clock. It decides when objects are deleted, since the owner's clock may be set."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CLOCK: Final = "mpbroker/clock"
 
 
 class StoreClock:
-    """The store's clock as it was read once, and the time since by a clock that nobody sets.
+    """The store's clock: read once, and continued by a clock of this host that nobody sets.
 
-    In a directory of this host it is the clock of this host, as it was at the start.
+    A store in a directory has the clock of this host, as it was at the start.
     """
 
     def __init__(self, store: ObjectStore) -> None:

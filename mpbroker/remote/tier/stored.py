@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.tier.cache import PartitionKey
@@ -37,16 +36,13 @@ class StoredPartitions:
 
 
 def _stored(segment: SegmentAdded) -> StoredSegment:
-    objects = SegmentObjects(
-        segment.topic, segment.topic_id, segment.partition, segment.base, segment.segment_id
-    )
     return StoredSegment(
         segment.base,
         segment.end,
         segment.size,
         segment.segment_id,
-        objects.log,
-        objects.indexes,
+        segment.objects.log,
+        segment.objects.indexes,
         IndexSizes(*segment.index_sizes),
         segment.indexes_crc,
     )

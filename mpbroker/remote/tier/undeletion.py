@@ -1,4 +1,4 @@
-"""Makes the directories of a deleted topic's partitions again, of what the object store has.
+"""Makes the directories of a deleted topic's partitions again, from what the object store has.
 
 A partition's directory gets the list of its remote segments and an empty segment where these end, with the
 producers of that offset. So it is opened as one whose local segments were all deleted, and the coordinator
@@ -18,7 +18,6 @@ from mpbroker.config.integers import LONG_MAX
 from mpbroker.ipc.calls import UndeleteTopic
 from mpbroker.records.batch import checksum
 from mpbroker.remote.layout.indexes import split_indexes
-from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.state import RemoteState, RemoteTopic
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
@@ -33,7 +32,7 @@ from mpbroker.storage.checkpoints import (
 from mpbroker.storage.remote_segments import write_remote_segments
 from mpbroker.storage.segments import segments_of
 
-# Who begins later might see the segments go meanwhile.
+# So long before its day ends a topic is not brought back: its segments might be removed meanwhile.
 MARGIN_MS: Final = 10 * 60 * 1000
 _EMPTY: Final = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
 
@@ -68,7 +67,7 @@ def undelete(
 
 
 def end_of(state: RemoteState, topic_id: bytes, partition: int) -> int:
-    """Return where a partition ends that comes back: where its segments end, else at its log start."""
+    """Return the end of a partition that comes back: that of its segments, or without one its log start."""
     segments = state.segments_of(topic_id, partition)
     return segments[-1].end if segments else state.log_starts.get((topic_id, partition), 0)
 
@@ -84,7 +83,7 @@ def _make(
                 return
             raise CannotUndelete(f"{found} is in the way: restart the broker, which sets strays aside")
     log_dir = log_dirs[number % len(log_dirs)]
-    # A name that the next start removes.
+    # The name of a deleted partition: if this is killed, the next start removes the directory.
     making = log_dir / names.renamed(topic.name, number, uuid.uuid4().hex, names.DELETE_SUFFIX)
     making.mkdir()
     put_id_and_epochs(making, topic.topic_id, _epochs(segments))
@@ -101,7 +100,7 @@ def _make(
 def _epochs(segments: Iterable[SegmentAdded]) -> list[tuple[int, int]]:
     """Return the leader epochs of a log, and one that begins where it ends.
 
-    So a client that has read further sees that its offsets are no more, and not other records there.
+    So a client that has read further learns that its offsets are gone, and does not read other records there.
     """
     starts: dict[int, int] = {}
     for one in segments:
@@ -112,10 +111,8 @@ def _epochs(segments: Iterable[SegmentAdded]) -> list[tuple[int, int]]:
 
 def _producers(store: ObjectStore, segment: SegmentAdded) -> bytes:
     """Return the snapshot of the producers at the end of a segment. Raises StoreError."""
-    objects = SegmentObjects(
-        segment.topic, segment.topic_id, segment.partition, segment.base, segment.segment_id
-    )
-    body = store.get(objects.indexes)
+    name = segment.objects.indexes
+    body = store.get(name)
     if (checksum(body) if body else 0) != segment.indexes_crc:
-        raise StoreError(f"{objects.indexes} is damaged: its checksum is not the ledger's")
+        raise StoreError(f"{name} is damaged: its checksum is not the ledger's")
     return split_indexes(body, segment.index_sizes).producer_snapshot

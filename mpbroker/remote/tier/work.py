@@ -1,6 +1,6 @@
 """The tier's work: brings sealed segments into the store and the ledger, and removes what is no longer kept.
 
-It runs in a thread of its own, the only one that writes to the store. Whatever fails is tried again until it
+It runs in a thread of its own. Whatever fails is tried again until it
 succeeds, and nothing is lost meanwhile: local segments stay until the ledger has them. What must not be tried
 again, such as writing to a ledger that another broker has taken over, ends the thread. What the store has is
 served from then on, and nothing is written.
@@ -21,7 +21,6 @@ from typing import Final
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
 from mpbroker.log.io.pace import Pace, Stints
-from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import ObjectsDeleted, Started
 from mpbroker.remote.ledger.lease import RENEWALS
@@ -281,11 +280,7 @@ class TierWork:
             self._give_way()
             some = doomed[start : start + DELETED_AT_ONCE]
             book.check_fence()
-            objects = [
-                SegmentObjects(one.topic, one.topic_id, one.partition, one.base, one.segment_id)
-                for one in some
-            ]
-            self.store.delete([name for one in objects for name in one.all])
+            self.store.delete([name for one in some for name in one.objects.all])
             book.add([ObjectsDeleted(tuple(one.segment_id for one in some))])
             book.commit()
             self._counters.add(Counter.COUNT_REMOTE_DELETED_SEGMENTS, len(some))

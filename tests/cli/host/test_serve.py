@@ -16,7 +16,7 @@ from mpbroker.cli.host import serve
 from mpbroker.cli.main import app, run
 from mpbroker.cli.serve_flags import ServeFlags, parsed
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.mirror import Mirror, write_mirror
+from mpbroker.ipc.mirror import MirrorPointer, write_mirror
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.config_diff import ReadAgain
 from mpbroker.supervisor.logs import LogFormat
@@ -48,7 +48,7 @@ def test_a_broker_that_follows_has_the_settings_of_a_standby_on_another_director
     path.write_text(f"{remote}log.dirs=/a,/b\n")
     with pytest.raises(CliError, match=r"--follow: .* has no mpbroker\.mirror: mpbroker serve"):
         serve.serve(path, [], {}, check_only=True, follow=tmp_path)
-    write_mirror(tmp_path, Mirror(1, ["/a"]))
+    write_mirror(tmp_path, MirrorPointer(1, ["/a"]))
     seen: list[BrokerConfig] = []
     monkeypatch.setattr(serve, "secure_listeners", seen.append)
     assert serve.serve(path, [], {"--log-dirs": "/c"}, check_only=True, follow=tmp_path) == 0

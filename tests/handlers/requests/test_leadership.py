@@ -11,7 +11,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests.leadership import WITHOUT_LEADERSHIP, Instead
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.leading import ALWAYS, NEVER, boottime_ns
+from mpbroker.ipc.leading import ALWAYS, NEVER
 from mpbroker.ipc.slots import ReplyFlag, SlotKind
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -25,6 +25,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from shm.clock import boot_ns
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import each_version, errors_in
 from tests.support.handler_logs import Logged, answer, fetch, park, partition_of
@@ -131,12 +132,12 @@ def test_topics_are_not_created_by_asking_for_them(made: Rig) -> None:
     assert asks_nobody(made)
 
 
-@pytest.mark.parametrize("before_ns", [NEVER, boottime_ns()], ids=["never", "no longer"])
+@pytest.mark.parametrize("before_ns", [NEVER, boot_ns()], ids=["never", "no longer"])
 def test_the_turn_goes_by_the_lease_at_each_request(made: Rig, before_ns: int) -> None:
     leading, fast = made.memory.leading(), made.context.counters.get(Counter.COUNT_PRODUCE_FAST)
-    for until_ns in (boottime_ns() + (3600 << 30), before_ns, ALWAYS, before_ns):
+    for until_ns in (boot_ns() + (3600 << 30), before_ns, ALWAYS, before_ns):
         leading.until_ns = until_ns
-        leads = until_ns > boottime_ns()
+        leads = until_ns > boot_ns()
         made.send(ApiKey.PRODUCE, 12, produce(), connection=9)
         if leads:
             assert [batch.slot for batch in made.append()] == [0]
@@ -171,13 +172,13 @@ def test_the_turn_answers_no_fetch_after_the_lease(log: Logged) -> None:
     for _ in range(2):
         assert bytes(partition_of(ask_for_records(log, fetch(0))).records) == log.batches[0]
     assert log.rig.context.counters.get(Counter.COUNT_FETCHES_FAST) == 1
-    log.rig.memory.leading().until_ns = boottime_ns()
+    log.rig.memory.leading().until_ns = boot_ns()
     assert partition_of(ask_for_records(log, fetch(0))).error_code == NOT_LEADER
 
 
 def test_a_fetch_that_was_parked_gets_no_records_after_the_lease(log: Logged) -> None:
     park(log, fetch(0, wait_ms=60_000))
-    log.rig.memory.leading().until_ns = boottime_ns()
+    log.rig.memory.leading().until_ns = boot_ns()
     log.append()
     log.rig.turn()
     found = partition_of(answer(log, 12))

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.leading import ALWAYS, NEVER, boottime_ns
+from mpbroker.ipc.leading import ALWAYS, NEVER
 from mpbroker.ipc.slots import Request, SlotKind
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.processor import connection_prefix, first_flexible_versions
 from mpbroker.network.processor.turn import ProcessorTurn
+from shm.clock import boot_ns
 from tests.support.processor_rig import Rig, answer_frame, frame, is_closed, parts_answer, receive
 from tests.support.tls_processor_rig import secure_rig
 
@@ -25,10 +26,10 @@ HOUR_NS = 3600 * 1_000_000_000
 
 
 def end_lease(rig: Rig) -> None:
-    rig.memory.leading().until_ns = boottime_ns()
+    rig.memory.leading().until_ns = boot_ns()
 
 
-@pytest.mark.parametrize("until_ns", [ALWAYS, boottime_ns() + HOUR_NS], ids=["always", "for an hour"])
+@pytest.mark.parametrize("until_ns", [ALWAYS, boot_ns() + HOUR_NS], ids=["always", "for an hour"])
 def test_connections_stay_while_the_broker_leads(rig: Rig, until_ns: int) -> None:
     rig.memory.leading().until_ns = until_ns
     client = rig.connect()
@@ -113,7 +114,7 @@ def test_parked_requests_are_cancelled(rig: Rig) -> None:
     assert rig.in_use_bytes() == 0
 
 
-@pytest.mark.parametrize("ended_ns", [NEVER, boottime_ns()], ids=["never", "no longer"])
+@pytest.mark.parametrize("ended_ns", [NEVER, boot_ns()], ids=["never", "no longer"])
 def test_connections_opened_later_are_served_until_the_next_lease_has_ended(rig: Rig, ended_ns: int) -> None:
     leading = rig.memory.leading()
     for _ in range(3):
@@ -121,7 +122,7 @@ def test_connections_opened_later_are_served_until_the_next_lease_has_ended(rig:
         rig.step()
         client = rig.connect()
         rig.finish(client, rig.ask(client, frame(METADATA, 4, 1)))
-        leading.until_ns = boottime_ns() + HOUR_NS
+        leading.until_ns = boot_ns() + HOUR_NS
         rig.step()
         rig.finish(client, rig.ask(client, frame(METADATA, 4, 1)))
         leading.until_ns = ended_ns

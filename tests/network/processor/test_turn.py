@@ -13,7 +13,6 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.leading import boottime_ns
 from mpbroker.ipc.process import Order
 from mpbroker.ipc.slots import (
     ReplyFlag,
@@ -23,6 +22,7 @@ from mpbroker.ipc.slots import (
 from mpbroker.network.processor import turn as native
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.processor import connection_prefix
+from shm.clock import boot_ns
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import (
     FRAME_BYTES_MAX,
@@ -419,7 +419,7 @@ def test_any_order_of_events_leaves_nothing_behind(make_rig: MakeRig) -> None:
                 # type: ignore[arg-type]
                 rig.answer_kind(slot, SlotKind.NOOP if kind == "noop" else SlotKind.CLOSE, h)
         if rng.random() < 0.005:
-            rig.memory.leading().until_ns = boottime_ns()
+            rig.memory.leading().until_ns = boot_ns()
         rig.turn.turn(0)
         rig.turn.closed()
     for client, _ in live:

@@ -19,7 +19,7 @@ from mpbroker.remote.ledger.state import EventRefused
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, read, segment
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, opened_ledger, read, segment
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def bases(store: FaultStore) -> list[int]:
 
 
 def test_a_new_ledger_begins_with_the_first_start(store: FaultStore, tmp_path: Path) -> None:
-    ledger = Ledger.open(store, OwnerFile(tmp_path), STARTED)
+    ledger = opened_ledger(store, tmp_path)
     assert isinstance(store.inner, MemoryStore)
     assert list(store.inner.objects) == ["mpbroker/format", "mpbroker/log/00000000000000000001"]
     header = read(store.inner).last

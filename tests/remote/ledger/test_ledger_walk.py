@@ -26,7 +26,7 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.forms import rounds
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, Serial, read, segment
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, Serial, read, segment, snapshot_if_due
 
 T = TypeVar("T")
 STEPS = 60
@@ -95,7 +95,7 @@ class Machine:
             self.ledger.start(STARTED)
             self.runs = True
         elif chance.random() < 0.1:
-            self.ledger.snapshot_if_due()
+            snapshot_if_due(self.ledger)
         elif chance.random() < 0.1:
             self.ledger.check_fence()
         else:

@@ -10,11 +10,19 @@ import pytest
 from mpbroker.remote.ledger import reader as reader_module
 from mpbroker.remote.ledger.entries import NO_DIGEST, LedgerDamaged, Writer, encode_entry, entry_name
 from mpbroker.remote.ledger.ledger import SNAPSHOT_EVERY, Ledger
-from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import ObjectInfo, StoreError
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, read, segment
+from tests.support.ledger_parts import (
+    STARTED,
+    TOPIC,
+    TOPIC_ID,
+    ledger_of,
+    opened_ledger,
+    read,
+    segment,
+    snapshot_if_due,
+)
 
 
 @pytest.fixture
@@ -24,7 +32,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def ledger(store: MemoryStore, tmp_path: Path) -> Ledger:
-    made = Ledger.open(store, OwnerFile(tmp_path), STARTED)
+    made = opened_ledger(store, tmp_path)
     made.append([TOPIC])
     for base in range(0, 50, 10):
         made.append([segment(base)])
@@ -136,7 +144,7 @@ def test_a_long_ledger_takes_few_reads(store: MemoryStore, tmp_path: Path) -> No
     ledger.append([TOPIC])
     for base in range(0, 10 * 2 * SNAPSHOT_EVERY, 10):
         ledger.append([segment(base)])
-        ledger.snapshot_if_due()
+        snapshot_if_due(ledger)
     counted = FaultStore(store)
     reader = LedgerReader(counted)
     reader.read_to_end()

@@ -19,12 +19,20 @@ from mpbroker.remote.ledger.events import (
     TopicSet,
 )
 from mpbroker.remote.ledger.ledger import Ledger
-from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.snapshots import PREFIX, Snapshot, decode_snapshot, encode_snapshot, snapshot_name
 from mpbroker.remote.store.object_store import StoreError
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, read, segment
+from tests.support.ledger_parts import (
+    STARTED,
+    TOPIC,
+    TOPIC_ID,
+    ledger_of,
+    opened_ledger,
+    read,
+    segment,
+    snapshot_if_due,
+)
 
 OTHER_ID = b"o" * 16
 
@@ -41,7 +49,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def ledger(store: MemoryStore, tmp_path: Path) -> Ledger:
-    made = Ledger.open(store, OwnerFile(tmp_path), STARTED)
+    made = opened_ledger(store, tmp_path)
     made.append([TOPIC, TopicSet("other", OTHER_ID, 1, {}), segment(0), segment(10), segment(0, partition=1)])
     made.append([segment(0, topic_id=OTHER_ID), LogStartMoved(TOPIC_ID, 0, 10), TopicDeleted(OTHER_ID)])
     cuts = [
@@ -69,8 +77,8 @@ def names(store: MemoryStore) -> list[str]:
 
 def test_it_has_all_that_the_entries_have(ledger: Ledger, store: MemoryStore) -> None:
     bare = read(store)
-    assert ledger.snapshot_if_due()
-    assert not ledger.snapshot_if_due()
+    assert snapshot_if_due(ledger)
+    assert not snapshot_if_due(ledger)
     counted = FaultStore(store)
     reader = LedgerReader(counted)
     reader.read_to_end()
@@ -83,7 +91,7 @@ def test_it_has_all_that_the_entries_have(ledger: Ledger, store: MemoryStore) ->
 
 def test_old_ones_are_deleted(ledger: Ledger, store: MemoryStore) -> None:
     for base in range(20, 120, 10):
-        ledger.snapshot_if_due()
+        snapshot_if_due(ledger)
         ledger.append([segment(base)])
     assert names(store) == [snapshot_name(10), snapshot_name(13)]
     assert parts(read(store)) == parts(ledger)
@@ -91,10 +99,10 @@ def test_old_ones_are_deleted(ledger: Ledger, store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"format":9,"seq":4,"entry":"","body":""}\n', None])
 def test_one_that_is_damaged_is_passed_over(ledger: Ledger, store: MemoryStore, damage: bytes | None) -> None:
-    ledger.snapshot_if_due()
+    snapshot_if_due(ledger)
     for base in (20, 30, 40):
         ledger.append([segment(base)])
-    ledger.snapshot_if_due()
+    snapshot_if_due(ledger)
     newest = names(store)[-1]
     # None: torn.
     store.objects[newest] = store.objects[newest][:-1] if damage is None else damage
@@ -120,10 +128,10 @@ def test_one_of_another_ledger_is_passed_over(ledger: Ledger, store: MemoryStore
     """It may have been left by a ledger that was in the same place before."""
     foreign_store, directory = MemoryStore(), tmp_path / "foreign"
     directory.mkdir()
-    foreign = Ledger.open(foreign_store, OwnerFile(directory), STARTED)
+    foreign = opened_ledger(foreign_store, directory)
     for base in (0, 10, 20):
         foreign.append([*([] if base else [TOPIC]), segment(base, partition=1)])
-    assert foreign.snapshot_if_due()
+    assert snapshot_if_due(foreign)
     store.objects[snapshot_name(4)] = foreign_store.objects[snapshot_name(4)]
     assert parts(read(store)) == parts(ledger)
     # Or be ahead of the one that is there.
@@ -140,14 +148,14 @@ def test_a_failure_is_no_failure_of_the_ledger(store: MemoryStore, tmp_path: Pat
     for fault in (Fault.ERROR, Fault.LOST):
         faulty.plan("put", fault)
         with pytest.raises(StoreError):
-            ledger.snapshot_if_due()
+            snapshot_if_due(ledger)
     ledger.append([segment(20)])
-    assert ledger.snapshot_if_due()
+    assert snapshot_if_due(ledger)
     assert parts(read(store)) == parts(ledger)
 
 
 def test_a_reader_of_the_past_takes_no_snapshot_of_later(ledger: Ledger, store: MemoryStore) -> None:
-    assert ledger.snapshot_if_due()
+    assert snapshot_if_due(ledger)
     past = LedgerReader(store)
     past.read_to_end(3)
     assert past.seq == 3

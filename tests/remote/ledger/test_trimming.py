@@ -21,7 +21,7 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.killing_store import Killed, KillingStore
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, read, segment
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, opened_ledger, read, segment, snapshot_if_due
 
 EVERY = 5
 
@@ -53,7 +53,7 @@ class Days:
             if cut_since is not None:
                 self.ledger.append([CutTaken(b"c" * 16, 0, 0, "", self.ledger.seq, (), (), 0, cut_since)])
                 cut_since = None
-            self.ledger.snapshot_if_due()
+            snapshot_if_due(self.ledger)
             self.now_ms += NAMED_EVERY_MS
 
     def trim(self) -> int:
@@ -239,15 +239,15 @@ def test_a_kill_at_any_step_of_it(tmp_path: Path, is_applied: bool) -> None:
 
 def test_a_snapshot_that_reads_otherwise_is_not_named(tmp_path: Path) -> None:
     store = FaultStore(MemoryStore())
-    ledger = Ledger.open(store, OwnerFile(tmp_path), STARTED)
+    ledger = opened_ledger(store, tmp_path)
     ledger.append([TOPIC])
     for at in range(EVERY):
         ledger.append([segment(10 * at)])
     store.plan("get", Fault.TORN)
     with pytest.raises(StoreError, match="is another one than was written"):
-        ledger.snapshot_if_due()
+        snapshot_if_due(ledger)
     assert ledger.state.snapshots == []
-    assert ledger.snapshot_if_due()
+    assert snapshot_if_due(ledger)
     assert [one.event for one in ledger.state.snapshots] == [SnapshotWritten(7, 0)]
 
 
@@ -263,7 +263,7 @@ def test_an_owner_that_wakes_late_deletes_no_snapshot_of_its_successor(days: Day
         days.now_ms += NAMED_EVERY_MS
         for _ in range(EVERY):
             days.ledger.append([segment(20_000 + days.ledger.seq, end=20_001 + days.ledger.seq)])
-        assert days.ledger.snapshot_if_due(), at
+        assert snapshot_if_due(days.ledger), at
     named = days.named()
     asleep.write_snapshot(made)
     there = [one.name for one in days.store.list(SNAPSHOTS)]

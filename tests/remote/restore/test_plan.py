@@ -9,7 +9,7 @@ import pytest
 from mpbroker.remote.cuts.manifest import bundle_name, cut_name
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import SegmentsRemoved
-from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, objects_of, read_all
+from mpbroker.remote.restore.plan import Plan, RestoreRefused, check_objects, make_plan, read_all
 from mpbroker.storage.checkpoints import text_of_id
 from mpbroker.storage.names import PARTITION_METADATA
 from tests.support.cut_world import CutWorld
@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> CutWorld:
 def put_segments(world: CutWorld, *bases: int) -> None:
     for base in bases:
         one = segment(base)
-        objects = objects_of(one)
+        objects = one.objects
         for name, size in ((objects.log, one.size), (objects.indexes, sum(one.index_sizes))):
             world.objects.put(name, [bytes(size)], size)
 
@@ -74,7 +74,7 @@ def test_a_store_without_a_ledger_or_a_cut_is_refused(tmp_path: Path) -> None:
 
 def test_every_object_that_is_missing_or_shorter_is_named(world: CutWorld) -> None:
     plan = make_plan(world.objects)
-    objects = [objects_of(one) for one in plan.segments[DIRECTORY]]
+    objects = [one.objects for one in plan.segments[DIRECTORY]]
     bundle = bundle_name(bytes.fromhex(next(iter(plan.manifest.bundles))))
     del world.objects.objects[objects[0].log]
     world.objects.objects[objects[1].indexes] = b"short"
@@ -100,7 +100,7 @@ def test_verification_reads_all_objects(world: CutWorld) -> None:
     plan = make_plan(world.objects)
     with pytest.raises(RestoreRefused) as refused:
         read_all(world.objects, plan, lambda _count: None)
-    objects = [objects_of(one) for one in plan.segments[DIRECTORY]]
+    objects = [one.objects for one in plan.segments[DIRECTORY]]
     named = [name for one in objects for name in (one.log, one.indexes)]
     assert all(f"{name} is damaged" in str(refused.value) for name in named)
     whole = plan._replace(segments={})

@@ -17,7 +17,7 @@ from mpbroker.remote.ledger.events import (
     TopicDeleted,
 )
 from mpbroker.remote.ledger.state import EventRefused
-from mpbroker.remote.restore.plan import Plan, make_plan, objects_of
+from mpbroker.remote.restore.plan import Plan, make_plan
 from mpbroker.remote.restore.revival import revived
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import StoreError
@@ -35,7 +35,7 @@ def with_objects(world: CutWorld, base: int) -> SegmentAdded:
     """Put a segment into the store; return its event."""
     log, indexes = base.to_bytes(2) * 500, bytes([base]) * 50
     made = replace(segment(base), log_crc=checksum(log), indexes_crc=checksum(indexes))
-    for name, data in ((objects_of(made).log, log), (objects_of(made).indexes, indexes)):
+    for name, data in ((made.objects.log, log), (made.objects.indexes, indexes)):
         world.objects.put(name, [data], len(data))
     return made
 
@@ -74,12 +74,12 @@ def test_they_come_back_under_other_names(world: CutWorld) -> None:
     assert state.log_starts == {}
     # The owner before deletes what it knows, late.
     for base in (0, 10, 30):
-        world.objects.delete(objects_of(segment(base)).all)
+        world.objects.delete(segment(base).objects.all)
     for one in now:
-        log = world.objects.objects[objects_of(one).log]
+        log = world.objects.objects[one.objects.log]
         assert (checksum(log), len(log)) == (one.log_crc, one.size)
-        assert checksum(world.objects.objects[objects_of(one).indexes]) == one.indexes_crc
-    assert all(name in world.objects.objects for one in now[:2] for name in objects_of(one).all)
+        assert checksum(world.objects.objects[one.objects.indexes]) == one.indexes_crc
+    assert all(name in world.objects.objects for one in now[:2] for name in one.objects.all)
 
 
 def test_without_the_objects_of_one_those_before_it_are_gone_too(world: CutWorld) -> None:
@@ -89,7 +89,7 @@ def test_without_the_objects_of_one_those_before_it_are_gone_too(world: CutWorld
 
 def test_what_is_deleted_while_it_is_copied_is_left_out(world: CutWorld) -> None:
     plan = make_plan(world.objects, 1_000)
-    world.objects.delete(objects_of(segment(10)).all)
+    world.objects.delete(segment(10).objects.all)
     found = revived(world.objects, plan)
     assert ([one.base for one in found.segments[DIRECTORY]], found.removed) == ([20], 2)
 
@@ -115,7 +115,7 @@ def test_a_deleted_topic_comes_back(world: CutWorld) -> None:
 
 
 def test_damaged_bytes_are_not_copied(world: CutWorld) -> None:
-    name = objects_of(segment(10)).log
+    name = segment(10).objects.log
     world.objects.put(name, [bytes(1000)], 1000)
     with pytest.raises(StoreError, match="is damaged"):
         taken(world)

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.ledger.ledger import Ledger
-from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.store import bucket as bucket_module
 from mpbroker.remote.store.bucket import PART_BYTES
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
 from mpbroker.remote.store.opening import open_store
 from mpbroker.remote.store.self_test import check_store
 from ops.bench.brokers import HOST
-from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, read, segment
+from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, opened_ledger, read, segment
 from tests.support.losing_proxy import LosingProxy
 from tests.support.object_store_servers import BUCKET, ObjectStoreServer, in_a_fork, object_store_server
 
@@ -223,7 +221,7 @@ def test_a_lost_answer_to_a_create(server: ObjectStoreServer, tmp_path: Path) ->
             assert not store.create("x", b"mine")
             assert proxy.loses == 0
             assert store.get("x") == b"mine"
-            ledger = Ledger.open(store, OwnerFile(tmp_path), STARTED)
+            ledger = opened_ledger(store, tmp_path)
             proxy.loses = 1
             ledger.append([TOPIC, segment(0)])
             assert proxy.loses == 0
@@ -238,7 +236,7 @@ def test_a_ledger_lives_through_the_death_of_its_store(tmp_path: Path) -> None:
 
     def write() -> None:
         with served(store_directory) as server:
-            ledger = Ledger.open(open_store(URL, 2_000), OwnerFile(tmp_path), STARTED)
+            ledger = opened_ledger(open_store(URL, 2_000), tmp_path)
             ledger.append([TOPIC, segment(0)])
             server.kill()
             with pytest.raises(StoreError):

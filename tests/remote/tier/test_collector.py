@@ -12,7 +12,6 @@ from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.tier.collector import ORPHAN_MS, collect
 from mpbroker.remote.tier.store_clock import CLOCK
 from tests.support.fault_store import MemoryStore
-from tests.support.tier_world import objects_of
 
 TOPIC = bytes(16)
 NOW_MS = 10 * ORPHAN_MS
@@ -40,7 +39,7 @@ def state() -> RemoteState:
 @pytest.fixture
 def store() -> MemoryStore:
     made = MemoryStore()
-    for name in (*objects_of(added(1)).all, *objects_of(added(2)).all, "t/of-somebody", "mpbroker/log/1"):
+    for name in (*added(1).objects.all, *added(2).objects.all, "t/of-somebody", "mpbroker/log/1"):
         made.create(name, b"x")
     return made
 
@@ -49,7 +48,7 @@ def test_old_objects_that_the_ledger_does_not_name_are_deleted(
     state: RemoteState, store: MemoryStore
 ) -> None:
     stays = set(store.objects)
-    for name in objects_of(added(3)).all:
+    for name in added(3).objects.all:
         store.create(name, b"x")
     store.now_ms = NOW_MS - ORPHAN_MS
     young = SegmentObjects("t", TOPIC, 0, 4, bytes(16)).log
@@ -60,7 +59,7 @@ def test_old_objects_that_the_ledger_does_not_name_are_deleted(
 
 
 def test_nothing_is_deleted_by_who_is_fenced(state: RemoteState, store: MemoryStore) -> None:
-    store.create(objects_of(added(3)).log, b"x")
+    store.create(added(3).objects.log, b"x")
     store.now_ms = NOW_MS
 
     def fenced() -> None:
@@ -68,7 +67,7 @@ def test_nothing_is_deleted_by_who_is_fenced(state: RemoteState, store: MemorySt
 
     with pytest.raises(Fenced):
         collect(store, state, (), fenced, nothing)
-    assert objects_of(added(3)).log in store.objects
+    assert added(3).objects.log in store.objects
 
 
 def test_old_objects_of_cuts_that_the_ledger_does_not_name_are_deleted(store: MemoryStore) -> None:

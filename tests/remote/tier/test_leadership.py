@@ -8,8 +8,9 @@ import pytest
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import ALWAYS, NEVER
-from mpbroker.ipc.nodes import read_nodes
+from mpbroker.ipc.nodes import NODES_FILE, Nodes
 from mpbroker.ipc.process import EXIT_STANDBY, EXIT_TAKEN_OVER, FatalError
+from mpbroker.ipc.replaced_files import read_json
 from mpbroker.remote.ledger.events import Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile, read_owner
@@ -56,7 +57,7 @@ def named(world: TierWorld) -> list[int]:
 
 
 def nodes(world: TierWorld) -> list[int]:
-    found = read_nodes(world.rig.directory)
+    found = read_json(world.rig.directory / NODES_FILE, Nodes)
     return [] if found is None else [one.id for one in found.nodes]
 
 
@@ -169,7 +170,7 @@ def test_a_standby_with_another_address_is_named_again(led: TierWorld) -> None:
     register(led.memory_store, moved)
     led.renewing.look()
     assert read(led.memory_store).state.standbys[STANDBY].host == "elsewhere"
-    found = read_nodes(led.rig.directory)
+    found = read_json(led.rig.directory / NODES_FILE, Nodes)
     assert found is not None
     assert found.nodes[1].listeners == {"PLAINTEXT": ("elsewhere", 9092)}
 

@@ -20,7 +20,7 @@ from mpbroker.remote.tier.undeletion import CannotUndelete, undelete
 from shm.clock import wall_ms
 from tests.support.full_disk import failing_with
 from tests.support.log_rig import TOPIC_ID
-from tests.support.tier_world import TierWorld, objects_of
+from tests.support.tier_world import TierWorld
 
 WANTED = UndeleteTopic("t", TOPIC_ID, 1)
 
@@ -50,7 +50,7 @@ def test_the_partition_opens_where_its_segments_end(
     assert (log.log_start, log.state.log_end) == (0, 9)
     assert log.remote == world.file()
     last = state.segments_of(TOPIC_ID, 0)[-1]
-    parts = split_indexes(world.memory_store.objects[objects_of(last).indexes], last.index_sizes)
+    parts = split_indexes(world.memory_store.objects[last.objects.indexes], last.index_sizes)
     assert log.state.producers.snapshot() == parts.producer_snapshot
     assert list(log.epochs) == [(0, 0), (1, 9)]
 
@@ -103,7 +103,7 @@ def test_what_is_in_the_way_stays(world: TierWorld, state: RemoteState, tmp_path
     with pytest.raises(CannotUndelete, match="in the way"):
         undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     (tmp_path / "t-0").rmdir()
-    world.memory_store.objects[objects_of(state.segments_of(TOPIC_ID, 0)[-1]).indexes] += b"x"
+    world.memory_store.objects[state.segments_of(TOPIC_ID, 0)[-1].objects.indexes] += b"x"
     with pytest.raises(StoreError, match="is damaged"):
         undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
     assert not (tmp_path / "t-0").exists()

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from mpbroker.ipc.nodes import read_nodes
+from mpbroker.ipc.nodes import NODES_FILE, Nodes
+from mpbroker.ipc.replaced_files import read_json
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ListOffsetsRequest
@@ -32,7 +33,6 @@ from tests.support.object_store_servers import ObjectStoreServer, object_store_s
 from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.produced import produce
 from tests.support.socket_client import SocketClient
-from tests.support.tier_world import objects_of
 
 TOPIC = "orders"
 VALUE_BYTES = 100_000
@@ -105,7 +105,7 @@ class TieredBroker:
         assert [one.base for one in added] == [int(path.stem) for path in self.sealed()]
         assert all(before.end == after.base for before, after in pairwise(added))
         for one in added:
-            log, indexes, manifest = (self.store.get(name) for name in objects_of(one).all)
+            log, indexes, manifest = (self.store.get(name) for name in one.objects.all)
             assert log == (self.directory / f"{one.base:020d}.log").read_bytes()
             assert (checksum(log), checksum(indexes)) == (one.log_crc, one.indexes_crc)
             assert manifest
@@ -245,9 +245,10 @@ def test_a_broker_with_a_standby_serves_while_its_lease_lasts(tmp_path: Path) ->
         tiered.create()
         addresses = {"PLAINTEXT": ("127.0.0.1", 1)}
         register(tiered.store, Registration(2, "there", "", addresses, 0, 1))
-        eventually(lambda: read_nodes(broker.log_dir) is not None, "the standby is named")
+        file = broker.log_dir / NODES_FILE
+        eventually(file.exists, "the standby is named")
         assert list(tiered.state().standbys) == [2]
-        nodes = read_nodes(broker.log_dir)
+        nodes = read_json(file, Nodes)
         assert nodes is not None
         assert (nodes.leader, [one.id for one in nodes.nodes]) == (1, [1, 2])
         with SocketClient(broker_address(broker)) as connected:

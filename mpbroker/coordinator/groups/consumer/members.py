@@ -85,7 +85,7 @@ class ConsumerGroupMembers:
     def restarter(self, group_id: str, member: Member) -> Callable[[], bool]:
         """Return a function that restarts the member's session; it returns False if there is none.
 
-        It is good for as long as the group's settings and the member's metadata stay as they are.
+        Use it only while the group's settings and the member's metadata stay as they are.
         """
         name, timers, clock = (SESSION, group_id, member.member_id), self._timers, self._clock
         timeout_ms = self._session_timeout_ms(group_id, member)
