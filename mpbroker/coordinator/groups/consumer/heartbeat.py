@@ -22,6 +22,7 @@ from mpbroker.coordinator.groups.consumer.reconciliation import Owned
 from mpbroker.coordinator.groups.consumer.records import EpochAssignment, MemberMetadata, MemberState
 from mpbroker.coordinator.groups.consumer.regular_expressions import compiled
 from mpbroker.coordinator.groups.log_text import shown
+from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.repeats import Repeatable
 from mpbroker.coordinator.runtime.requests import RequestContext
@@ -45,6 +46,23 @@ LOGGED_REFUSALS: Final = (
 )
 
 log = logging.getLogger("mpbroker.coordinator.groups")
+
+
+@dataclass(eq=False, slots=True)
+class SettledMember:
+    """A member whose heartbeat changed nothing, and what its answer was decided by.
+
+    There is one for each idle member, so it has to be small. (Callable: `Repeatable.again`.)
+    """
+
+    served_by: ConsumerGroupHeartbeat
+    group: ConsumerGroup
+    member: Member
+    metadata: MetadataState
+    timeout_ms: int
+
+    def __call__(self) -> bool:
+        return self.served_by.is_still(self)
 
 
 @dataclass(eq=False)
@@ -106,30 +124,23 @@ class ConsumerGroupHeartbeat:
         if member.member_id in group.unconfirmed:
             return None
         self._members.keep_alive(request.group_id, member)
-        return Repeatable(self._short_response(request, member), self._again(group, member))
+        timeout_ms = self._members.session_timeout_ms(request.group_id, member)
+        settled = SettledMember(self, group, member, self._host.metadata, timeout_ms)
+        return Repeatable(self._short_response(request, member), settled)
 
-    def _again(self, group: ConsumerGroup, member: Member) -> Callable[[], bool]:
-        """Return a function that restarts the member's session; it returns False if something has changed."""
-        group_id, member_id, epoch = group.group_id, member.member_id, member.epoch
-        metadata, find, restart = (
-            self._host.metadata,
-            self._lookup.find,
-            self._members.restarter(group_id, member),
+    def is_still(self, settled: SettledMember) -> bool:
+        """Restart the session of a member if nothing has changed since it was answered; return whether."""
+        group, member = settled.group, settled.member
+        return (
+            # The settings of the group are part of it.
+            self._host.metadata is settled.metadata
+            and self._lookup.find(group.group_id) is group
+            and group.members.get(member.member_id) is member
+            and group.is_settled
+            and group.target.epoch == member.epoch
+            and member.member_id not in group.unconfirmed
+            and self._members.prolong(group.group_id, member, settled.timeout_ms)
         )
-
-        def again() -> bool:
-            return (
-                # The settings of the group are part of it.
-                self._host.metadata is metadata
-                and find(group_id) is group
-                and group.members.get(member_id) is member
-                and group.is_settled
-                and group.target.epoch == epoch
-                and member_id not in group.unconfirmed
-                and restart()
-            )
-
-        return again
 
     def _short_response(
         self, request: ConsumerGroupHeartbeatRequest, member: Member

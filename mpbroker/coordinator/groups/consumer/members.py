@@ -75,21 +75,17 @@ class ConsumerGroupMembers:
 
     def keep_alive(self, group_id: str, member: Member) -> None:
         """Restart the member's session."""
-        timeout_ms = self._session_timeout_ms(group_id, member)
+        timeout_ms = self.session_timeout_ms(group_id, member)
         self._set(SESSION, group_id, member.member_id, timeout_ms, SESSION_EXPIRED)
 
-    def _session_timeout_ms(self, group_id: str, member: Member) -> int:
+    def session_timeout_ms(self, group_id: str, member: Member) -> int:
         classic = member.metadata.classic
         return self._settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
 
-    def restarter(self, group_id: str, member: Member) -> Callable[[], bool]:
-        """Return a function that restarts the member's session; it returns False if there is none.
-
-        Use it only while the group's settings and the member's metadata stay as they are.
-        """
-        name, timers, clock = (SESSION, group_id, member.member_id), self._timers, self._clock
-        timeout_ms = self._session_timeout_ms(group_id, member)
-        return lambda: timers.postpone(name, clock.monotonic_ms() + timeout_ms)
+    def prolong(self, group_id: str, member: Member, timeout_ms: int) -> bool:
+        """Restart the member's session with the timeout that it has; return False if there is none."""
+        at_ms = self._clock.monotonic_ms() + timeout_ms
+        return self._timers.postpone((SESSION, group_id, member.member_id), at_ms)
 
     def take_over(self, group_id: str, member: Member) -> None:
         """Continue the session that the member has in a classic group, or start one."""
