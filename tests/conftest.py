@@ -60,7 +60,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What there is of thousands of tests stays, garbage too: no collection looks through it again.
+    """Freeze all objects of the collected tests, so that the garbage collector never looks at them again.
 
     Libraries in C++ complain of objects that are left when Python ends; pytest collects garbage before.
     """

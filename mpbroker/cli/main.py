@@ -208,7 +208,7 @@ def restore(
         typer.Option("--take-over", help="Of a URL: own what is there, in place of the broker that did."),
     ] = False,
     fork: Annotated[
-        bool, typer.Option("--fork", help="Of a URL: a cluster of its own, which only reads what is there.")
+        bool, typer.Option("--fork", help="With a URL: make a new cluster, which only reads there.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Take over from a broker that wrote a moment ago.")

@@ -419,8 +419,8 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
     if config.ships_rounds and config.log_flush_policy == "os":
         wrong(
             "log.flush.policy",
-            f"log.flush.policy=os contradicts {ACKS}=ledger: what is to be in the object store has to be on "
-            "disk before; set it to group",
+            f"log.flush.policy=os contradicts {ACKS}=ledger: records must be on this disk before the object "
+            "store has them; set log.flush.policy=group",
         )
     for key, message in remote_contradictions(config, config.retention_ms, config.log_retention_bytes):
         wrong(key, message)

@@ -24,7 +24,7 @@ ACKS: Final = "mpbroker.remote.acks"
 REMOTE_ACKS: Final = ("local", "ledger")
 READ_ONLY: Final = "mpbroker.remote.read.only"
 UNDELETED: Final = "mpbroker.remote.topic.id"
-"""In CreateTopics, the id of a deleted topic that comes back. No topic keeps it as a setting."""
+"""Names, in CreateTopics, the deleted topic to bring back by its id. It is not kept as a setting."""
 BUCKETS: Final = ("s3", "gs", "az")
 """Schemes of URLs that name a bucket, or a container of Azure."""
 _FORMS: Final = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path"

@@ -50,7 +50,7 @@ class Following:
         mirror = self._mirror.content
         if mirror is None or self._read_at_s is None or now_s < self._read_at_s:
             return None
-        # Taken before the log is read, so that what is written to it meanwhile is another change.
+        # Take the stamp before reading the log: a write meanwhile then counts as a new change.
         if (stamp := _stamp(mirror)) == self._stamp:
             self._read_at_s = None
             return None

@@ -224,7 +224,7 @@ def _is_group(path: Path) -> bool:
 
 
 class _Owner(msgspec.Struct):
-    """What `_ships` reads of the owner's file (`mpbroker.remote.ledger.owner`)."""
+    """The field of the owner's file that `_ships` reads (`mpbroker.remote.ledger.owner`)."""
 
     acks: str = ""
 

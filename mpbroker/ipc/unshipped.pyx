@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Unsent(NamedTuple):
-    """What a round has of one partition: bytes from `begin` to `end`."""
+    """A partition's part in a round: its bytes from `begin` to `end`."""
 
     slot: int
     generation: int

@@ -58,6 +58,6 @@ def ledger(store: ObjectStore) -> Check:
     if (leader := reader.state.leader) is not None:
         standbys = [f"broker {one.broker_id} on {one.host}" for one in reader.state.standbys.values()]
         said += (
-            f"; broker {leader.broker_id} on {leader.host} leads, {', '.join(standbys) or 'nobody'} stands by"
+            f"; leader: broker {leader.broker_id} on {leader.host}, standby: {', '.join(standbys) or 'none'}"
         )
     return Check("ledger", OK, said)

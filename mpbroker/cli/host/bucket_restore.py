@@ -50,7 +50,7 @@ def verify(url: str, *, before: str | None, as_json: bool) -> None:
 
 
 class Kind(Enum):
-    """What the restored broker is."""
+    """The relation of a restored broker to the object store."""
 
     TRIAL = auto()
     """The same broker, as long as it writes nothing into the object store."""
@@ -91,12 +91,12 @@ def restore(
         sys.stdout.write(f"{gone} that retention or users have removed since the cut are not restored\n")
     if kind is Kind.TRIAL:
         sys.stdout.write(
-            "It reads what is in the object store, and writes nothing there: name --take-over for that\n"
+            "It reads the object store and writes nothing there; --take-over would make it the owner\n"
         )
     elif kind is Kind.FORK:
         sys.stdout.write(
-            "It is a cluster of its own. It reads what is in the object store until the owner there deletes "
-            "it, and writes nothing there\n"
+            "It is a cluster of its own: it writes nothing into the object store, and reads segments there "
+            "until their owner deletes them\n"
         )
 
 

@@ -99,14 +99,12 @@ def _cut(found: Mapping[str, Any], now_ms: int) -> str:
 
 
 def _lease(found: Mapping[str, Any]) -> str:
-    standbys = ", ".join(f"broker {one}" for one in found["standbys"]) or "nobody"
+    standbys = "standby: " + (", ".join(f"broker {one}" for one in found["standbys"]) or "none")
     if not found["leads"]:
-        return f"no: its lease has run out, {standbys} stands by"
+        return f"no: its lease has run out; {standbys}"
     if found["lease_left_ms"] is None:
-        return "yes, without a lease: nobody stands by"
-    return (
-        f"yes, for {found['lease_left_ms'] / 1000:.0f} s from now if it is not renewed: {standbys} stands by"
-    )
+        return f"yes, without a lease; {standbys}"
+    return f"yes; its lease ends in {found['lease_left_ms'] / 1000:.0f} s unless renewed; {standbys}"
 
 
 def _segments(found: Mapping[str, Any], prefix: str) -> str:

@@ -86,7 +86,7 @@ def _rows(state: RemoteState, topic: RemoteTopic) -> list[list[int]]:
 
 
 def _starts(state: RemoteState, topic: RemoteTopic) -> dict[int, int]:
-    """Return the log starts that lie within a segment: somebody has deleted the records before."""
+    """Return, by partition, the log starts within a segment, left by DeleteRecords or retention."""
     return {
         number: start
         for number, start, _, _ in _rows(state, topic)

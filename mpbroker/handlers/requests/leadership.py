@@ -1,4 +1,4 @@
-"""What a broker that does not lead answers: every API is in one table.
+"""Answers of a broker that does not lead, in one table of all APIs.
 
 Such a broker is a standby, or its lease has run out (`ipc/leading.py`). Clients take each refusal as a reason
 to look for the leader, the coordinator or the controller, and to try again.
@@ -16,7 +16,7 @@ from mpbroker.protocol.errors import ErrorCode
 
 
 class Instead(Enum):
-    """What is done in place of an error response."""
+    """An action in place of an error response."""
 
     SERVE = 1
     CLOSE = 2  # close the connection: clients repeat the request elsewhere then; after errors they do not

@@ -99,7 +99,7 @@ class ShippedRange(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Shipped(_Event, tag="shipped", frozen=True):
-    """What has become durable in the owner's log directories since a cut (`mpbroker.remote.acks=ledger`).
+    """Bytes that the owner has appended since a cut, once they are durable (`mpbroker.remote.acks=ledger`).
 
     `number` grows through all of the ledger. The bytes of all pieces, one after the other, are `data`, or the
     object `object_id` of `size` bytes; `crc` is the object's CRC-32C. They are as they were in the files.

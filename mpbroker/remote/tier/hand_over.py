@@ -1,7 +1,7 @@
-"""What a clean stop does last: a cut of all files as they stay, then the ledger says that nothing follows.
+"""Hands over at the end of a clean stop: makes a last cut, then writes `Released` into the ledger.
 
-So a standby need not wait for the lease, and a restore brings all back. With a standby it is tried again for
-HAND_OVER_S, without one it is tried once, for ALONE_S at most.
+So a standby does not wait for the lease to run out, and a restore brings back all records. With a standby the
+hand-over is tried for HAND_OVER_S; without one it is tried once, for ALONE_S at most.
 """
 
 from __future__ import annotations

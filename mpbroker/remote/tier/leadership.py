@@ -1,4 +1,4 @@
-"""Whether this broker leads: the brokers that stand by for it, its lease, and the leading word.
+"""Decides until when this broker leads: its standbys, its lease, and the leading word.
 
 Without a standby there is no lease, and the broker leads always. A standby is named in the owner's file
 first, then in the ledger. From the first try to name it the broker leads only until its lease runs out, since

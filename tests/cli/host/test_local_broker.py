@@ -171,7 +171,7 @@ def test_the_log_directory_says_where_the_broker_is(tmp_path: Path) -> None:
 
 
 def test_a_standby_is_found_by_its_log_directory(tmp_path: Path) -> None:
-    """Its broker runs in a directory below; one that has ended there is not meant."""
+    """The face of a standby runs in a directory below. If it has ended, its pointer is ignored."""
     for directory, runs in ((tmp_path, "owner"), (tmp_path / STANDBY_FACE, "face")):
         directory.mkdir(exist_ok=True)
         write_pointer(directory, Pointer(str(tmp_path / runs), 1, 1))
