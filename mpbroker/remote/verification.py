@@ -120,7 +120,7 @@ def _contents(store: ObjectStore, segment: SegmentAdded) -> Iterator[Problem]:
     objects = segment.objects
     try:
         indexes = store.get(objects.indexes)
-        if (checksum(indexes) if indexes else 0) != segment.indexes_crc:
+        if checksum(indexes) != segment.indexes_crc:
             yield Problem(objects.indexes, "its checksum is another one than the ledger has")
         yield from _batches(store, objects.log, segment)
     except ObjectMissing as error:

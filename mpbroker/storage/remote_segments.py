@@ -83,7 +83,7 @@ def read_remote_segments(directory: Path) -> RemoteSegments:
         raise CheckpointCorrupt(f"{path} is damaged: it has only {len(data)} bytes")
     magic, expected, count = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
-    if magic != MAGIC or len(body) != count * _SEGMENT.size or _checksum(body) != expected:
+    if magic != MAGIC or len(body) != count * _SEGMENT.size or checksum(body) != expected:
         raise CheckpointCorrupt(f"{path} is damaged: its checksum does not match")
     return RemoteSegments(RemoteSegment(*fields) for fields in _SEGMENT.iter_unpack(body))
 
@@ -91,13 +91,9 @@ def read_remote_segments(directory: Path) -> RemoteSegments:
 def encode_remote_segments(segments: Sequence[RemoteSegment]) -> bytes:
     """Return the bytes of a partition's file."""
     body = b"".join(_SEGMENT.pack(*segment) for segment in segments)
-    return _HEAD.pack(MAGIC, _checksum(body), len(segments)) + body
+    return _HEAD.pack(MAGIC, checksum(body), len(segments)) + body
 
 
 def write_remote_segments(directory: Path, segments: Sequence[RemoteSegment]) -> None:
     """Replace a partition's file, durably. Raises OSError."""
     write_whole(directory / REMOTE_SEGMENTS, encode_remote_segments(segments))
-
-
-def _checksum(body: bytes) -> int:
-    return checksum(body) if body else 0

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mpbroker.log.io import background_io
 from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.files import Found
 from mpbroker.remote.cuts.manifest import CutFile, Piece, bundle_name, live_bytes, new_id
 from mpbroker.remote.store.object_store import ObjectStore
+
+T = TypeVar("T")
 
 BUNDLE_BYTES: Final = 64 << 20
 PIECES_MAX: Final = 32
@@ -115,7 +117,7 @@ class Bundler:
             for part in _ranges(one, sum(piece.length for piece in kept))
         ]
         added: dict[str, list[Piece]] = {}
-        for some in _in_bundles(ranges):
+        for some in in_groups(ranges, lambda part: part.length, BUNDLE_BYTES):
             for part, piece in zip(some, self._write(some), strict=True):
                 added.setdefault(part.opened.found.path, []).append(piece)
         return [
@@ -163,16 +165,16 @@ def _ranges(opened: Opened, start: int) -> Iterator[_Range]:
         yield _Range(opened, at, min(opened.found.size - at, BUNDLE_BYTES))
 
 
-def _in_bundles(ranges: Iterable[_Range]) -> Iterator[list[_Range]]:
-    """Yield ranges in groups of at most BUNDLE_BYTES."""
-    some: list[_Range] = []
+def in_groups(parts: Iterable[T], size_of: Callable[[T], int], bytes_max: int) -> Iterator[list[T]]:
+    """Yield parts in groups of at most `bytes_max` bytes; a part of more is a group of its own."""
+    some: list[T] = []
     size = 0
-    for one in ranges:
-        if some and size + one.length > BUNDLE_BYTES:
+    for one in parts:
+        if some and size + size_of(one) > bytes_max:
             yield some
             some, size = [], 0
         some.append(one)
-        size += one.length
+        size += size_of(one)
     if some:
         yield some
 
@@ -185,8 +187,7 @@ def _made(found: Found, tail_crc: int, pieces: tuple[Piece, ...], now_ns: int) -
 
 def _tail_crc(fd: int, size: int) -> int:
     start = max(size - TAIL_BYTES, 0)
-    data = os.pread(fd, size - start, start)
-    return checksum(data) if data else 0
+    return checksum(os.pread(fd, size - start, start))
 
 
 def _crc(fd: int, start: int, length: int) -> int:

@@ -12,16 +12,12 @@ afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from mpbroker.remote.ledger.entries import PREFIX, seq_of
 from mpbroker.remote.ledger.snapshots import PREFIX as SNAPSHOTS
 from mpbroker.remote.ledger.snapshots import snapshot_name
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.object_store import ObjectStore
-
-# Deleted by one request, which is checked against the ledger before.
-BATCH: Final = 300
+from mpbroker.remote.store.object_store import ObjectStore, delete_checked
 
 
 def trim(store: ObjectStore, state: RemoteState, may_delete: Callable[[], object]) -> int:
@@ -31,9 +27,7 @@ def trim(store: ObjectStore, state: RemoteState, may_delete: Callable[[], object
     and what that raises.
     """
     doomed = list(_trimmed(store, state))
-    for start in range(0, len(doomed), BATCH):
-        may_delete()
-        store.delete(doomed[start : start + BATCH])
+    delete_checked(store, doomed, may_delete)
     return len(doomed)
 
 

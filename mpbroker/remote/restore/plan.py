@@ -157,8 +157,11 @@ def read_all(store: ObjectStore, plan: Plan, seen: Callable[[int], object]) -> N
             crc = checksum(data, crc)
             seen(len(data))
         indexes = store.get(objects.indexes)
-        found = {objects.log: crc == segment.log_crc, objects.indexes: _crc(indexes) == segment.indexes_crc}
-        return [f"{name} is damaged" for name, is_whole in found.items() if not is_whole]
+        found = {
+            objects.log: crc == segment.log_crc,
+            objects.indexes: checksum(indexes) == segment.indexes_crc,
+        }
+        return [f"{name} is damaged" for name, is_right in found.items() if not is_right]
 
     with ThreadPoolExecutor(READERS) as readers:
         bundles = readers.map(check_bundle, pieces)
@@ -223,7 +226,3 @@ def _missing_segments(store: ObjectStore, plan: Plan) -> Iterator[str]:
 def _all_segments(partitions: Iterable[list[SegmentAdded]]) -> Iterator[SegmentAdded]:
     for segments in partitions:
         yield from segments
-
-
-def _crc(data: bytes) -> int:
-    return checksum(data) if data else 0

@@ -7,8 +7,10 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+DELETED_AT_ONCE: Final = 300
 
 
 class StoreError(Exception):
@@ -60,3 +62,14 @@ class ObjectStore(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; those that are absent are no error. Raises StoreError."""
+
+
+def delete_checked(store: ObjectStore, names: Sequence[str], may_delete: Callable[[], object]) -> None:
+    """Delete objects, DELETED_AT_ONCE by one request.
+
+    `may_delete` is called before each request, and raises if the store is no longer this broker's. Raises
+    StoreError, and what that raises.
+    """
+    for start in range(0, len(names), DELETED_AT_ONCE):
+        may_delete()
+        store.delete(names[start : start + DELETED_AT_ONCE])

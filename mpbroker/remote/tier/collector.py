@@ -12,12 +12,10 @@ from typing import Final
 from mpbroker.remote.cuts.manifest import parse_cut_object
 from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.object_store import ObjectInfo, ObjectStore
+from mpbroker.remote.store.object_store import ObjectInfo, ObjectStore, delete_checked
 from mpbroker.remote.tier.store_clock import store_ms
 
 ORPHAN_MS: Final = 24 * 3600 * 1000
-# Deleted by one request, which is checked against the ledger before.
-BATCH: Final = 300
 
 
 def collect(
@@ -40,9 +38,7 @@ def collect(
         give_way()
         if found.modified_ms < before_ms and parse_cut_object(found.name) not in spared:
             doomed.append(found.name)
-    for start in range(0, len(doomed), BATCH):
-        may_delete()
-        store.delete(doomed[start : start + BATCH])
+    delete_checked(store, doomed, may_delete)
     return len(doomed)
 
 

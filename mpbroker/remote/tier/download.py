@@ -89,7 +89,7 @@ class StoredPartition(NamedTuple):
 def read_indexes(store: ObjectStore, segment: StoredSegment, path: Path) -> bytes:
     """Download the indexes of a segment, also to a file at `path`. Raises StoreError, OSError."""
     indexes = _get(store, segment.indexes_name, 0, segment.sizes.total)
-    if (checksum(indexes) if indexes else 0) != segment.indexes_checksum:
+    if checksum(indexes) != segment.indexes_checksum:
         raise StoreError(f"{segment.indexes_name} is damaged: its checksum is not the ledger's")
     path.write_bytes(indexes)
     return indexes

@@ -21,6 +21,7 @@ import msgspec
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.unshipped import read_round, round_number
 from mpbroker.records.batch import checksum
+from mpbroker.remote.cuts.bundles import in_groups
 from mpbroker.remote.cuts.manifest import new_id, shipped_name
 from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
@@ -149,7 +150,8 @@ class Shipper:
 
     def _events(self, store: ObjectStore, found: Sequence[Found]) -> Iterator[Shipped]:
         """Yield the events; when they are all there, their objects are in the store."""
-        for some in in_objects(found):
+        parts = (part for one in found for part in _divided(one))
+        for some in in_groups(parts, lambda part: part.size, OBJECT_BYTES):
             data = chain.from_iterable(one.read() for one in some)
             size = sum(one.size for one in some)
             ranges = tuple(one.shipped for one in some)
@@ -191,21 +193,6 @@ class _Crc:
         for piece in data:
             self.value = checksum(piece, self.value)
             yield piece
-
-
-def in_objects(found: Iterable[Found]) -> Iterator[list[Found]]:
-    """Yield ranges in groups of at most OBJECT_BYTES; one that is larger is divided."""
-    some: list[Found] = []
-    size = 0
-    for one in found:
-        for part in _divided(one):
-            if some and size + part.size > OBJECT_BYTES:
-                yield some
-                some, size = [], 0
-            some.append(part)
-            size += part.size
-    if some:
-        yield some
 
 
 def _divided(found: Found) -> Iterator[Found]:

@@ -113,6 +113,6 @@ def _producers(store: ObjectStore, segment: SegmentAdded) -> bytes:
     """Return the snapshot of the producers at the end of a segment. Raises StoreError."""
     name = segment.objects.indexes
     body = store.get(name)
-    if (checksum(body) if body else 0) != segment.indexes_crc:
+    if checksum(body) != segment.indexes_crc:
         raise StoreError(f"{name} is damaged: its checksum is not the ledger's")
     return split_indexes(body, segment.index_sizes).producer_snapshot

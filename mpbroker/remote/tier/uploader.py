@@ -105,7 +105,7 @@ class Uploader:
             index_sizes=indexes.parts.sizes,
             has_aborted=bool(indexes.parts.transactions),
             log_crc=pieces.checksum,
-            indexes_crc=checksum(joined) if joined else 0,
+            indexes_crc=checksum(joined),
         )
 
 
