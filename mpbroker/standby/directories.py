@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
@@ -56,9 +57,9 @@ def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
     meta.properties is moved first, so that no broker starts on what is left. The owner's file is moved last:
     so this may be killed anywhere, and the next start goes on.
     """
-    targets = []
+    targets, name = [], _name_aside(log_dirs[0] / FENCED, generation)
     for log_dir in reversed(log_dirs):
-        target = log_dir / FENCED / str(generation)
+        target = log_dir / FENCED / name
         target.mkdir(0o750, parents=True, exist_ok=True)
         for path in sorted(_contents(log_dir), key=_turn):
             path.rename(target / path.name)
@@ -66,6 +67,12 @@ def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
             fsync_directory(one)
         targets.append(target)
     return targets[::-1]
+
+
+def _name_aside(fenced: Path, generation: int) -> str:
+    """Return a name that no finished move has taken. Another ledger may have had the same generation."""
+    names = chain([f"{generation}"], (f"{generation}-{number}" for number in count(2)))
+    return next(name for name in names if not (fenced / name / REMOTE_OWNER).exists())
 
 
 def _turn(path: Path) -> tuple[bool, bool, str]:

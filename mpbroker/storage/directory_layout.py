@@ -54,7 +54,7 @@ class Identity:
 def check_log_dirs(config: BrokerConfig) -> Identity:
     """Check the log directories; return their identity, or a new one. Write nothing. Raises FatalError."""
     found = {name: read_properties(Path(name)) for name in config.log_dirs}
-    _refuse_missing(found)
+    _refuse_missing(found, config)
     clusters = {properties["cluster.id"] for properties in found.values() if properties}
     if len(clusters) > 1:
         listed = ", ".join(f"{name}: {p['cluster.id']}" for name, p in found.items() if p)
@@ -151,19 +151,24 @@ def _write(path: Path, data: bytes) -> None:
         ) from error
 
 
-def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
+def _refuse_missing(found: Mapping[str, dict[str, str] | None], config: BrokerConfig) -> None:
     """Raise FatalError if one of the broker's log directories is missing in `found`.
 
-    The mount point of an unmounted disk is an empty directory. Its partitions would be created again, empty.
+    The mount point of an unmounted disk is an empty directory. Its partitions would be created again, empty,
+    and the next cut would have them empty, too.
     """
     here = {properties.get("directory.id") for properties in found.values() if properties}
+    restore = ""
+    if config.remote_log_storage_system_enable:
+        restore = "restore all directories with mpbroker restore --from, or give up its records: "
     for name in found:
         for directory_id, path in _read_all(Path(name)).items():
             if directory_id not in here:
                 raise FatalError(
                     f"log.dirs: {path} (directory.id {directory_id}) is missing, and partitions of this "
-                    "broker may be there. Mount it, or name its present path. If it is lost, remove its line "
-                    f"from {names.ALL_DIRS} in each other one: its partitions are then created again, empty"
+                    f"broker may be there. Mount it, or name its present path. If it is lost, {restore}"
+                    f"remove its line from {names.ALL_DIRS} in each other one: its partitions are then "
+                    "created again, empty"
                 )
 
 
