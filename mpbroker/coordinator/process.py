@@ -143,7 +143,9 @@ class Coordinator:
             return
         message = calls.decode(data)
         if isinstance(message, calls.ForwardedRequest) and message.api_key in WAIT_FOR_OTHERS:
+            # It may wait for minutes: the bytes are kept neither here nor by the handler.
             self._server.give_back(call)
+            data = b""
         self._called(Caller(handler, self._lives[handler], call.request, encoded=data), message)
 
     def _called(self, caller: Caller, call: calls.Message) -> None:

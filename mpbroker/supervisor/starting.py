@@ -12,6 +12,7 @@ from mpbroker.config.listeners import page_url
 from mpbroker.config.protocols import uses_tls
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.leading import NEVER
 from mpbroker.ipc.mirror import follows
 from mpbroker.log import process as log_process
 from mpbroker.log.append.turn_partitions import give_back_memory
@@ -102,6 +103,9 @@ class Starting:
             tree.await_serving(child)
         if tree.config.ships_rounds:
             self._await_first_cut()
+        elif tree.config.remote_log_storage_system_enable and tree.memory.leading().until_ns == NEVER:
+            # It renews the lease while partitions are opened, or another standby would take over meanwhile.
+            self._launch_tier()
         self._notifier.status("Log recovered; starting")
         coordinator = partial(roles.coordinator, cluster_id=claim.identity.cluster_id)
         tree.start(Child(topology.COORDINATOR, coordinator))
@@ -151,7 +155,7 @@ class Starting:
         if tree.config.log_cleaner_enable:
             # The cleaner also writes below the log directories: it holds their locks as log workers do.
             tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self._claim.locks)))
-        if tree.config.remote_log_storage_system_enable and not tree.config.ships_rounds:
+        if tree.config.remote_log_storage_system_enable and topology.TIER not in tree.children:
             self._launch_tier()
         for child in needed:
             tree.await_serving(child)

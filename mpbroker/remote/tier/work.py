@@ -1,9 +1,9 @@
 """The tier's work: brings sealed segments into the store and the ledger, and removes what is no longer kept.
 
-It runs in a thread of its own. Whatever fails is tried again until it
-succeeds, and nothing is lost meanwhile: local segments stay until the ledger has them. What must not be tried
-again, such as writing to a ledger that another broker has taken over, ends the thread. What the store has is
-served from then on, and nothing is written.
+It runs in a thread of its own. Whatever fails is tried again until it succeeds, and nothing is lost
+meanwhile: local segments stay until the ledger has them. What must not be tried again, such as writing to a
+ledger that another broker has taken over, ends the thread. From then on what the store has is served, and
+nothing is written.
 """
 
 from __future__ import annotations
