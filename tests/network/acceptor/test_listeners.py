@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,10 @@ def test_ipv4_and_ipv6_on_one_port(start: Start) -> None:
             assert host.encode() in frames.exchange(client, METADATA)[1]
 
 
+def has_accepted_one(broker: Mpbroker, name: str) -> bool:
+    return bool(listener(broker, name)["accepted"] == 1)
+
+
 def test_a_port_is_shared_by_an_ipv4_listener_and_an_ipv6_one_that_comes_later(start: Start) -> None:
     broker = start()
     with port_of_both_families() as port:
@@ -262,8 +267,8 @@ def test_a_port_is_shared_by_an_ipv4_listener_and_an_ipv6_one_that_comes_later(s
         assert port_of(broker, name) == port
         with socket.create_connection((host, port), timeout=TIMEOUT_S) as client:
             assert is_answered(client)
-            # The acceptor may be off the processor between its handing over and its counting.
-            eventually(lambda: listener(broker, name)["accepted"] == 1, "the listener counted the client")
+            # An acceptor counts a client after it has handed it over.
+            eventually(partial(has_accepted_one, broker, name), "the listener counted the client")
 
 
 def test_the_last_listener_is_not_protected(start: Start) -> None:
