@@ -83,6 +83,11 @@ class StoredSegment(NamedTuple):
         """Return the bytes of the segment's file."""
         return sum(one.length for one in self.log)
 
+    def weight(self, start: int, end: int) -> int:
+        """Return the approximate bytes of the offsets [start, end): a share of the file."""
+        offsets = min(end, self.end) - max(start, self.base)
+        return max(self.size * offsets // (self.end - self.base), 0)
+
 
 @dataclass(frozen=True)
 class BucketFiles:
@@ -159,6 +164,24 @@ class Catalog(Protocol):
 
     def close(self) -> None:
         """Release files and connections."""
+
+
+Restores = Sequence[Mapping[tuple[bytes, int], int]]
+"""For each restore of a broker, up to where it kept the log, by topic id and partition.
+
+What nobody knows is left out.
+"""
+
+
+class Lineage(Protocol):
+    """Knows which restores of the broker there were: each replaces what logs had above some offsets."""
+
+    @property
+    def generation(self) -> int:
+        """Return a number that grows with each restore."""
+
+    def restores(self, generation: int) -> Restores:
+        """Return what the restores since a generation have kept. Raises SourceUnavailable, CorruptLog."""
 
 
 def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) -> list[TaskRange]:
