@@ -22,7 +22,7 @@ from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import (
     BucketFiles,
-    Lineage,
+    History,
     OffsetRange,
     PartitionBounds,
     Restores,
@@ -56,8 +56,8 @@ class BucketCatalog:
     def partitions(self, topic: str) -> Sequence[int]:
         if topic not in self.view.topics:
             raise SourceUnavailable(
-                f"topic {topic} is not in the bucket, which has the topics of the broker's last cut. Check its "
-                f"name and option {BUCKET}"
+                f"topic {topic} is not in the bucket, which has the topics of the broker's last cut. Check "
+                f"its name and option {BUCKET}"
             )
         return self.view.partitions(self.view.topics[topic])
 
@@ -155,12 +155,12 @@ class SeamCatalog(RemoteCatalog):
         return self._bucket.view
 
     @property
-    def lineage(self) -> Lineage:
+    def history(self) -> History:
         self.view  # noqa: B018 - reads it again if it is old
         return self._bucket
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
-        one, start, end = wanted
+        one, start, end = wanted.topic_partition, wanted.start, wanted.end
         key = self._topic_id(one[0]) or b"", one[1]
         # Where transactions ended that began in the last segments only the broker knows.
         known = self.view.sealed_end(key), self.view.bounds(key, committed=self._committed)[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from mpbroker.protocol.topic_names import METADATA_TOPIC
@@ -81,6 +81,8 @@ class BucketView:
         self._cut_id = b""
         self._tails: dict[Key, _Tail] = {}
         self._partitions: dict[bytes, set[int]] = {}
+        self._aborted = lru_cache(_REMEMBERED)(partial(_read_aborted, self.store))
+        self._first_open = lru_cache(_REMEMBERED)(partial(_read_first_open, self.store))
         with store_errors():
             if self._ledger.read_format() is None:
                 raise SourceUnavailable(
@@ -154,9 +156,7 @@ class BucketView:
 
     def aborted(self, key: Key, start: int, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that can have records in [start, end), by their markers."""
-        indexes = (
-            _aborted(self.store, one.aborted) for one in self.segments(key, start, _NEVER) if one.aborted
-        )
+        indexes = (self._aborted(one.aborted) for one in self.segments(key, start, _NEVER) if one.aborted)
         with store_errors():
             return list(aborted_between(indexes, start, end))
 
@@ -224,7 +224,7 @@ class BucketView:
     def _stable_end(self, last: SegmentAdded) -> int:
         """Return the first offset of a transaction that is open where a segment ends; else where it ends."""
         with store_errors():
-            first = _first_open(self.store, _part(last, 2))
+            first = self._first_open(_part(last, 2))
         return last.end if first is None else min(first, last.end)
 
 
@@ -267,16 +267,14 @@ def _pieces(file: CutFile | None) -> tuple[StoredBytes, ...]:
     return tuple(StoredBytes(bundle_name(one.bundle), one.position, one.length) for one in pieces)
 
 
-@lru_cache(_REMEMBERED)
-def _aborted(store: ObjectStore, pieces: tuple[StoredBytes, ...]) -> list[AbortedTransaction]:
+def _read_aborted(store: ObjectStore, pieces: tuple[StoredBytes, ...]) -> list[AbortedTransaction]:
     try:
         return aborted_in(read_stored(store, pieces, 0, _NEVER), pieces[0].name)
     except TransactionIndexCorrupt as error:
         raise CorruptLog(f"{error}. Cannot determine which records are committed") from error
 
 
-@lru_cache(_REMEMBERED)
-def _first_open(store: ObjectStore, snapshot: tuple[StoredBytes, ...]) -> int | None:
+def _read_first_open(store: ObjectStore, snapshot: tuple[StoredBytes, ...]) -> int | None:
     """Return the first offset of an open transaction in a producer snapshot; None if none is open."""
     producers = Producers()
     try:

@@ -68,15 +68,15 @@ class StoredBytes(NamedTuple):
 class StoredSegment(NamedTuple):
     """Offsets [base, end) of a partition in a bucket. `log` is the segment's file, one piece after another.
 
-    `index` is its offset index (Kafka's `.index`) in pieces, without pieces if there is none. An entry is a
-    hint: a reader checks that a batch that begins at or before its offset is there, else it begins at the
-    first byte. The range may end before, at or behind the position that the index tells.
+    `offset_index` is Kafka's `.index` in pieces, without pieces if there is none. An entry is a hint: a reader
+    checks that a batch that begins at or before its offset is there, else it begins at the first byte. The
+    range may end before, at or behind the position that the index tells.
     """
 
     base: int
     end: int
     log: tuple[StoredBytes, ...]
-    index: tuple[StoredBytes, ...] = ()
+    offset_index: tuple[StoredBytes, ...] = ()
 
     @property
     def size(self) -> int:
@@ -173,7 +173,7 @@ What nobody knows is left out.
 """
 
 
-class Lineage(Protocol):
+class History(Protocol):
     """Knows which restores of the broker there were: each replaces what logs had above some offsets."""
 
     @property

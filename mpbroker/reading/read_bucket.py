@@ -158,10 +158,10 @@ def _place(store: ObjectStore, segment: StoredSegment, start: int, end: int) -> 
     beginning. Raises ObjectMissing, StoreError, CorruptLog.
     """
     whole = _Bytes(0, segment.size)
-    if not segment.index or (start <= segment.base and end >= segment.end):
+    if not segment.offset_index or (start <= segment.base and end >= segment.end):
         return whole
-    entries = sum(one.length for one in segment.index) // _ENTRY_BYTES
-    numbers = array("i", read_stored(store, segment.index, 0, entries * _ENTRY_BYTES))
+    entries = sum(one.length for one in segment.offset_index) // _ENTRY_BYTES
+    numbers = array("i", read_stored(store, segment.offset_index, 0, entries * _ENTRY_BYTES))
     numbers.byteswap()
     offsets, positions = numbers[0::2], numbers[1::2]
     found = bisect_right(offsets, start - segment.base) - 1

@@ -37,8 +37,8 @@ _WAIT_S_PER_PARTITION = 0.0003
 TRY_S = 60.0
 
 _AT_REST = (
-    "no broker runs on the log directory, and its last checkpoint, or the last cut in the bucket, is older than "
-    "the query's offsets. Start the broker, or wait for its next cut"
+    "no broker runs on the log directory, and its last checkpoint, or the last cut in the bucket, is older "
+    "than the query's offsets. Start the broker, or wait for its next cut"
 )
 _LOG = logging.getLogger("mpbroker.spark")
 _T = TypeVar("_T")
@@ -304,13 +304,13 @@ class Stream:
 
         If nobody knows where, return the partition's offset. Raises SourceUnavailable.
         """
-        lineage = None if self._follower is None else self._follower.lineage
-        if lineage is None or offsets.generation in (None, lineage.generation):
+        history = None if self._follower is None else self._follower.history
+        if history is None or offsets.generation in (None, history.generation):
             return {}
         assert offsets.generation is not None
-        key = offsets.generation, lineage.generation
+        key = offsets.generation, history.generation
         if key not in self._restores:
-            self._restores = {key: lineage.restores(offsets.generation)}
+            self._restores = {key: history.restores(offsets.generation)}
         found: dict[TopicPartition, int] = {}
         for kept in self._restores[key]:
             for one, offset in offsets.offsets.items():
@@ -350,7 +350,7 @@ class Stream:
         found = follower.poll()
         if found is not self._bounds:
             ends = {one: bounds.end for one, bounds in found.items()}
-            generation = None if follower.lineage is None else follower.lineage.generation
+            generation = None if follower.history is None else follower.history.generation
             self._bounds, self._ends = found, StreamOffsets(ends, _topic_ids(found), generation)
         return found
 
