@@ -68,7 +68,7 @@ class StoredBytes(NamedTuple):
 class StoredSegment(NamedTuple):
     """Offsets [base, end) of a partition in a bucket. `log` is the segment's file, one piece after another.
 
-    `offset_index` is Kafka's `.index` in pieces, without pieces if there is none. An entry is a hint: a reader
+    `offset_index` is Kafka's `.index` in pieces, no pieces if there is none. An entry is a hint: a reader
     checks that a batch that begins at or before its offset is there, else it begins at the first byte. The
     range may end before, at or behind the position that the index tells.
     """
