@@ -20,7 +20,7 @@ from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNC
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.plan import OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import History, OffsetRange, PartitionBounds, TaskRange, by_offsets
 
 CLIENT_ID = "mpbroker-spark"
 RECEIVE_BUFFER_BYTES = 4 << 20
@@ -186,6 +186,11 @@ class RemoteCatalog:
     def __init__(self, options: ReadOptions, brokers: Brokers | None = None) -> None:
         self._brokers = brokers or Brokers(options)
         self._topic_ids: dict[str, bytes | None] = {}
+
+    @property
+    def history(self) -> History | None:
+        """Return what knows whether the broker was restored; None if nothing does."""
+        return None
 
     def topics(self) -> Iterable[str]:
         return sorted(topic.name for topic in self._brokers.topics(None) if topic.name)
