@@ -14,7 +14,7 @@ from mpbroker.client.config import UNIX
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
-from mpbroker.reading.plan import BucketFiles, LocalFiles, TaskRange
+from mpbroker.reading.plan import LocalFiles, TaskRange
 from mpbroker.reading.remote_catalog import kafka_client_settings, servers_of
 from mpbroker.reading.segments import pieces, weight
 from mpbroker.reading.transactions import aborted_in
@@ -69,7 +69,7 @@ def _described(task: TaskRange, *, read_committed: bool) -> dict[str, Any]:
         "topicId": None if task.topic_id is None else uuid_text(task.topic_id),
         "places": [] if files is None else [str(place) for place in files.places()],
         "bucket": None if bucket is None else {"url": bucket.url, "segments": bucket.segments},
-        "bytes": _stored_bytes(task, bucket) if bucket else _bytes(task, files) if files else 0,
+        "bytes": _bytes(task),
         "clusterId": "" if files is None else files.cluster_id,
         "nodeId": "" if files is None else files.node_id,
         # Null, not an empty list, means that aborted records are wanted, or that brokers will list them.
@@ -88,16 +88,12 @@ def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
         ) from error
 
 
-def _bytes(task: TaskRange, files: LocalFiles) -> int:
-    """Return the current size of the range in bytes, 0 if files were deleted: the task will report that."""
+def _bytes(task: TaskRange) -> int:
+    """Return the size of the range in bytes, 0 if it is unknown or files were deleted: tasks report that."""
+    if task.bucket is not None:
+        return sum(one.weight(task.start, task.end) for one in task.bucket.segments)
+    if (files := task.files) is None:
+        return 0
     with suppress(SegmentGone, FileNotFoundError):
         return weight(pieces(Path(files.directory), files.bound, task.start, task.end))
     return 0
-
-
-def _stored_bytes(task: TaskRange, bucket: BucketFiles) -> int:
-    """Return the approximate size of the range in bytes."""
-    return sum(
-        one.size * (min(one.end, task.end) - max(one.base, task.start)) // (one.end - one.base)
-        for one in bucket.segments
-    )
