@@ -1,0 +1,1 @@
+"""Topics as Apache Iceberg tables."""
