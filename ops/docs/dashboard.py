@@ -258,7 +258,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     "{{consumergroup}}",
                 ),
             ),
-            panel("Time since the last commit", "s", (f"mpbroker_table_commit_age_seconds{{{HERE}}}", "{{table}}")),
+            panel(
+                "Time since the last commit",
+                "s",
+                (f"mpbroker_table_commit_age_seconds{{{HERE}}}", "{{table}}"),
+            ),
             panel(
                 "Rows with an error",
                 "cps",
