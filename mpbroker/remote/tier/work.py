@@ -64,7 +64,7 @@ class Stopped(Exception):
 class TierWork:
     """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
-    `step_back` lowers the thread's priority. `bundles` are those of a cut that is being made.
+    `step_back` lowers the thread's priority. `bundles` are objects that the ledger is about to name.
     """
 
     def __init__(
