@@ -370,7 +370,7 @@ class LogProcess:
         if self._awaits_too_much:
             self.context.log.error(
                 "produce requests are refused: what may wait for the object store is full. Producers try "
-                "again, and with acks=0 their connections are closed. mpbroker remote status has the last error"
+                "again, and with acks=0 their connections are closed. mpbroker remote status has its error"
             )
         else:
             self.context.log.info("produce requests are accepted again: the object store has what waited")
