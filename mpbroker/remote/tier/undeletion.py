@@ -2,9 +2,9 @@
 
 A partition's directory gets the list of its remote segments, its log start, and an empty segment where these
 end, with the producers of that offset. So it is opened as one whose local segments were all deleted, and the
-coordinator may create the topic under its old id. The tier then finds the topic among those that are there, and notes
-that in the ledger. Directories that were made for a topic that was not created in the end are found by the
-next try, or set aside by the next start.
+coordinator may create the topic under its old id. The tier then finds the topic among those that are there,
+and notes that in the ledger. Directories that were made for a topic that was not created in the end are found
+by the next try, or set aside by the next start.
 """
 
 from __future__ import annotations
