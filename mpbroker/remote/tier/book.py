@@ -12,7 +12,7 @@ from typing import TypeVar
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import TopicImage
 from mpbroker.remote.cuts.cutter import Cut
-from mpbroker.remote.ledger.events import Event, SegmentAdded, SegmentsRemoved
+from mpbroker.remote.ledger.events import Event, SegmentAdded, SegmentsRemoved, Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.registrations import Registration
 from mpbroker.remote.ledger.state import RemoteState
@@ -134,9 +134,12 @@ class Book:
         self.in_turn(commit)
         self._settle()
 
-    def follow_standbys(self, found: Iterable[Registration]) -> Sequence[int]:
-        """Have the ledger name the standbys that are there; return who is gone. Raises as `commit`."""
-        return self.in_turn(lambda: self._leadership.follow(found, self._append))
+    def follow_standbys(self, found: Iterable[Registration], started: Started) -> Sequence[int]:
+        """Have the ledger name the standbys that are there; return who is gone. Raises as `commit`.
+
+        `started` is what the ledger is to say of this broker.
+        """
+        return self.in_turn(lambda: self._leadership.follow(found, self._append, started))
 
     def check_fence(self) -> None:
         """Check that no other broker has written to the ledger. Raises Fenced, StoreError."""

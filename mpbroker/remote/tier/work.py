@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
 from mpbroker.log.io.pace import Pace, Stints
@@ -64,7 +66,7 @@ class Stopped(Exception):
 class TierWork:
     """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
-    `step_back` lowers the thread's priority. `bundles` are those of a cut that is being made.
+    `step_back` lowers the thread's priority. `bundles` are objects that the ledger is about to name.
     """
 
     def __init__(
@@ -192,6 +194,7 @@ class TierWork:
                 boot_clock_ns=self._leadership.clock_ns,
                 store=self._open_store(url, self._entry_timeout_ms()),
             )
+            self._listeners = config.listeners, config.advertised_listeners
             self._started = Started(
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
@@ -218,6 +221,15 @@ class TierWork:
                 sum(map(len, self._ledger.state.segments.values())),
                 self._ledger.seq,
             )
+
+    def started(self) -> Started:
+        """Return what the ledger is to say of this broker, also after its listeners were changed."""
+        listeners = self._config.listeners, self._config.advertised_listeners
+        if listeners != self._listeners:
+            # The look-up of a name may take long.
+            self._started = structs.replace(self._started, listeners=addresses_of(self._config))
+            self._listeners = listeners
+        return self._started
 
     def turn(self) -> float:
         """Do all that is to be done now; return the seconds until the next turn.
