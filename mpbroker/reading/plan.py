@@ -68,20 +68,25 @@ class StoredBytes(NamedTuple):
 class StoredSegment(NamedTuple):
     """Offsets [base, end) of a partition in a bucket. `log` is the segment's file, one piece after another.
 
-    `index` is its offset index (Kafka's `.index`) in pieces, without pieces if there is none. An entry is a
-    hint: a reader checks that a batch that begins at or before its offset is there, else it begins at the
-    first byte. The range may end before, at or behind the position that the index tells.
+    `offset_index` is Kafka's `.index` in pieces, no pieces if there is none. An entry is a hint: a reader
+    checks that a batch that begins at or before its offset is there, else it begins at the first byte. The
+    range may end before, at or behind the position that the index tells.
     """
 
     base: int
     end: int
     log: tuple[StoredBytes, ...]
-    index: tuple[StoredBytes, ...] = ()
+    offset_index: tuple[StoredBytes, ...] = ()
 
     @property
     def size(self) -> int:
         """Return the bytes of the segment's file."""
         return sum(one.length for one in self.log)
+
+    def weight(self, start: int, end: int) -> int:
+        """Return the approximate bytes of the offsets [start, end): a share of the file."""
+        offsets = min(end, self.end) - max(start, self.base)
+        return max(self.size * offsets // (self.end - self.base), 0)
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,24 @@ class Catalog(Protocol):
 
     def close(self) -> None:
         """Release files and connections."""
+
+
+Restores = Sequence[Mapping[tuple[bytes, int], int]]
+"""For each restore of a broker, up to where it kept the log, by topic id and partition.
+
+What nobody knows is left out.
+"""
+
+
+class History(Protocol):
+    """Knows which restores of the broker there were: each replaces what logs had above some offsets."""
+
+    @property
+    def generation(self) -> int:
+        """Return a number that grows with each restore."""
+
+    def restores(self, generation: int) -> Restores:
+        """Return what the restores since a generation have kept. Raises SourceUnavailable, CorruptLog."""
 
 
 def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) -> list[TaskRange]:

@@ -20,7 +20,14 @@ from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNC
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.plan import Lineage, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import (
+    History,
+    Lineage,
+    OffsetRange,
+    PartitionBounds,
+    TaskRange,
+    by_offsets,
+)
 from mpbroker.storage.leader_epochs import NO_EPOCH, NO_OFFSET
 
 CONSUMER = -1
@@ -189,6 +196,11 @@ class RemoteCatalog:
         self._brokers = brokers or Brokers(options)
         self._topic_ids: dict[str, bytes | None] = {}
 
+    @property
+    def history(self) -> History | None:
+        """Return what knows whether the broker was restored; None if nothing does."""
+        return None
+
     def topics(self) -> Iterable[str]:
         return sorted(topic.name for topic in self._brokers.topics(None) if topic.name)
 
@@ -208,7 +220,9 @@ class RemoteCatalog:
         topics = sorted({topic for topic, _ in epochs})
         found = self._brokers.topics(topics)
         now = {
-            (one.name or "", part.partition_index): part.leader_epoch for one in found for part in one.partitions
+            (one.name or "", part.partition_index): part.leader_epoch
+            for one in found
+            for part in one.partitions
         }
         ends = self._brokers.retried(lambda: self._epoch_ends(epochs), topics)
         return {one: Lineage(now.get(one, NO_EPOCH), ends.get(one, NO_OFFSET)) for one in epochs}

@@ -82,9 +82,9 @@ class CutEnd(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class CutManifest(msgspec.Struct, frozen=True):
     """A cut. `log_dirs` are the paths of the directories 0, 1 …; `bundles` are sizes by ids in hexadecimal.
 
-    `directories` are those of all partitions, `remote` the partitions that have segments in the ledger, `ends`
-    the partitions that were open; older versions wrote none.
-    `boot_id` is the machine's start during which it was made: a later one may have lost what was not synced.
+    `directories` are those of all partitions, `remote` the partitions that have segments in the ledger.
+    `ends` are of the partitions that were open; older versions wrote none. `boot_id` is the machine's start
+    during which it was made: a later one may have lost what was not synced.
     """
 
     cluster_id: str
