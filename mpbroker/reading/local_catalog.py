@@ -35,7 +35,15 @@ from mpbroker.reading.log_dirs import (
     with_siblings,
 )
 from mpbroker.reading.options import TopicPartition
-from mpbroker.reading.plan import Catalog, Lineage, LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import (
+    Catalog,
+    Lineage,
+    LocalFiles,
+    OffsetRange,
+    PartitionBounds,
+    TaskRange,
+    by_offsets,
+)
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
 from mpbroker.reading.transactions import at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange

@@ -208,7 +208,9 @@ class RemoteCatalog:
         topics = sorted({topic for topic, _ in epochs})
         found = self._brokers.topics(topics)
         now = {
-            (one.name or "", part.partition_index): part.leader_epoch for one in found for part in one.partitions
+            (one.name or "", part.partition_index): part.leader_epoch
+            for one in found
+            for part in one.partitions
         }
         ends = self._brokers.retried(lambda: self._epoch_ends(epochs), topics)
         return {one: Lineage(now.get(one, NO_EPOCH), ends.get(one, NO_OFFSET)) for one in epochs}

@@ -30,8 +30,10 @@ from spark_integration.tables.catalog import open_catalog
 from spark_integration.tables.commit import Batch, Overtaken, commit
 from spark_integration.tables.data_files import TIMESTAMP, Written, write
 from spark_integration.tables.planning import Step, epochs_of, id_text, planned
+from spark_integration.tables.progress import TableProgress
 from spark_integration.tables.settings import Declared, Settings, expanded
 from spark_integration.tables.spans import NO_EPOCH, Covered, covered
+from spark_integration.tables.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -68,6 +70,8 @@ class TablesJob:
         self._catalog = open_catalog(settings.lake)
         self._run = uuid.uuid4().hex
         self._number = 0
+        self._upkeep = Upkeep(spark, self._notice)
+        self._progress: dict[str, TableProgress] = {}
         self.done = Done()
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False, *, once: bool = False) -> None:
@@ -104,6 +108,7 @@ class TablesJob:
                     _LOG.debug("table %s", declared.name, exc_info=True)
                     failed.append(f"{declared.name}: {sentence_of(error)}")
                     self._notice.say(failed[-1])
+                    self._progress_of(declared).failed(sentence_of(error))
         return is_behind, failed
 
     def _step(self, declared: Declared, topics: Catalog) -> bool:
@@ -115,20 +120,24 @@ class TablesJob:
         step = self._planned(before, declared, topics)
         self._report(step)
         if not (step.spans or step.cut):
+            self._progress_of(declared).reached(table, step.topic_id)
             return True
         table, files = self._written(table, declared, step)
         self._check_ids(declared.topic, step)
         self._number += 1
         batch = Batch(self._run, self._number, before, step.spans, files, step.cut)
         try:
-            commit(partial(self._catalog.load_table, declared.name), batch)
+            table = commit(partial(self._catalog.load_table, declared.name), batch)
         except Overtaken as error:
             self._notice.say(f"{error}: planning again")
             return False
         self.done.commits += 1
         self.done.rows += sum(one.footer.num_rows for one in files)
-        self.done.error_rows += sum(one.error_rows for one in files)
+        error_rows = sum(one.error_rows for one in files)
+        self.done.error_rows += error_rows
         self._notice.progress(self.done.rows, None)
+        self._progress_of(declared).reached(table, step.topic_id, error_rows)
+        self._upkeep.committed(table)
         return step.is_whole
 
     def _planned(self, before: Covered, declared: Declared, topics: Catalog) -> Step:
@@ -201,6 +210,11 @@ class TablesJob:
             partition_spec=_spec(declared.partition_by, schema.find_field(TIMESTAMP).field_id),
             properties=_PROPERTIES,
         )
+
+    def _progress_of(self, declared: Declared) -> TableProgress:
+        if declared.name not in self._progress:
+            self._progress[declared.name] = TableProgress(declared.name, self._options())
+        return self._progress[declared.name]
 
     def _options(self) -> ReadOptions:
         """Return the options of the source, for what is asked of it here."""

@@ -61,7 +61,7 @@ def test_rows_of_a_new_file_are_in_order_with_the_columns_of_now(tmp_path: Path)
     places = list(zip(rows["_partition_index"].to_pylist(), rows["_offset"].to_pylist(), strict=True))
     assert places == sorted(places)
     assert made.record_count == 6
-    assert made.partition == next(table.scan().plan_files()).file.partition
+    assert made.partition == next(iter(table.scan().plan_files())).file.partition
 
 
 def test_an_append_at_the_same_time_stays(tmp_path: Path) -> None:
