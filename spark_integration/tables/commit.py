@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 TRIES: Final = 6
-_PAUSE_S: Final = 1.0
+PAUSE_S: Final = 1.0
 _RETRIES: Final = "commit.retry.num-retries"
 
 
@@ -56,7 +56,7 @@ class Batch:
         return self.before.cut(self.cut).with_spans(self.spans)
 
 
-def commit(load: Callable[[], Table], batch: Batch, pause: Callable[[float], None] = time.sleep) -> Table:
+def commit(load: Callable[[], Table], batch: Batch) -> Table:
     """Commit a batch, and return the table with it. `load` loads the table as it is now.
 
     Raises Overtaken; JobError if spans do not join, or if the outcome stays unknown.
@@ -65,7 +65,7 @@ def commit(load: Callable[[], Table], batch: Batch, pause: Callable[[float], Non
     error: Exception | None = None
     for number in range(TRIES):
         if number:
-            pause(_PAUSE_S * 2 ** (number - 1))
+            time.sleep(PAUSE_S * 2 ** (number - 1))
         try:
             table = load()
             if has_batch(table, batch.run, batch.number):
