@@ -22,7 +22,17 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from mpbroker.remote.store.object_store import StoreError
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.data_files import Written, data_file, row_files
-from spark_integration.tables.spans import BATCH, ERROR_ROWS, OFFSETS, RUN, Covered, Log, Span, covered, has_batch
+from spark_integration.tables.spans import (
+    BATCH,
+    ERROR_ROWS,
+    OFFSETS,
+    RUN,
+    Covered,
+    Log,
+    Span,
+    covered,
+    has_batch,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction

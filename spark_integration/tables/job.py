@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import parse_transform
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from mpbroker.reading.catalogs import open_catalog as open_topics
 from mpbroker.reading.errors import LOSS_ADVICE, DataLoss
 from mpbroker.reading.options import ReadOptions, parse_options
-from mpbroker.reading.plan import Catalog, PartitionBounds
+from mpbroker.reading.plan import Catalog
 from spark_integration.jobs.frame import JobError, Notice, Silent, sentence_of, watched
 from spark_integration.tables import values
 from spark_integration.tables.catalog import open_catalog
@@ -122,11 +122,11 @@ class TablesJob:
         if not (step.spans or step.cut):
             self._progress_of(declared).reached(table, step.topic_id)
             return True
-        table, files = self._written(table, declared, step)
-        self._check_ids(declared.topic, step)
-        self._number += 1
-        batch = Batch(self._run, self._number, before, step.spans, files, step.cut)
         try:
+            table, files = self._written(table, declared, step)
+            self._check_ids(declared.topic, step)
+            self._number += 1
+            batch = Batch(self._run, self._number, before, step.spans, files, step.cut)
             table = commit(partial(self._catalog.load_table, declared.name), batch)
         except Overtaken as error:
             self._notice.say(f"{error}: planning again")
@@ -158,10 +158,15 @@ class TablesJob:
         for text in step.lost:
             self._notice.say(f"{text} were removed before the table had them")
         for (_, number), at in step.cut.items():
-            self._notice.say(f"partition {number} was restored to offset {at}: rows from there on are replaced")
+            self._notice.say(
+                f"partition {number} was restored to offset {at}: rows from there on are replaced"
+            )
 
     def _written(self, table: Table, declared: Declared, step: Step) -> tuple[Table, Sequence[Written]]:
-        """Write the rows of a step, after the changes of the table's schema that they need."""
+        """Write the rows of a step, after the changes of the table's schema that they need.
+
+        Raises Overtaken if another writer has changed the table's schema since.
+        """
         if not step.spans:
             return table, ()
         how = values.declaration(declared.values, self._settings.directory)
@@ -169,8 +174,11 @@ class TablesJob:
         ids = values.schema_ids(frame, how)
         plan = values.planned(how, table.schema(), ids, [field.name for field in table.spec().fields])
         if plan.changes:
-            with table.update_schema() as update:
-                update.union_by_name(plan.schema)
+            try:
+                with table.update_schema() as update:
+                    update.union_by_name(plan.schema)
+            except CommitFailedException as error:
+                raise Overtaken(f"{declared.name}: another writer has changed the table") from error
             self._notice.say(f"{declared.name}: {'; '.join(plan.changes)}")
             table = self._catalog.load_table(declared.name)
         total = sum(span.end - span.start for span in step.spans)
@@ -224,9 +232,7 @@ class TablesJob:
 def _spec(unit: str, source_id: int) -> PartitionSpec:
     if unit == "none":
         return PartitionSpec()
-    field = PartitionField(
-        source_id, _FIRST_PARTITION_FIELD, parse_transform(unit), f"{TIMESTAMP}_{unit}"
-    )
+    field = PartitionField(source_id, _FIRST_PARTITION_FIELD, parse_transform(unit), f"{TIMESTAMP}_{unit}")
     return PartitionSpec(field)
 
 

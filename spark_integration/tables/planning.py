@@ -89,5 +89,3 @@ def _limit(step: Step, most: int) -> None:
 def _first(span: Span, most: int, total: int) -> Span:
     size = max(1, (span.end - span.start) * most // total)
     return Span(*span.log, span.start, span.start + size, span.epoch)
-
-

@@ -77,7 +77,9 @@ def test_a_commit_whose_outcome_is_unknown(world: World, fault: Fault) -> None:
     while store.deliver():
         pass
     assert world.rows() == world.log.rows()
-    assert [name.rpartition("/")[2] for call, name in store.calls if call == "create"][0] == "v3.metadata.json"
+    assert [name.rpartition("/")[2] for call, name in store.calls if call == "create"][
+        0
+    ] == "v3.metadata.json"
 
 
 def test_two_jobs(world: World) -> None:
