@@ -5,13 +5,19 @@ For show only: a table itself says what it has. Without brokers in the source th
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from mpbroker.protocol.table_progress import TableNote, group_of
-from mpbroker.reading.group_progress import GroupProgress
+from mpbroker.client.cluster import Cluster, CoordinatorType
+from mpbroker.client.committed_offsets import fetch_request, of_group
+from mpbroker.client.config import ClientConfig
+from mpbroker.client.errors import ClientError
+from mpbroker.protocol.table_progress import TableNote, group_of, note_of
+from mpbroker.reading.group_progress import TIMEOUT_MS, GroupProgress
 from mpbroker.reading.options import ReadOptions, TopicPartition
+from mpbroker.reading.remote_catalog import client_config, servers_of
 from spark_integration.tables.spans import OFFSETS, covered, history, property_of
 
 if TYPE_CHECKING:
@@ -63,3 +69,20 @@ def note_of_table(table: Table, error_rows: int = 0) -> TableNote:
         error_rows=error_rows,
         committed_ms=next(committed, 0),
     )
+
+
+def committed_note(name: str, options: ReadOptions) -> TableNote | None:
+    """Return what the job has said of a table last, None if nobody knows."""
+    if not options.bootstrap_servers:
+        return None
+    group = group_of(name)
+    try:
+        with closing(
+            Cluster(servers_of(options.bootstrap_servers), client_config(options, ClientConfig()))
+        ) as cluster:
+            node = cluster.coordinator(CoordinatorType.GROUP, group, TIMEOUT_MS)
+            found = of_group(cluster.ask(node, fetch_request(group, None), TIMEOUT_MS))
+    except ClientError:
+        return None
+    notes = (note_of(group, one.metadata or "") for topic in found.topics for one in topic.partitions)
+    return next(filter(None, notes), None)

@@ -18,7 +18,10 @@ from mpbroker.storage.leader_epochs import NO_OFFSET, end_of
 from spark_integration.jobs.frame import Silent
 from spark_integration.tables import catalog, commit, job, store_io, values
 from spark_integration.tables.catalog import Lake
+from spark_integration.tables.compaction import Rewriting, groups, is_replaced
 from spark_integration.tables.data_files import Written, data_file, row_files
+from spark_integration.tables.expiry import MAX_AGE, MIN_SNAPSHOTS, expire
+from spark_integration.tables.orphans import ORPHAN_MS, named_files, remove_orphans
 from spark_integration.tables.planning import Step
 from spark_integration.tables.settings import Declared, JobSettings, Settings
 from spark_integration.tables.spans import Covered, covered
@@ -127,14 +130,24 @@ class World:
         return covered(self.table()) or Covered(TOPIC)
 
     def compact(self) -> None:
-        """Write all rows into new files, in a snapshot that has none of the job's properties."""
+        """Make one file of all those of a day."""
         table = self.table()
-        written = list(row_files(table).files(table.scan().to_arrow().to_batches()))
-        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as replacing:
-            for task in table.scan().plan_files():
-                replacing.delete_data_file(task.file)
-            for one in written:
-                replacing.append_data_file(data_file(table, one))
+        chosen = groups(table, 1 << 40, files_min=1)
+        rewriting = Rewriting(row_files(table), table.schema(), table.io)
+        made = [rewriting.rewrite([one.file_path for one in group]) for group in chosen]
+        old = [one for group in chosen for one in group]
+        assert not old or is_replaced(table, old, [data_file(table, one) for one in made])
+
+    def tidy(self) -> None:
+        """Expire what may expire and, days later, delete what no snapshot has."""
+        table = self.table()
+        with table.transaction() as transaction:
+            transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+        expire(table)
+        self.memory.now_ms += ORPHAN_MS + 1
+        remove_orphans(table)
+        files = {name.rpartition("/")[2] for name in self.memory.objects if name.endswith(".parquet")}
+        assert files <= named_files(table)
 
     def expire(self) -> None:
         """Forget all snapshots but the present one."""

@@ -189,7 +189,7 @@ def test_a_store_that_stays_away(world: World) -> None:
 
 @each("seed", short=[1], long=range(1, 40))
 def test_a_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills, faults, late requests, restores, retention, compactions and expiry, in any order."""
+    """Kills, faults, late requests, restores, compactions, expiry and days that pass, in any order."""
     chance = random.Random(seed)
     world = World(monkeypatch, partitions=3)
     stores: list[FaultStore] = []
@@ -206,17 +206,25 @@ def test_a_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         except Killed:
             pass
 
+    def days_pass() -> None:
+        # No request is days late.
+        delivered()
+        world.tidy()
+
+    def delivered() -> None:
+        for store in stores:
+            while store.deliver():
+                pass
+
     world.life().run(once=True)
     for _ in range(STEPS):
         world.log.append(chance.randrange(3), chance.randint(0, 8), day=chance.randint(0, 2))
-        chance.choices([writes, world.compact, world.expire, restores], [12, 2, 1, 2])[0]()
+        chance.choices([writes, world.compact, world.expire, days_pass, restores], [12, 2, 1, 2, 2])[0]()
         if stores and chance.random() < 0.3:
             chance.choice(stores).deliver()
         if chance.random() < 0.2:
             world.life().run(once=True)
             assert world.rows() == world.log.rows()
-    for store in stores:
-        while store.deliver():
-            pass
+    delivered()
     world.life().run(once=True)
     assert world.rows() == world.log.rows()
