@@ -19,7 +19,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
 from mpbroker.reading.errors import OptionError
 from mpbroker.registry import framing
@@ -243,9 +243,11 @@ def _declared(declared: Declaration) -> tuple[StructType, Decoding | Bytes]:
         return _RAW_VALUE, Bytes()
     if declared.format in ("json", "msgpack"):
         try:
-            kind = StructType.fromDDL(text)
+            kind = DataType.fromDDL(text)
         except PySparkException as error:
             raise OptionError(f"schema: {str(error).strip().splitlines()[0]}") from error
+        if not isinstance(kind, StructType):
+            raise OptionError(f"schema: columns are needed, such as 'id bigint, name string', not {text}")
         make = plain_json_decoding if declared.format == "json" else msgpack_decoding
         decoding = make(kind, Mode.PERMISSIVE)
     else:
@@ -262,7 +264,7 @@ def schema_ids(frame: DataFrame, declared: Declaration) -> frozenset[SchemaId]:
     """Return the ids of the schemas that the values of a frame name; none without a registry."""
     if declared.registry is None:
         return frozenset()
-    found = frame.select("value", "headers").mapInArrow(_ids, "id string").distinct().collect()
+    found = frame.select("value", "headers").mapInArrow(_ids, "id string").collect()
     return frozenset(int(row[0]) if row[0].isdigit() else UUID(row[0]) for row in found)
 
 
