@@ -35,12 +35,13 @@ from mpbroker.reading.log_dirs import (
     with_siblings,
 )
 from mpbroker.reading.options import TopicPartition
-from mpbroker.reading.plan import Catalog, LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import Catalog, Lineage, LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
 from mpbroker.reading.transactions import at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
+from mpbroker.storage.leader_epochs import FIRST, NO_OFFSET, Epochs, end_of
 from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
 from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.storage.remote_segments import read_remote_segments
@@ -154,6 +155,21 @@ class LocalCatalog:
             readable = self._partitions[one].readable
             topic_id = self._partitions[one].topic_id
             found[one] = PartitionBounds(readable.log_start, readable.bound.offset, topic_id)
+        return found
+
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        found = {}
+        for one, epoch in epochs.items():
+            try:
+                known: Epochs = read_epochs(self._partitions[one].directory) or FIRST
+            except FileNotFoundError:
+                known = FIRST
+            except CheckpointCorrupt as error:
+                raise CorruptLog(str(error)) from error
+            # Nothing is said of the end of the present epoch: at rest it is not known.
+            end = end_of(known, epoch, NO_OFFSET).offset
+            # A restore begins an epoch before it is known where: when the broker opens the partition.
+            found[one] = Lineage(known[-1][0], NO_OFFSET if end == _ABOVE_EVERYTHING else end)
         return found
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:

@@ -20,8 +20,10 @@ from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNC
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.plan import OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import Lineage, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.storage.leader_epochs import NO_EPOCH, NO_OFFSET
 
+CONSUMER = -1
 CLIENT_ID = "mpbroker-spark"
 RECEIVE_BUFFER_BYTES = 4 << 20
 # Kafka's names of settings, by librdkafka's.
@@ -202,6 +204,15 @@ class RemoteCatalog:
         ends = self._list_offsets(dict.fromkeys(wanted, LATEST))
         return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
 
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        topics = sorted({topic for topic, _ in epochs})
+        found = self._brokers.topics(topics)
+        now = {
+            (one.name or "", part.partition_index): part.leader_epoch for one in found for part in one.partitions
+        }
+        ends = self._brokers.retried(lambda: self._epoch_ends(epochs), topics)
+        return {one: Lineage(now.get(one, NO_EPOCH), ends.get(one, NO_OFFSET)) for one in epochs}
+
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end offset of each partition, with one request to each leader."""
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
@@ -242,6 +253,25 @@ class RemoteCatalog:
 
     def close(self) -> None:
         self._brokers.close()
+
+    def _epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Ask each leader where these epochs end in its log. Raises ClientError."""
+        by_leader: dict[int, dict[str, list[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition]]] = {}
+        for (topic, number), epoch in epochs.items():
+            if epoch != NO_EPOCH:
+                part = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(number, leader_epoch=epoch)
+                mine = by_leader.setdefault(self._brokers.leader(topic, number), {})
+                mine.setdefault(topic, []).append(part)
+        found = {}
+        for leader, mine in by_leader.items():
+            wanted = [m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(*one) for one in mine.items()]
+            request = m.OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=wanted)
+            response: m.OffsetForLeaderEpochResponse = self._brokers.cluster.ask(leader, request)
+            for topic, part in ((one.topic, part) for one in response.topics for part in one.partitions):
+                if part.error_code:
+                    raise ApiFailed(f"leader epochs of {topic}-{part.partition}", part.error_code)
+                found[topic, part.partition] = part.end_offset
+        return found
 
     def _topic_id(self, topic: str) -> bytes | None:
         """Return the topic's id from the cache that `partitions` fills; call `partitions` if it is absent."""
