@@ -27,6 +27,7 @@ from mpbroker.reading.errors import OptionError
 from mpbroker.registry import framing
 from mpbroker.registry.schemas import RegistryUnavailable
 from spark_integration.schema import HEADERS
+from spark_integration.tables import values as tables_values
 from spark_integration.tables.data_files import row_files
 from spark_integration.tables.values import (
     RECORD_COLUMNS,
@@ -269,6 +270,18 @@ def test_each_schema_of_a_registry_decodes_its_own_values() -> None:
     assert [(found[n]["_raw"], *(found[n][name] for name in nulls)) for n in errors] == [
         (values[n], None, None, None) for n in (2, 3, 4, 5)
     ]
+
+
+def test_values_that_only_look_framed_ask_for_no_more_schemas_than_there_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables_values, "SCHEMAS_MAX", 2)
+    (tmp_path / "1.avsc").write_text(json.dumps(record(id="int")))
+    plan = planned(Declaration("avro", registry=str(tmp_path)), RECORD_COLUMNS, {900, 1, uuid.uuid4(), 800})
+    found = rows(plan, [framing.prefix(number) + b"\x02" for number in (1, 800, 900)])
+    assert found[0] == good(id=1)
+    assert "800.avsc does not exist" in found[1]["_error"]
+    assert found[2]["_error"] == "schema 900: values name more than 2 schemas at once"
 
 
 def test_a_registry_that_does_not_answer_makes_no_errors_of_records() -> None:
