@@ -1,4 +1,4 @@
-"""Files of tables in an object store, for pyiceberg: durable when they are closed, credentials by environment."""
+"""Files of tables in an object store, for pyiceberg: durable when closed, credentials by environment."""
 
 from __future__ import annotations
 
