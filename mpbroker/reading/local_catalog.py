@@ -35,7 +35,15 @@ from mpbroker.reading.log_dirs import (
     with_siblings,
 )
 from mpbroker.reading.options import TopicPartition
-from mpbroker.reading.plan import Catalog, Lineage, LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import (
+    Catalog,
+    Lineage,
+    LocalFiles,
+    OffsetRange,
+    PartitionBounds,
+    TaskRange,
+    by_offsets,
+)
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
 from mpbroker.reading.transactions import aborted_in, at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
@@ -176,9 +184,25 @@ class LocalCatalog:
                 raise CorruptLog(str(error)) from error
             # Nothing is said of the end of the present epoch: at rest it is not known.
             end = end_of(known, epoch, NO_OFFSET).offset
-            # A restore begins an epoch before it is known where: when the broker opens the partition.
-            found[one] = Lineage(known[-1][0], NO_OFFSET if end == _ABOVE_EVERYTHING else end)
+            found[one] = Lineage(known[-1][0], self._decided(self._partitions[one], end))
         return found
+
+    def _decided(self, partition: LocalPartition, end: int) -> int:
+        """Return an epoch's end, or where a transaction begins that was open there and did not commit.
+
+        -1 is unknown: a restore begins an epoch before anybody knows where, and what may be read at rest may
+        end earlier.
+        """
+        readable = partition.readable
+        if end in (NO_OFFSET, _ABOVE_EVERYTHING):
+            return NO_OFFSET
+        if partition.slot is None and readable.bound.offset < end:
+            return NO_OFFSET
+        if not self._read_committed or end <= readable.log_start:
+            return end
+        aborted = (*readable.aborted, *aborted_in(partition.directory, end - 1, end))
+        firsts = [one.first_offset for one in aborted if one.first_offset < end <= one.last_offset]
+        return min(end, readable.bound.offset, *firsts)
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
         """Read these partitions' offsets again from the running broker's memory, without listing directories.

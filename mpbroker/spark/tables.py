@@ -1,6 +1,7 @@
-"""Topics as Iceberg tables: the job of `mpbroker tables`, and the file that declares tables."""
+"""Topics as Iceberg tables: the job of `mpbroker tables`, the file that declares tables, and their status."""
 
 from spark_integration.tables.job import Done, TablesJob
 from spark_integration.tables.settings import Settings, read_settings
+from spark_integration.tables.status import Reason, TableStatus, reasons, statuses
 
-__all__ = ["Done", "Settings", "TablesJob", "read_settings"]
+__all__ = ["Done", "Reason", "Settings", "TableStatus", "TablesJob", "read_settings", "reasons", "statuses"]

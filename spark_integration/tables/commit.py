@@ -1,8 +1,8 @@
 """Commits a batch to a table: data files, removed rows and the offsets of all, in one snapshot.
 
-The commit asserts the snapshot that it was planned on. One that another writer was faster than is made again
-if the offsets are still those; what the job wrote itself is recognised by its run and number, so that a commit
-whose outcome nobody knows is never made twice.
+The commit asserts the snapshot that it was planned on. One that another writer was faster than is made
+again if the offsets are still those. What the job wrote itself is recognised by its run and number, so that
+a commit whose outcome nobody knows is never made twice.
 """
 
 from __future__ import annotations
@@ -22,13 +22,23 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from mpbroker.remote.store.object_store import StoreError
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.data_files import Written, data_file, row_files
-from spark_integration.tables.spans import BATCH, ERROR_ROWS, OFFSETS, RUN, Covered, Log, Span, covered, has_batch
+from spark_integration.tables.spans import (
+    BATCH,
+    ERROR_ROWS,
+    OFFSETS,
+    RUN,
+    Covered,
+    Log,
+    Span,
+    covered,
+    has_batch,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 TRIES: Final = 6
-_PAUSE_S: Final = 1.0
+PAUSE_S: Final = 1.0
 _RETRIES: Final = "commit.retry.num-retries"
 
 
@@ -56,7 +66,7 @@ class Batch:
         return self.before.cut(self.cut).with_spans(self.spans)
 
 
-def commit(load: Callable[[], Table], batch: Batch, pause: Callable[[float], None] = time.sleep) -> Table:
+def commit(load: Callable[[], Table], batch: Batch) -> Table:
     """Commit a batch, and return the table with it. `load` loads the table as it is now.
 
     Raises Overtaken; JobError if spans do not join, or if the outcome stays unknown.
@@ -65,7 +75,7 @@ def commit(load: Callable[[], Table], batch: Batch, pause: Callable[[float], Non
     error: Exception | None = None
     for number in range(TRIES):
         if number:
-            pause(_PAUSE_S * 2 ** (number - 1))
+            time.sleep(PAUSE_S * 2 ** (number - 1))
         try:
             table = load()
             if has_batch(table, batch.run, batch.number):
@@ -78,8 +88,8 @@ def commit(load: Callable[[], Table], batch: Batch, pause: Callable[[float], Non
         else:
             return table
     raise JobError(
-        f"a commit of {after.topic} could not be made, or its outcome is unknown: {error}. Its files stay, and "
-        "the next one begins where the table is"
+        f"a commit of {after.topic} could not be made, or its outcome is unknown: {error}. Its files "
+        "stay, and the next one begins where the table is"
     ) from error
 
 

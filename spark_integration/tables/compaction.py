@@ -16,24 +16,22 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import DataFile, FileFormat
-from pyiceberg.table import FileScanTask
+from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 from pyiceberg.utils.properties import property_as_int
 from pyspark.sql import SparkSession
 
+from spark_integration.jobs.frame import JobError
 from spark_integration.tables.data_files import ORDER, RowFiles, Written, data_file, row_files
 from spark_integration.tables.store_io import name_in, store_of
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
 
 # Iceberg's property of a table; its own default is four times as much.
 TARGET: Final = "write.target-file-size-bytes"
@@ -68,7 +66,7 @@ def compact(spark: SparkSession, table: Table) -> Compacted:
         return Compacted()
     tasks = [(pickle.dumps([file.file_path for file in group]),) for group in chosen]
     frame = spark.createDataFrame(tasks, "paths binary").repartition(len(tasks))
-    rewriting = Rewriting(row_files(table), table.metadata, table.io)
+    rewriting = Rewriting(row_files(table), table.schema(), table.io)
     rows = frame.mapInArrow(rewriting, "written binary").collect()
     old = [file for group in chosen for file in group]
     made = [data_file(table, pickle.loads(row[0])) for row in rows]
@@ -79,10 +77,10 @@ def compact(spark: SparkSession, table: Table) -> Compacted:
     return Compacted(len(old), len(made), sum(one.file_size_in_bytes for one in old))
 
 
-def groups(table: Table, target_bytes: int) -> list[list[DataFile]]:
+def groups(table: Table, target_bytes: int, files_min: int = FILES_MIN) -> list[list[DataFile]]:
     """Return the small files that are to become one each, of one partition and in the order of offsets."""
     offset_id = table.schema().find_field("_offset").field_id
-    partitions: dict[Record, list[tuple[int, DataFile]]] = {}
+    partitions: dict[Any, list[tuple[int, DataFile]]] = {}
     for file in _plain_files(table):
         if file.spec_id == table.spec().spec_id and file.file_size_in_bytes < target_bytes * 3 // 4:
             first = from_bytes(LongType(), file.lower_bounds[offset_id])
@@ -92,7 +90,7 @@ def groups(table: Table, target_bytes: int) -> list[list[DataFile]]:
         ordered = [file for _, file in sorted(small, key=lambda one: one[0])]
         for group in _filled(ordered, target_bytes):
             size = sum(file.file_size_in_bytes for file in group)
-            if len(group) > 1 and (len(group) >= FILES_MIN or size >= target_bytes) and size <= left:
+            if (len(group) >= files_min or size >= target_bytes) and size <= left:
                 found.append(group)
                 left -= size
     return found
@@ -124,7 +122,7 @@ class Rewriting:
     """Makes one file of several. Executors get it pickled: it has no credentials."""
 
     files: RowFiles
-    metadata: TableMetadata
+    of_table: Schema
     file_io: FileIO
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,19 +148,32 @@ class Rewriting:
         return Written(url, body.size, pq.read_metadata(pa.BufferReader(body)))
 
     def _row_groups(self, urls: Sequence[str]) -> Iterator[pa.Table]:
-        scan = ArrowScan(self.metadata, self.file_io, self.metadata.schema(), AlwaysTrue())
         schema, waiting, size = self.files.schema, [], 0
+        row = pa.struct(list(schema))
         for url in urls:
-            file = DataFile.from_args(file_path=url, file_format=FileFormat.PARQUET, partition=Record())
-            file.spec_id = self.metadata.default_spec_id
-            for rows in scan.to_record_batches([FileScanTask(file)]):
-                waiting.append(rows.select(schema.names).cast(schema))
-                size += rows.nbytes
-                if size >= ROW_GROUP_BYTES:
-                    yield pa.Table.from_batches(waiting, schema)
-                    waiting, size = [], 0
+            with self.file_io.new_input(url).open() as stream:
+                file = pq.ParquetFile(stream)
+                self._check_names(url, pyarrow_to_schema(file.schema_arrow))
+                for batch in file.iter_batches():
+                    # The cast goes by names: it adds columns that are new, and widens, at any depth.
+                    rows = pa.RecordBatch.from_struct_array(batch.to_struct_array().cast(row))
+                    waiting.append(rows)
+                    size += rows.nbytes
+                    if size >= ROW_GROUP_BYTES:
+                        yield pa.Table.from_batches(waiting, schema)
+                        waiting, size = [], 0
         if waiting:
             yield pa.Table.from_batches(waiting, schema)
+
+    def _check_names(self, url: str, of_file: Schema) -> None:
+        """Raise JobError if somebody has renamed a column since the file was written, or made it anew."""
+        now = {one: self.of_table.find_column_name(one) for one in self.of_table.field_ids}
+        for field_id in of_file.field_ids:
+            name = of_file.find_column_name(field_id)
+            if now.get(field_id) != name and (field_id in now or name in now.values()):
+                raise JobError(
+                    f"column {name} of {url} has another name or meaning in the table: left as it is"
+                )
 
 
 class _Replace(_OverwriteFiles):

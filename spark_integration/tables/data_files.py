@@ -128,9 +128,7 @@ def write(
     return [pickle.loads(row[0]) for row in rows]
 
 
-def row_files(
-    table: Table, decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-) -> RowFiles:
+def row_files(table: Table, decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> RowFiles:
     """Return what writes files of a table: its location, present schema and partitioning."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -176,5 +174,7 @@ def _unit(table: Table) -> str:
     unit = str(fields[0].transform)
     column = table.schema().find_column_name(fields[0].source_id)
     if len(fields) > 1 or column != TIMESTAMP or unit not in UNITS:
-        raise ValueError(f"{'.'.join(table.name())} is partitioned by {table.spec()}, not by {TIMESTAMP} alone")
+        raise ValueError(
+            f"{'.'.join(table.name())} is partitioned by {table.spec()}, not by {TIMESTAMP} alone"
+        )
     return unit

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import parse_transform
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
@@ -23,15 +23,17 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from mpbroker.reading.catalogs import open_catalog as open_topics
 from mpbroker.reading.errors import LOSS_ADVICE, DataLoss
 from mpbroker.reading.options import ReadOptions, parse_options
-from mpbroker.reading.plan import Catalog, PartitionBounds
+from mpbroker.reading.plan import Catalog
 from spark_integration.jobs.frame import JobError, Notice, Silent, sentence_of, watched
 from spark_integration.tables import values
 from spark_integration.tables.catalog import open_catalog
 from spark_integration.tables.commit import Batch, Overtaken, commit
 from spark_integration.tables.data_files import TIMESTAMP, Written, write
 from spark_integration.tables.planning import Step, epochs_of, id_text, planned
+from spark_integration.tables.progress import TableProgress
 from spark_integration.tables.settings import Declared, Settings, expanded
 from spark_integration.tables.spans import NO_EPOCH, Covered, covered
+from spark_integration.tables.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -68,6 +70,8 @@ class TablesJob:
         self._catalog = open_catalog(settings.lake)
         self._run = uuid.uuid4().hex
         self._number = 0
+        self._upkeep = Upkeep(spark, self._notice)
+        self._progress: dict[str, TableProgress] = {}
         self.done = Done()
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False, *, once: bool = False) -> None:
@@ -104,6 +108,7 @@ class TablesJob:
                     _LOG.debug("table %s", declared.name, exc_info=True)
                     failed.append(f"{declared.name}: {sentence_of(error)}")
                     self._notice.say(failed[-1])
+                    self._progress_of(declared).failed(sentence_of(error))
         return is_behind, failed
 
     def _step(self, declared: Declared, topics: Catalog) -> bool:
@@ -115,20 +120,24 @@ class TablesJob:
         step = self._planned(before, declared, topics)
         self._report(step)
         if not (step.spans or step.cut):
+            self._progress_of(declared).reached(table, step.topic_id)
             return True
-        table, files = self._written(table, declared, step)
-        self._check_ids(declared.topic, step)
-        self._number += 1
-        batch = Batch(self._run, self._number, before, step.spans, files, step.cut)
         try:
-            commit(partial(self._catalog.load_table, declared.name), batch)
+            table, files = self._written(table, declared, step)
+            self._check_ids(declared.topic, step)
+            self._number += 1
+            batch = Batch(self._run, self._number, before, step.spans, files, step.cut)
+            table = commit(partial(self._catalog.load_table, declared.name), batch)
         except Overtaken as error:
             self._notice.say(f"{error}: planning again")
             return False
         self.done.commits += 1
         self.done.rows += sum(one.footer.num_rows for one in files)
-        self.done.error_rows += sum(one.error_rows for one in files)
+        error_rows = sum(one.error_rows for one in files)
+        self.done.error_rows += error_rows
         self._notice.progress(self.done.rows, None)
+        self._progress_of(declared).reached(table, step.topic_id, error_rows)
+        self._upkeep.committed(table)
         return step.is_whole
 
     def _planned(self, before: Covered, declared: Declared, topics: Catalog) -> Step:
@@ -149,10 +158,15 @@ class TablesJob:
         for text in step.lost:
             self._notice.say(f"{text} were removed before the table had them")
         for (_, number), at in step.cut.items():
-            self._notice.say(f"partition {number} was restored to offset {at}: rows from there on are replaced")
+            self._notice.say(
+                f"partition {number} was restored to offset {at}: rows from there on are replaced"
+            )
 
     def _written(self, table: Table, declared: Declared, step: Step) -> tuple[Table, Sequence[Written]]:
-        """Write the rows of a step, after the changes of the table's schema that they need."""
+        """Write the rows of a step, after the changes of the table's schema that they need.
+
+        Raises Overtaken if another writer has changed the table's schema since.
+        """
         if not step.spans:
             return table, ()
         how = values.declaration(declared.values, self._settings.directory)
@@ -160,8 +174,11 @@ class TablesJob:
         ids = values.schema_ids(frame, how)
         plan = values.planned(how, table.schema(), ids, [field.name for field in table.spec().fields])
         if plan.changes:
-            with table.update_schema() as update:
-                update.union_by_name(plan.schema)
+            try:
+                with table.update_schema() as update:
+                    update.union_by_name(plan.schema)
+            except CommitFailedException as error:
+                raise Overtaken(f"{declared.name}: another writer has changed the table") from error
             self._notice.say(f"{declared.name}: {'; '.join(plan.changes)}")
             table = self._catalog.load_table(declared.name)
         total = sum(span.end - span.start for span in step.spans)
@@ -202,6 +219,11 @@ class TablesJob:
             properties=_PROPERTIES,
         )
 
+    def _progress_of(self, declared: Declared) -> TableProgress:
+        if declared.name not in self._progress:
+            self._progress[declared.name] = TableProgress(declared.name, self._options())
+        return self._progress[declared.name]
+
     def _options(self) -> ReadOptions:
         """Return the options of the source, for what is asked of it here."""
         return parse_options({**self._settings.source, "subscribePattern": ".*"})
@@ -210,9 +232,7 @@ class TablesJob:
 def _spec(unit: str, source_id: int) -> PartitionSpec:
     if unit == "none":
         return PartitionSpec()
-    field = PartitionField(
-        source_id, _FIRST_PARTITION_FIELD, parse_transform(unit), f"{TIMESTAMP}_{unit}"
-    )
+    field = PartitionField(source_id, _FIRST_PARTITION_FIELD, parse_transform(unit), f"{TIMESTAMP}_{unit}")
     return PartitionSpec(field)
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from mpbroker.remote.store.object_store import ObjectInfo, ObjectStore, delete_checked
+from mpbroker.remote.store.object_store import ObjectStore, delete_checked
 from mpbroker.remote.tier.store_clock import store_ms
+from spark_integration.tables.store_io import LOCATION, name_in, store_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 ORPHAN_MS: Final = 3 * 24 * 3_600_000
-# Written to learn the time.
+# Written in the table's directory to learn the time.
 CLOCK: Final = "metadata/clock"
 _ENDINGS: Final = {
     "data/": (".parquet",),
@@ -24,26 +25,28 @@ _ENDINGS: Final = {
 }
 
 
-def remove_orphans(table: Table, store: ObjectStore) -> int:
-    """Delete the orphans below the table's location, where `store` was opened; return how many.
+def remove_orphans(table: Table) -> int:
+    """Delete the orphans in the table's directory; return how many.
 
     Raises StoreError, and OSError if a file of the table's metadata cannot be read: then nothing is deleted.
     """
-    found = old_files(store)
+    root = table.io.properties[LOCATION]
+    store = store_of(root)
+    found = old_files(store, f"{name_in(root, table.location())}/")
     # Read after the list was made: a file that was committed meanwhile is named.
     named = named_files(table.refresh())
-    doomed = [one.name for one in found if _last_part(one.name) not in named]
+    doomed = [name for name in found if _last_part(name) not in named]
     delete_checked(store, doomed, lambda: None)
     return len(doomed)
 
 
-def old_files(store: ObjectStore) -> list[ObjectInfo]:
-    """Return the table's files that are old enough to be deleted. Raises StoreError."""
-    before_ms = store_ms(store, CLOCK) - ORPHAN_MS
+def old_files(store: ObjectStore, directory: str) -> list[str]:
+    """Return the files of a table that are old enough to be deleted. Raises StoreError."""
+    before_ms = store_ms(store, directory + CLOCK) - ORPHAN_MS
     return [
-        one
-        for directory, endings in _ENDINGS.items()
-        for one in store.list(directory)
+        one.name
+        for kind, endings in _ENDINGS.items()
+        for one in store.list(directory + kind)
         if one.modified_ms < before_ms and one.name.endswith(endings)
     ]
 

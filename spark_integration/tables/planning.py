@@ -15,11 +15,12 @@ from spark_integration.tables.spans import Covered, Log, Span
 class Step:
     """What one commit does.
 
-    `cut`: rows to remove, since the log no longer has them. `lost`: offsets that the log had removed before
-    the table had them. `ahead`: partitions that end before the table does. `is_whole`: nothing is left after
-    it.
+    `topic_id`: the present topic's. `cut`: rows to remove, since the log no longer has them. `lost`: offsets
+    that the log had removed before the table had them. `ahead`: partitions that end before the table does.
+    `is_whole`: nothing is left after it.
     """
 
+    topic_id: str | None = None
     spans: list[Span] = field(default_factory=list)
     cut: dict[Log, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -49,7 +50,8 @@ def planned(
     """
     step, ends = Step(), before.ends()
     for number, (log_start, end, raw_id) in sorted(bounds.items()):
-        log = (id_text(raw_id), number)
+        step.topic_id = id_text(raw_id)
+        log = (step.topic_id, number)
         last, lineage = ends.get(log), lineages[number]
         start = log_start if last is None else last.end
         if last is not None and 0 <= lineage.end < last.end:
@@ -87,5 +89,3 @@ def _limit(step: Step, most: int) -> None:
 def _first(span: Span, most: int, total: int) -> Span:
     size = max(1, (span.end - span.start) * most // total)
     return Span(*span.log, span.start, span.start + size, span.epoch)
-
-

@@ -78,7 +78,9 @@ def expanded(settings: Settings, topics: Iterable[str]) -> Iterator[Declared]:
         for topic in matched:
             name = declared.name.replace(TOPIC, _NO_NAME.sub("_", topic))
             if taken.setdefault(name, topic) != topic:
-                raise JobError(f"topics {taken[name]} and {topic} have the same table {name}: name them apart")
+                raise JobError(
+                    f"topics {taken[name]} and {topic} have the same table {name}: name them apart"
+                )
             yield msgspec.structs.replace(declared, topic=topic, pattern="", name=name)
 
 

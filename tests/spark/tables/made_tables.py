@@ -11,7 +11,16 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import (
+    BinaryType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
 
 from spark_integration.tables.catalog import Lake, open_catalog
 from spark_integration.tables.data_files import Written, data_file, row_files
@@ -24,6 +33,7 @@ SCHEMA = Schema(
     NestedField(3, "_timestamp", TimestamptzType(), required=False),
     NestedField(4, "_error", StringType(), required=False),
     NestedField(5, "value", BinaryType(), required=False),
+    NestedField(6, "_headers", ListType(7, StructType(NestedField(8, "key", StringType()))), required=False),
 )
 BY_DAY = PartitionSpec(PartitionField(3, 1000, DayTransform(), "_timestamp_day"))
 MIDNIGHT = datetime(2026, 11, 30, tzinfo=UTC)

@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.store.object_store import ObjectStore
 from spark_integration.tables import expiry
 from spark_integration.tables.expiry import MAX_AGE, MIN_SNAPSHOTS, expire
 from spark_integration.tables.orphans import ORPHAN_MS, remove_orphans
-from spark_integration.tables.store_io import store_of
 from tests.spark.tables.made_tables import append, lake, made_table, offsets, written
 
 DIRECTORY = "lake/orders"
-
-
-def store_at(directory: Path) -> ObjectStore:
-    return store_of((directory / DIRECTORY).as_uri())
 
 
 def age(directory: Path) -> None:
@@ -50,7 +44,7 @@ def test_old_files_without_a_snapshot_go(tmp_path: Path, monkeypatch: pytest.Mon
     age(directory)
     append(table, 5, 6)
     young = written(table, 6, 7)
-    remove_orphans(table, store_at(directory))
+    remove_orphans(table)
     left = names(directory)
     gone = there - left
     assert sum(name.endswith(".parquet") for name in gone) == 2, "the deleted one, and that without a commit"
@@ -70,5 +64,5 @@ def test_nothing_goes_if_a_manifest_cannot_be_read(tmp_path: Path) -> None:
     lost.unlink()
     before = names(directory)
     with pytest.raises(FileNotFoundError):
-        remove_orphans(lake(directory).load_table(table.name()), store_at(directory))
+        remove_orphans(lake(directory).load_table(table.name()))
     assert names(directory) - {"metadata/clock"} == before
