@@ -65,7 +65,9 @@ def objects(world: BucketWorld, pattern: str) -> list[Path]:
     return found
 
 
-def put(writer: PartitionWriter, records: list[NewRecord], codec: Codec = Codec.NONE) -> list[tuple[object, ...]]:
+def put(
+    writer: PartitionWriter, records: list[NewRecord], codec: Codec = Codec.NONE
+) -> list[tuple[object, ...]]:
     """Append a batch; return what a query of `SUMS` has of it."""
     first = writer.next_offset
     writer.append(records, codec=codec)
@@ -83,7 +85,10 @@ def test_all_rows_of_windows_and_pieces(read: Read, log_dir: Path, world: Bucket
     dice = random.Random(1)
     writer, rows = PartitionWriter(log_dir, "t"), []
     for number in range(LARGE_RECORDS):
-        records = [NewRecord(key=b"large", value=dice.randbytes(LARGE)), NewRecord(key=b"%d" % number, value=b"small")]
+        records = [
+            NewRecord(key=b"large", value=dice.randbytes(LARGE)),
+            NewRecord(key=b"%d" % number, value=b"small"),
+        ]
         rows += put(writer, records, [*Codec][number % len(Codec)])
         writer.skip(number % 3)
     writer.roll()
@@ -103,7 +108,11 @@ def test_all_rows_of_windows_and_pieces(read: Read, log_dir: Path, world: Bucket
     rows += put(writer, [NewRecord(key=b"last", value=b"1")])
     world.publish("t", row_of(writer))
     world.cut()
-    assert sorted(read(minPartitions=7).selectExpr(*SUMS).collect()) == rows
+    frame = read(minPartitions=7).selectExpr(*SUMS)
+    assert sorted(frame.collect()) == rows
+    metrics: Any = frame._jdf.queryExecution().executedPlan().collectLeaves().head().metrics()
+    names = "recordsFromFiles", "recordsFromBucket", "recordsFetched"
+    assert [metrics.apply(name).value() for name in names] == [0, len(rows), 0]
     assert read().selectExpr("count(1)", "min(offset)", "max(offset)").collect() == [
         (len(rows), 0, writer.next_offset - 1)
     ]
@@ -122,7 +131,9 @@ def test_an_index_that_is_wrong_is_not_believed(read: Read, log_dir: Path, world
     writer.roll()
     world.upload("t", row_of(writer))
     world.cut()
-    assert planned(read(startingOffsets='{"t":{"0":700}}', endingOffsets='{"t":{"0":720}}'))() == [*range(700, 720)]
+    assert planned(read(startingOffsets='{"t":{"0":700}}', endingOffsets='{"t":{"0":720}}'))() == [
+        *range(700, 720)
+    ]
 
 
 def test_objects_that_are_gone_or_damaged(read: Read, log_dir: Path, world: BucketWorld) -> None:
@@ -131,7 +142,7 @@ def test_objects_that_are_gone_or_damaged(read: Read, log_dir: Path, world: Buck
     world.upload("t", row_of(writer))
     world.cut()
     strict, lenient = planned(read()), planned(read(failOnDataLoss="false"))
-    first, second = objects(world, "t-*/0/*.log")
+    first, _ = objects(world, "t-*/0/*.log")
     kept = first.read_bytes()
     first.unlink()
     lost = r"Cannot read offsets 0 to 29 of t-0 offsets \[0, 90\): .*0{20}-.*\.log: it is not in the bucket"

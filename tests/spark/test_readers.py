@@ -168,7 +168,7 @@ def test_random_histories(spark: SparkSession, tmp_path: Path) -> None:
                 for row in frame.collect()
             ]
             assert sorted(found) == sorted(wanted), (kind, place)
-            if kind == "jvm":
+            if kind == "jvm" and (isolation is COMMITTED or place is places[0]):
                 check_edges(frame, [row[:2] for row in wanted])
 
 
