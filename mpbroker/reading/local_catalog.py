@@ -35,12 +35,21 @@ from mpbroker.reading.log_dirs import (
     with_siblings,
 )
 from mpbroker.reading.options import TopicPartition
-from mpbroker.reading.plan import Catalog, LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import (
+    Catalog,
+    Lineage,
+    LocalFiles,
+    OffsetRange,
+    PartitionBounds,
+    TaskRange,
+    by_offsets,
+)
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
 from mpbroker.reading.transactions import aborted_in, at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
+from mpbroker.storage.leader_epochs import FIRST, NO_OFFSET, Epochs, end_of
 from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
 from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.storage.remote_segments import read_remote_segments
@@ -163,6 +172,37 @@ class LocalCatalog:
             topic_id = self._partitions[one].topic_id
             found[one] = PartitionBounds(readable.log_start, readable.bound.offset, topic_id)
         return found
+
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        found = {}
+        for one, epoch in epochs.items():
+            try:
+                known: Epochs = read_epochs(self._partitions[one].directory) or FIRST
+            except FileNotFoundError:
+                known = FIRST
+            except CheckpointCorrupt as error:
+                raise CorruptLog(str(error)) from error
+            # Nothing is said of the end of the present epoch: at rest it is not known.
+            end = end_of(known, epoch, NO_OFFSET).offset
+            found[one] = Lineage(known[-1][0], self._decided(self._partitions[one], end))
+        return found
+
+    def _decided(self, partition: LocalPartition, end: int) -> int:
+        """Return an epoch's end, or where a transaction begins that was open there and did not commit.
+
+        -1 is unknown: a restore begins an epoch before anybody knows where, and what may be read at rest may
+        end earlier.
+        """
+        readable = partition.readable
+        if end in (NO_OFFSET, _ABOVE_EVERYTHING):
+            return NO_OFFSET
+        if partition.slot is None and readable.bound.offset < end:
+            return NO_OFFSET
+        if not self._read_committed or end <= readable.log_start:
+            return end
+        aborted = (*readable.aborted, *aborted_in(partition.directory, end - 1, end))
+        firsts = [one.first_offset for one in aborted if one.first_offset < end <= one.last_offset]
+        return min(end, readable.bound.offset, *firsts)
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
         """Read these partitions' offsets again from the running broker's memory, without listing directories.

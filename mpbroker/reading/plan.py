@@ -141,6 +141,13 @@ class PartitionBounds(NamedTuple):
     topic_id: bytes | None
 
 
+class Lineage(NamedTuple):
+    """A partition's leader epoch now, and the end that an earlier one has in this log (-1: unknown)."""
+
+    epoch: int
+    end: int
+
+
 class Catalog(Protocol):
     """Topics and their offsets, from files or from brokers."""
 
@@ -152,6 +159,13 @@ class Catalog(Protocol):
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
         """Return the readable offsets of each partition. Raises SourceUnavailable."""
+
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        """Return the leader epoch of each partition, and where the epoch in `epochs` (-1: none) ends.
+
+        Records from there on that were read in that epoch are no longer in the log: it was restored to an
+        earlier state (KIP-320). Raises SourceUnavailable, CorruptLog.
+        """
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return each partition's first offset at its time (ms since 1970) or later, or None."""

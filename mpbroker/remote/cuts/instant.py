@@ -138,7 +138,7 @@ class Broker:
     def look_at_rest(self, state: RemoteState, former: Look, settled: Container[str]) -> Look:
         """List all files while nothing changes. What is in `settled` need not be listed again.
 
-        Those are partitions all files of which the store has. Raises OSError.
+        `settled`: partitions all of whose files the store has. Raises OSError.
         """
         beside: list[Found] = []
         listed = {}
