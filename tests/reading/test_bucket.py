@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -178,13 +179,12 @@ def test_an_index_that_is_wrong_hides_nothing(
     fill(writer, 20, value_bytes=700)
     index = log_dir / "t-0" / segment_name(0, ".index")
     right = index.read_bytes()
-    for wrong in (
-        right[8:16] * (len(right) // 8),
-        right[::-1],
-        bytes(len(right)),
-        right[:-3],
-        os.urandom(160),
-    ):
+    entries = list(struct.iter_unpack(">ii", right))
+    # Each tells the position of a later batch.
+    late = b"".join(
+        struct.pack(">ii", one[0], two[1]) for one, two in zip(entries, entries[2:], strict=False)
+    )
+    for wrong in (late, right[8:16] * (len(right) // 8), right[::-1], right[:-3], os.urandom(160)):
         index.write_bytes(wrong)
         world.publish("t", row(writer))
         world.cut()
