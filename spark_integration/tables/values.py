@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
 from mpbroker.reading.errors import OptionError
-from mpbroker.registry.rest import open_schemas
+from mpbroker.registry.rest import is_address, open_schemas
 from mpbroker.registry.schemas import (
     Kind,
     RegistryConfigError,
@@ -80,7 +80,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def declaration(given: Mapping[str, Any], directory: Path) -> Declaration:
-    """Check and return what a declaration says. `directory` is where `schema_file` is. Raises OptionError."""
+    """Check and return what a declaration says. Its paths begin at `directory`. Raises OptionError."""
     try:
         found = msgspec.convert(given, Declaration)
         if found.schema_file is not None:
@@ -88,6 +88,8 @@ def declaration(given: Mapping[str, Any], directory: Path) -> Declaration:
             found = msgspec.structs.replace(found, schema=text, schema_file=None)
     except (msgspec.ValidationError, OSError, UnicodeDecodeError) as error:
         raise OptionError(str(error)) from error
+    if isinstance(found.registry, str) and not is_address(found.registry):
+        found = msgspec.structs.replace(found, registry=str(directory / found.registry))
     if given.keys() >= {"schema", "schema_file"}:
         raise OptionError("schema and schema_file exclude each other")
     if found.message is not None and found.format != "protobuf":
