@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import NotNull
 
 from mpbroker.protocol.printable import counted, shortened
 from mpbroker.reading.catalogs import open_catalog as open_topics
@@ -151,7 +150,7 @@ def _lost(table: Table) -> Iterator[Reason]:
 def _errors(table: Table) -> Iterator[Reason]:
     """Yield the errors of rows, the most frequent one first, with an example of each."""
     columns = ("_partition_index", "_offset", ERROR)
-    scan = table.scan(row_filter=NotNull(ERROR), selected_fields=columns, limit=ERRORS_READ)
+    scan = table.scan(row_filter=f"{ERROR} is not null", selected_fields=columns, limit=ERRORS_READ)
     rows = scan.to_arrow().to_pylist()
     first = {row[ERROR]: row for row in reversed(rows)}
     for text, count in Counter(row[ERROR] for row in rows).most_common():
