@@ -105,6 +105,7 @@ _LOG_MEANINGS = {
     Counter.COUNT_DUPLICATES: "Batches that idempotent producers sent twice.",
     Counter.COUNT_COMMIT_ROUNDS: "Commit rounds: what waits is synced together.",
     Counter.COUNT_SEGMENTS_ROLLED: "Segments rolled.",
+    Counter.COUNT_UNSHIPPED_REFUSED: "Batches refused because too much waits for the object store.",
 }
 
 

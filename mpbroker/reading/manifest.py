@@ -29,7 +29,7 @@ def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, A
     """
     bootstrap = None if options.read_mode == "local" else options.bootstrap_servers
     if bootstrap is not None and UNIX in bootstrap:
-        if any(task.files is None for task in tasks):
+        if any(task.files is None and task.bucket is None for task in tasks):
             return {"declined": "kafka.bootstrap.servers is a Unix socket, to which only Python connects"}
         bootstrap = None
     return {
@@ -55,8 +55,12 @@ def _brokers(bootstrap: str, options: ReadOptions) -> dict[str, Any]:
 
 
 def _described(task: TaskRange, *, read_committed: bool) -> dict[str, Any]:
-    files = task.files
-    aborted = _aborted(task, files) if read_committed and files is not None else None
+    files, bucket = task.files, task.bucket
+    aborted: Sequence[AbortedRange] | None = None
+    if read_committed and bucket is not None:
+        aborted = bucket.aborted
+    elif read_committed and files is not None:
+        aborted = _aborted(task, files)
     return {
         "topic": task.topic,
         "partition": task.partition,
@@ -65,6 +69,7 @@ def _described(task: TaskRange, *, read_committed: bool) -> dict[str, Any]:
         "topicId": None if task.topic_id is None else uuid_text(task.topic_id),
         "places": [] if files is None else [str(place) for place in files.places()],
         "bytes": 0 if files is None else _bytes(task, files),
+        "bucket": None if bucket is None else {"url": bucket.url, "segments": bucket.segments},
         "clusterId": "" if files is None else files.cluster_id,
         "nodeId": "" if files is None else files.node_id,
         # Null, not an empty list, means that aborted records are wanted, or that brokers will list them.

@@ -1,8 +1,8 @@
 """Commits a batch to a table: data files, removed rows and the offsets of all, in one snapshot.
 
-The commit asserts the snapshot that it was planned on. One that another writer was faster than is made again
-if the offsets are still those; what the job wrote itself is recognised by its run and number, so that a commit
-whose outcome nobody knows is never made twice.
+The commit asserts the snapshot that it was planned on. One that another writer was faster than is made
+again if the offsets are still those. What the job wrote itself is recognised by its run and number, so that
+a commit whose outcome nobody knows is never made twice.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def commit(load: Callable[[], Table], batch: Batch) -> Table:
         else:
             return table
     raise JobError(
-        f"a commit of {after.topic} could not be made, or its outcome is unknown: {error}. Its files stay, and "
-        "the next one begins where the table is"
+        f"a commit of {after.topic} could not be made, or its outcome is unknown: {error}. Its files "
+        "stay, and the next one begins where the table is"
     ) from error
 
 

@@ -33,7 +33,7 @@ Log = tuple[str | None, int]
 
 
 class Span(msgspec.Struct, frozen=True, order=True, rename={"start": "from", "end": "to"}):
-    """Offsets [start, end) of a partition; `epoch` is its leader epoch when the end was read (-1: unknown)."""
+    """Offsets [start, end) of a partition; `epoch` is its leader epoch at that time (-1: unknown)."""
 
     topic_id: str | None
     partition: int

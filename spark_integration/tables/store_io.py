@@ -1,4 +1,4 @@
-"""Files of tables in an object store, for pyiceberg: durable when they are closed, credentials by environment."""
+"""Files of tables in an object store, for pyiceberg: durable when closed, credentials by environment."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StoreFile(InputFile, OutputFile):
     def exists(self) -> bool:
         return self._store.size(self._name) is not None
 
-    def open(self, seekable: bool = True) -> io.BytesIO:  # type: ignore[override]  # noqa: ARG002
+    def open(self, seekable: bool = True) -> io.BytesIO:  # noqa: ARG002
         try:
             return io.BytesIO(self._store.get(self._name))
         except ObjectMissing as error:
@@ -75,7 +75,7 @@ class StoreFile(InputFile, OutputFile):
     def to_input_file(self) -> InputFile:
         return self
 
-    def create(self, overwrite: bool = False) -> io.BytesIO:  # type: ignore[override]
+    def create(self, overwrite: bool = False) -> io.BytesIO:
         return _Writing(self._store, self._name, overwrite=overwrite)
 
 

@@ -19,7 +19,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
 from mpbroker.reading.errors import OptionError
 from mpbroker.registry import framing
@@ -76,6 +76,8 @@ _OURS: Final = frozenset(field.name for field in RECORD_COLUMNS.fields)
 _KINDS: Final = {"avro": Kind.AVRO, "protobuf": Kind.PROTOBUF, "json": Kind.JSON}
 _ERROR_MAX: Final = 500
 _SCHEMA_ERRORS: Final = (Unfit, SchemaError, UnknownSchema, OptionError)
+# Values that name no schema may look as if each named another one.
+SCHEMAS_MAX: Final = 1000
 _RAW_VALUE: Final = StructType([StructField("value", BinaryType())])
 
 
@@ -157,7 +159,10 @@ class Rows(NamedTuple):
         pieces = []
         for schema_id, numbers in places.items():
             # None is of null values. A text says why a value names no schema.
-            decoder = self.decoders[schema_id] if isinstance(schema_id, SchemaId) else schema_id
+            decoder: Decoding | Bytes | str | None = None if schema_id is None else str(schema_id)
+            if isinstance(schema_id, SchemaId):
+                many = f"schema {schema_id}: values name more than {SCHEMAS_MAX:,} schemas at once"
+                decoder = self.decoders.get(schema_id, many)
             pieces.append(self._decoded(decoder, pa.array([framed[one] for one in numbers], pa.binary())))
         order = pa.array([number for numbers in places.values() for number in numbers], pa.int64())
         whole = pa.concat_batches(pieces) if pieces else self._decoded(None, batch.column("value"))
@@ -200,8 +205,10 @@ def planned(
 ) -> Plan:
     """Plan a batch whose values name the schemas `ids`, for a table of the schema `current`.
 
-    Schemas come in the order of their ids. One that the registry lacks, or that has no place in the table,
-    makes rows with an error. `reserved` are names that no field of a value may have, those of partitions.
+    The SCHEMAS_MAX schemas with the lowest ids are looked up, in this order. One that the registry lacks, or
+    that has no place in the table, makes rows with an error. No field of a value may have a name of
+    `reserved`, which are those of partitions.
+
     Raises OptionError if the declaration has no place in the table; RegistryUnavailable, MissingPackage.
     """
     taken, changes = {*_OURS, *reserved}, list[str]()
@@ -220,7 +227,7 @@ def planned(
             schemas = open_schemas(declared.registry)
         except RegistryConfigError as error:
             raise OptionError(str(error)) from error
-        for number in sorted(ids, key=lambda one: (isinstance(one, UUID), one)):
+        for number in _lowest(ids):
             try:
                 found = schemas.by_id(number, _KINDS[declared.format])
                 decoder = written_decoding(found, declared.message, Mode.PERMISSIVE)
@@ -243,9 +250,11 @@ def _declared(declared: Declaration) -> tuple[StructType, Decoding | Bytes]:
         return _RAW_VALUE, Bytes()
     if declared.format in ("json", "msgpack"):
         try:
-            kind = StructType.fromDDL(text)
+            kind = DataType.fromDDL(text)
         except PySparkException as error:
             raise OptionError(f"schema: {str(error).strip().splitlines()[0]}") from error
+        if not isinstance(kind, StructType):
+            raise OptionError(f"schema: columns are needed, such as 'id bigint, name string', not {text}")
         make = plain_json_decoding if declared.format == "json" else msgpack_decoding
         decoding = make(kind, Mode.PERMISSIVE)
     else:
@@ -259,17 +268,26 @@ def _without_corrupt(decoding: Decoding) -> StructType:
 
 
 def schema_ids(frame: DataFrame, declared: Declaration) -> frozenset[SchemaId]:
-    """Return the ids of the schemas that the values of a frame name; none without a registry."""
+    """Return the ids of the schemas that the values of a frame name; none without a registry.
+
+    Of more than SCHEMAS_MAX some may be left out.
+    """
     if declared.registry is None:
         return frozenset()
-    found = frame.select("value", "headers").mapInArrow(_ids, "id string").distinct().collect()
+    found = frame.select("value", "headers").mapInArrow(_ids, "id string").collect()
     return frozenset(int(row[0]) if row[0].isdigit() else UUID(row[0]) for row in found)
 
 
 def _ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    named = {_schema_of(value) for batch in batches for value in _with_prefix(batch)}
-    ids = [str(one) for one in named if isinstance(one, SchemaId)]
-    yield pa.RecordBatch.from_arrays([pa.array(ids, pa.string())], ["id"])
+    ids: list[SchemaId] = []
+    for batch in batches:
+        named = {_schema_of(value) for value in _with_prefix(batch)}
+        ids = _lowest({*ids, *(one for one in named if isinstance(one, SchemaId))})
+    yield pa.RecordBatch.from_arrays([pa.array(map(str, ids), pa.string())], ["id"])
+
+
+def _lowest(ids: Iterable[SchemaId]) -> list[SchemaId]:
+    return sorted(ids, key=lambda one: (isinstance(one, UUID), one))[:SCHEMAS_MAX]
 
 
 def _schema_of(value: bytes | None) -> SchemaId | str | None:

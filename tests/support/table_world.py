@@ -1,4 +1,4 @@
-"""A topic in memory, a lake in memory, and the job of tables between them, without Spark and without a broker."""
+"""A topic in memory, a lake in memory, and the job of tables between them, without Spark or a broker."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Log:
 
 
 class Topics:
-    """The log as a catalog of the source. (Protocol: mpbroker.reading.plan.Catalog, as much as the job uses.)"""
+    """The log as a catalog of the source. (Protocol: reading.plan.Catalog, as far as the job uses it.)"""
 
     def __init__(self, log: Log) -> None:
         self._log = log

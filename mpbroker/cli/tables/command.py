@@ -49,7 +49,7 @@ def tables_run(tables: Declared, once: Once = False, json: Json = False, master:
         errors = f", {counted(done.error_rows, 'error row')}" if done.error_rows else ""
         notice.end(
             f"{f'stopped by {name}: ' if name else ''}{counted(done.rows, 'row')} in "
-            f"{counted(done.commits, 'commit')}{errors}, {rate(done.rows, began)}; the same command continues",
+            f"{counted(done.commits, 'commit')}{errors}, {rate(done.rows, began)}; the same command goes on",
             {
                 **measured(done.rows, began),
                 "commits": done.commits,

@@ -17,10 +17,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, recognized, worth_keeping
 from mpbroker.remote.cuts.files import APPENDED, Found, Look
 from mpbroker.remote.cuts.instant import Broker, Instant, opened_files
 from mpbroker.remote.cuts.manifest import (
+    CutEnd,
     CutFile,
     CutManifest,
     cut_name,
@@ -176,11 +178,22 @@ class Cutter:
             [one.remote for one in instant.look.partitions.values() if one.remote is not None],
             files,
             {one.hex(): self._bundles[one] for one in sorted(named)},
+            ends=list(_ends(instant.look)),
         )
         packed, cut_id = encode_manifest(manifest), new_id()
         self._store.put(cut_name(cut_id), [packed], len(packed))
         sizes = len(packed), digest(packed)
         return Cut(cut_id, manifest, *sizes, instant.paused_s, instant.shipped, instant.since)
+
+
+def _ends(look: Look) -> Iterator[CutEnd]:
+    """Yield the ends of partitions that were open, and whose row is still theirs."""
+    for path, row in look.rows.items():
+        now = unpack_partition(row.payload)
+        is_same = (now.topic_id, now.partition) == (row.topic_id, row.partition)
+        if is_same and now.flags & PartitionFlag.PARTITION_LIVE and path.startswith(f"{now.log_dir}/"):
+            ends = now.log_start_offset, now.high_watermark, now.last_stable_offset
+            yield CutEnd(path, now.topic_id, now.partition, *ends)
 
 
 def expired(state: RemoteState, now_ms: int, retention_ms: int) -> CutsRemoved | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -82,10 +82,14 @@ class Listed(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All files of a cut: those beside the partitions, and those of each partition directory."""
+    """All files of a cut: those beside the partitions, and those of each partition directory.
+
+    `rows` are the rows of open partitions, by directory, as they were when the files were listed, or before.
+    """
 
     beside: list[Found]
     partitions: dict[str, Listed]
+    rows: Mapping[str, Row] = {}
 
     def files(self) -> Iterator[Found]:
         """Yield all files."""

@@ -93,13 +93,15 @@ class Leadership:
             self._lowered()
 
     def follow(
-        self, found: Iterable[Registration], append: Callable[[Sequence[Event]], None]
+        self, found: Iterable[Registration], append: Callable[[Sequence[Event]], None], started: Started
     ) -> Sequence[int]:
         """Have the ledger name those who stand by, and no others; return who is gone.
 
-        `append` puts events into the ledger. Raises OSError, and what `append` raises: then call it again.
+        `append` puts events into the ledger. `started` is what it is to say of this broker. Raises OSError,
+        and what `append` raises: then call it again.
         """
-        append(())
+        news, self._started = [started] if started != self._started else [], started
+        append(news)
         wanted = {one.broker_id: one for one in map(_standby, filter(self._is_there, found))}
         named = self._ledger.state.standbys
         gone = [broker_id for broker_id in named if broker_id not in wanted]
@@ -178,7 +180,7 @@ def _told(event: Event) -> str:
 
 
 def taken_over(leader: Started | TakenOver, broker_id: int) -> FatalError:
-    """Return what ends a broker whose ledger has another owner: its standby, or a copy restored elsewhere."""
+    """Return the error that ends this broker, because a standby or a restored broker owns the ledger."""
     who = f"broker {leader.broker_id} on {leader.host} has taken over"
     if leader.broker_id != broker_id:
         return FatalError(

@@ -1,4 +1,4 @@
-"""The time by the store's clock. It decides when objects are deleted, since the owner's clock may be set."""
+"""The time by the store's clock. It decides when objects are deleted: the owner's clock may be wrong."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -44,9 +45,7 @@ def restored(world: World) -> World:
 
 @pytest.mark.parametrize("prepared", [World, grown, restored])
 @pytest.mark.parametrize("is_applied", [False, True])
-def test_a_job_killed_at_any_request(
-    world: World, prepared: Callable[..., World], is_applied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_killed_at_any_request(world: World, prepared: Callable[..., World], is_applied: bool) -> None:
     if prepared is World:
         world.log.append(0, 1)
     else:
@@ -77,9 +76,8 @@ def test_a_commit_whose_outcome_is_unknown(world: World, fault: Fault) -> None:
     while store.deliver():
         pass
     assert world.rows() == world.log.rows()
-    assert [name.rpartition("/")[2] for call, name in store.calls if call == "create"][
-        0
-    ] == "v3.metadata.json"
+    created = next(name for call, name in store.calls if call == "create")
+    assert created.endswith("/v3.metadata.json")
 
 
 def test_two_jobs(world: World) -> None:
@@ -201,10 +199,8 @@ def test_a_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         odds = {Fault.ERROR: 0.03, Fault.LOST: 0.03, Fault.LATE: 0.03}
         stores.append(FaultStore(world.memory, chance, odds))
         life = world.life(KillingStore(stores[-1], chance.randint(0, 120), is_applied=chance.random() < 0.5))
-        try:
+        with suppress(Killed):
             life.round()
-        except Killed:
-            pass
 
     def days_pass() -> None:
         # No request is days late.

@@ -27,6 +27,7 @@ final class Compatibility {
           new Use("org.apache.spark.api.python.PythonFunction"),
           new Use("org.apache.spark.api.python.PythonUtils$", "defaultPythonExec"),
           new Use("org.apache.spark.api.python.SpecialLengths", "PYTHON_EXCEPTION_THROWN"),
+          new Use("org.apache.spark.deploy.SparkHadoopUtil", "get", "conf"),
           new Use("org.apache.spark.storage.StorageUtils"),
           new Use("org.apache.spark.unsafe.Platform"),
           new Use("org.apache.spark.unsafe.types.UTF8String"),
