@@ -11,7 +11,10 @@ import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Options.OpenFileOptions;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.util.functional.FutureIO;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.deploy.SparkHadoopUtil;
 
 /**
@@ -27,12 +30,17 @@ final class Bucket {
   /** Each broker's store has objects below it. */
   private static final String LEDGER = "mpbroker/log";
 
+  /** The application whose settings are kept. */
+  private static SparkEnv keptFor;
+
+  private static Configuration kept;
+
   private final FileSystem files;
   private final Path root;
 
   /** Opens the bucket of a URL. */
   Bucket(String url) throws IOException {
-    Configuration settings = SparkHadoopUtil.get().conf();
+    Configuration settings = settings();
     root = new Path(located(url, settings));
     files = root.getFileSystem(settings);
   }
@@ -46,7 +54,7 @@ final class Bucket {
 
   /** Returns why the JVM cannot read the bucket of a URL; null if it can. */
   static String refusal(String url) {
-    Configuration settings = SparkHadoopUtil.get().conf();
+    Configuration settings = settings();
     String located = located(url, settings);
     try {
       FileSystem.getFileSystemClass(URI.create(located).getScheme(), settings);
@@ -58,6 +66,16 @@ final class Bucket {
               : "";
       return "Hadoop has no FileSystem for " + located + remedy + ": " + error.getMessage();
     }
+  }
+
+  /** Returns Hadoop's settings. Making them takes as long as reading a small range. */
+  private static synchronized Configuration settings() {
+    SparkEnv application = SparkEnv.get();
+    if (application != keptFor) {
+      kept = SparkHadoopUtil.get().newConfiguration(application.conf());
+      keptFor = application;
+    }
+    return kept;
   }
 
   /** Returns the URL by which Hadoop knows the bucket. */
@@ -85,7 +103,7 @@ final class Bucket {
     Path path = new Path(root, piece.name());
     long position = piece.position() + at;
     String what = "Cannot read bytes " + position + " to " + (position + length) + " of " + path;
-    try (FSDataInputStream object = files.open(path)) {
+    try (FSDataInputStream object = open(path, position + length)) {
       object.readFully(position, into, place, length);
     } catch (EOFException error) {
       throw new CorruptLog(what + ": the object is shorter");
@@ -98,6 +116,16 @@ final class Bucket {
     } catch (IOException error) {
       throw new SourceUnavailable(what + ": " + error.getMessage(), error);
     }
+  }
+
+  /** Opens an object to read up to a position: so S3A asks for no size, and for no bytes beyond. */
+  private FSDataInputStream open(Path path, long end) throws IOException {
+    return FutureIO.awaitFuture(
+        files
+            .openFile(path)
+            .opt(OpenFileOptions.FS_OPTION_OPENFILE_READ_POLICY, OpenFileOptions.FS_OPTION_OPENFILE_READ_POLICY_RANDOM)
+            .opt(OpenFileOptions.FS_OPTION_OPENFILE_LENGTH, Long.toString(end))
+            .build());
   }
 
   /** Returns where a position of a file in pieces is. */

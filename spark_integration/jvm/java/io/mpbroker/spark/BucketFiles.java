@@ -11,15 +11,20 @@ record BucketFiles(String url, ArrayList<Segment> segments) implements Serializa
   /**
    * Holds offsets [base, end) of a partition.
    *
-   * <p>{@code log} is the segment's file in pieces, one after the other; a batch may lie in several. {@code index} is
+   * <p>{@code log} is the segment's file in pieces, one after the other; a batch may lie in several. {@code offsetIndex} is
    * its offset index, without pieces if there is none.
    */
   @JsonFormat(shape = JsonFormat.Shape.ARRAY)
-  @JsonPropertyOrder({"base", "end", "log", "index"})
-  record Segment(long base, long end, ArrayList<Piece> log, ArrayList<Piece> index) implements Serializable {
+  @JsonPropertyOrder({"base", "end", "log", "offsetIndex"})
+  record Segment(long base, long end, ArrayList<Piece> log, ArrayList<Piece> offsetIndex) implements Serializable {
     /** Returns the size of the segment's file. */
     long bytes() {
       return bytes(log);
+    }
+
+    /** Returns true if it is of a cut: then the next cut, or a sealed segment, has its records. */
+    boolean isOfACut() {
+      return log.get(0).name().startsWith("mpbroker/bundles/");
     }
 
     static long bytes(ArrayList<Piece> pieces) {

@@ -16,7 +16,7 @@ final class BucketIndex {
   BucketIndex(Bucket bucket, Segment segment) throws IOException {
     this.bucket = bucket;
     this.segment = segment;
-    entries = ByteBuffer.wrap(bucket.read(segment.index(), 0, (int) Segment.bytes(segment.index())));
+    entries = ByteBuffer.wrap(bucket.read(segment.offsetIndex(), 0, (int) Segment.bytes(segment.offsetIndex())));
   }
 
   /**
@@ -38,9 +38,10 @@ final class BucketIndex {
     }
   }
 
-  /** Returns about where batches begin that are above the offset; the size of the segment without an entry for them. */
-  long above(long offset) {
-    int number = countTo(offset);
+  /** Returns a position behind all batches below the offset, as the index has it; at most the segment's end. */
+  long behind(long offset) {
+    // The first entry of a batch that reaches the last offset is of that batch, or of one behind it.
+    int number = countTo(offset - 2) + 1;
     boolean isKnown = number < entries.limit() / ENTRY_BYTES && position(number) > 0;
     return isKnown ? Math.min(position(number), segment.bytes()) : segment.bytes();
   }

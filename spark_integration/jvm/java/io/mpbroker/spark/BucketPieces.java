@@ -3,6 +3,7 @@ package io.mpbroker.spark;
 import io.mpbroker.spark.BucketFiles.Segment;
 import io.mpbroker.spark.Failures.CorruptLog;
 import io.mpbroker.spark.Failures.Malformed;
+import io.mpbroker.spark.Failures.SourceUnavailable;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.nio.ByteBuffer;
@@ -14,16 +15,13 @@ import java.util.concurrent.Future;
 import org.apache.spark.storage.StorageUtils;
 
 /**
- * Reads the pieces of a range from a bucket: each is the whole batches of a window of a segment.
+ * Reads the pieces of a range from a bucket, as Python's read_bucket does: each is the whole batches of a window.
  *
  * <p>Threads read the next windows while one is decoded, into memory that no address points to.
  */
 final class BucketPieces extends MemoryPieces {
   private static final int WINDOW_BYTES = 16 << 20;
   private static final int WINDOWS_AHEAD = 2;
-
-  /** The size of a window after the position where the range ends by the index. It is not read ahead. */
-  private static final int REST_BYTES = 1 << 20;
 
   private static final ExecutorService THREADS =
       Executors.newCachedThreadPool(
@@ -37,18 +35,18 @@ final class BucketPieces extends MemoryPieces {
   private final Manifest.Rules rules;
   private final Bucket bucket;
 
-  /** The segments of which no window was asked for. */
-  private final ArrayDeque<Segment> later = new ArrayDeque<>();
+  /** Has the parts of the range of which no window was asked for. */
+  private final ArrayDeque<Part> later = new ArrayDeque<>();
 
-  /** Where the next window begins, and where windows end that are read ahead. */
-  private Segment asked;
+  /** The part of the next window, where that begins, and up to where windows are read ahead. */
+  private Part asked;
   private long askedUpTo;
   private long askedAtMost;
 
   private final ArrayDeque<Read> reads = new ArrayDeque<>();
 
-  /** The segment whose bytes are in memory, and where they begin in it. */
-  private Segment segment;
+  /** The part whose bytes are in memory, and where they begin in its segment. */
+  private Part part;
   private long from;
 
   /** Has the current piece, and then the beginning of a batch. Its position is where the bytes end. */
@@ -57,10 +55,17 @@ final class BucketPieces extends MemoryPieces {
   /** The error after the current piece; null if there is none. */
   private CorruptLog damage;
 
+  /** Holds the offsets [start, end) of a segment. */
+  private record Part(Segment segment, long start, long end) {
+    boolean isWhole() {
+      return start == segment.base() && end == segment.end();
+    }
+  }
+
   /** Holds a window that is read, or was. */
-  private record Read(Segment segment, long at, int length, Future<byte[]> bytes) {
+  private record Read(Part part, long at, int length, Future<byte[]> bytes) {
     boolean isLast() {
-      return at + length == segment.bytes();
+      return at + length == part.segment().bytes();
     }
   }
 
@@ -68,11 +73,27 @@ final class BucketPieces extends MemoryPieces {
     this.range = range;
     this.rules = rules;
     bucket = new Bucket(range.bucket().url());
+    long at = range.start();
     for (Segment one : range.bucket().segments()) {
-      if (one.base() < range.end() && range.start() < one.end()) {
-        later.add(one);
+      long start = Math.max(at, one.base());
+      long end = Math.min(range.end(), one.end());
+      if (start < end) {
+        reportGap(at, start);
+        later.add(new Part(one, start, end));
+        at = end;
       }
     }
+    reportGap(at, range.end());
+  }
+
+  private void reportGap(long start, long end) {
+    if (start < end) {
+      Failures.reportLoss(rules, cannotRead(start, end) + "no object has them.");
+    }
+  }
+
+  private String cannotRead(long start, long end) {
+    return "Cannot read offsets " + start + " to " + (end - 1) + " of " + range + ": ";
   }
 
   @Override
@@ -84,65 +105,66 @@ final class BucketPieces extends MemoryPieces {
     records = memory.slice(0, 0);
     for (ask(); !reads.isEmpty(); ask()) {
       Read read = reads.remove();
-      if (read.segment() != segment) {
-        segment = read.segment();
+      if (read.part() != part) {
+        part = read.part();
         from = read.at();
         memory.clear();
       }
       byte[] found = received(read);
-      if (found == null) {
-        continue;
+      if (found != null) {
+        append(found);
+        records = memory.slice(0, wholeBatches(read.isLast()));
+        if (records.hasRemaining()) {
+          return true;
+        }
+        throwDamage();
       }
-      append(found);
-      records = memory.slice(0, wholeBatches(read.isLast()));
-      if (records.hasRemaining()) {
-        return true;
-      }
-      throwDamage();
     }
     return false;
   }
 
-  /** Has the next windows read. */
+  /** Has the next windows read. A window after the likely end of the range is read if it does not end there. */
   private void ask() throws IOException {
     while (reads.size() <= WINDOWS_AHEAD) {
-      if (asked == null || askedUpTo == asked.bytes()) {
+      if (asked == null || askedUpTo == asked.segment().bytes()) {
         if (later.isEmpty()) {
           return;
         }
         open(later.remove());
       }
-      boolean isRest = askedUpTo >= askedAtMost;
-      if (isRest && !reads.isEmpty()) {
-        return;
+      if (askedUpTo >= askedAtMost) {
+        if (!reads.isEmpty()) {
+          return;
+        }
+        askedAtMost = asked.segment().bytes();
       }
-      Segment one = asked;
+      Segment segment = asked.segment();
       long at = askedUpTo;
-      long end = isRest ? Math.min(at + REST_BYTES, one.bytes()) : Math.min(at + WINDOW_BYTES, askedAtMost);
-      int length = (int) (end - at);
-      reads.add(new Read(one, at, length, THREADS.submit(() -> bucket.read(one.log(), at, length))));
-      askedUpTo = end;
+      int length = (int) Math.min(WINDOW_BYTES, askedAtMost - at);
+      reads.add(new Read(asked, at, length, THREADS.submit(() -> bucket.read(segment.log(), at, length))));
+      askedUpTo += length;
     }
   }
 
-  /** Looks up where the range begins and ends in a segment. */
-  private void open(Segment opened) throws IOException {
+  /** Looks up where a part begins and ends in its segment. */
+  private void open(Part opened) throws IOException {
     asked = opened;
+    Segment segment = opened.segment();
     askedUpTo = 0;
-    askedAtMost = opened.bytes();
-    if (opened.index().isEmpty() || range.start() <= opened.base() && opened.end() <= range.end()) {
+    askedAtMost = segment.bytes();
+    if (opened.isWhole() || segment.offsetIndex().isEmpty()) {
       return;
     }
     try {
-      BucketIndex index = new BucketIndex(bucket, opened);
-      askedUpTo = range.start() > opened.base() ? index.floor(range.start()) : 0;
-      askedAtMost = range.end() < opened.end() ? index.above(range.end() - 1) : opened.bytes();
+      BucketIndex index = new BucketIndex(bucket, segment);
+      askedUpTo = index.floor(opened.start());
+      askedAtMost = index.behind(opened.end());
     } catch (Bucket.Missing error) {
-      // The log is read from its beginning, if it is there.
+      // Whether the segment is gone says its log, which is read from its beginning.
     }
   }
 
-  /** Waits for the bytes of a window. Returns null if the segment is gone, and its loss was reported and is accepted. */
+  /** Waits for the bytes of a window. Returns null if they are gone, and their loss was reported and is accepted. */
   private byte[] received(Read read) throws IOException {
     try {
       return read.bytes().get();
@@ -150,10 +172,8 @@ final class BucketPieces extends MemoryPieces {
       throw (IOException) new InterruptedIOException("reading " + range + " was interrupted").initCause(error);
     } catch (ExecutionException error) {
       if (error.getCause() instanceof Bucket.Missing missing) {
-        Failures.reportLoss(rules, missing.getMessage() + ", in " + range + ".");
-        memory.clear();
-        reads.removeIf(one -> one.segment() == segment);
-        askedUpTo = asked == segment ? asked.bytes() : askedUpTo;
+        reportMissing(missing);
+        leave();
         return null;
       }
       if (error.getCause() instanceof RuntimeException failure) {
@@ -161,6 +181,15 @@ final class BucketPieces extends MemoryPieces {
       }
       throw new IOException(error.getCause());
     }
+  }
+
+  private void reportMissing(Bucket.Missing missing) {
+    String what = cannotRead(part.start(), part.end()) + missing.getMessage();
+    if (part.segment().isOfACut()) {
+      throw new SourceUnavailable(
+          what + ": the cut that they were planned with is no longer kept. Run the query again", missing);
+    }
+    Failures.reportLoss(rules, what + ".");
   }
 
   private void append(byte[] found) {
@@ -172,33 +201,34 @@ final class BucketPieces extends MemoryPieces {
     memory.limit(memory.capacity()).put(found);
   }
 
-  /** Returns where the whole batches in memory end. After the last batch of the range, drops all reads. */
-  private int wholeBatches(boolean areLast) {
+  /** Returns where the whole batches of the part in memory end. After its last one, leaves the part. */
+  private int wholeBatches(boolean isSegmentsEnd) {
     int at = 0;
     int end = memory.position();
     try {
-      while (at < end) {
-        if (at + BatchHeader.BYTES > end) {
-          if (areLast) {
-            throw new Malformed("the header of the batch is cut off");
-          }
-          break;
-        }
+      while (at + BatchHeader.BYTES <= end) {
         BatchHeader header = BatchHeader.read(memory, at);
-        if (from + at + header.length() > segment.bytes()) {
-          throw new Malformed(BatchHeader.reachesBeyond(segment.bytes()));
+        if (header.baseOffset() >= part.end()) {
+          leave();
+          return at;
+        }
+        if (from + at + header.length() > part.segment().bytes()) {
+          throw new Malformed(BatchHeader.reachesBeyond(part.segment().bytes()));
         }
         if (at + header.length() > end) {
-          break;
+          return at;
         }
         at += header.length();
-        if (header.lastOffset() >= range.end() - 1) {
-          stop();
-          break;
+        if (header.lastOffset() >= part.end() - 1) {
+          leave();
+          return at;
         }
       }
+      if (isSegmentsEnd && at < end) {
+        throw new Malformed("the header of the batch is cut off");
+      }
     } catch (Malformed error) {
-      // The batches before it are read first: one of them may have a wrong length, and fail its CRC.
+      // The batches before it are read first: one of them may have a wrong length, and fails its CRC.
       damage = corrupt(at, error.getMessage());
     }
     return at;
@@ -210,16 +240,19 @@ final class BucketPieces extends MemoryPieces {
     }
   }
 
-  private void stop() {
-    later.clear();
-    askedUpTo = asked.bytes();
-    reads.forEach(one -> one.bytes().cancel(true));
-    reads.clear();
+  /** Asks for nothing more of the current part. */
+  private void leave() {
+    while (!reads.isEmpty() && reads.element().part() == part) {
+      reads.remove().bytes().cancel(true);
+    }
+    if (asked == part) {
+      askedUpTo = asked.segment().bytes();
+    }
   }
 
   @Override
   public long firstOffset() {
-    return range.start();
+    return part.start();
   }
 
   @Override
@@ -234,15 +267,14 @@ final class BucketPieces extends MemoryPieces {
 
   @Override
   public CorruptLog corrupt(long position, String reason) {
-    return new CorruptLog(bucket.where(segment.log(), from + position) + ": " + reason + ", in " + range);
+    return new CorruptLog(bucket.where(part.segment().log(), from + position) + ": " + reason + ", in " + range);
   }
 
   @Override
   public void close() {
-    if (asked != null) {
-      stop();
-    }
-    records = memory.slice(0, 0);
+    reads.forEach(one -> one.bytes().cancel(true));
+    reads.clear();
+    records = ByteBuffer.allocateDirect(0);
     StorageUtils.dispose(memory);
   }
 }
