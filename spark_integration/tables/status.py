@@ -37,7 +37,8 @@ class TableStatus(NamedTuple):
     """A table. `lag`: offsets that it has yet to get, None if the topic cannot be read.
 
     `error_rows`: rows with an error in its `snapshots`, which reach back to `since_ms`; `committed_ms`: when
-    the job committed last, 0 if no snapshot says so.
+    the job committed last, 0 if no snapshot says so. `metadata`: the file that readers without a catalog
+    open.
     """
 
     table: str
@@ -50,6 +51,7 @@ class TableStatus(NamedTuple):
     snapshots: int = 0
     since_ms: int = 0
     committed_ms: int = 0
+    metadata: str = ""
 
 
 class Reason(NamedTuple):
@@ -93,6 +95,7 @@ class Tables:
             snapshots=len(times),
             since_ms=min(times, default=0),
             committed_ms=note.committed_ms,
+            metadata=table.metadata_location,
         )
 
     def reasons(self, declared: Declared) -> Iterator[Reason]:
