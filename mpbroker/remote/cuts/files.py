@@ -82,10 +82,14 @@ class Listed(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All files of a cut: those beside the partitions, and those of each partition directory."""
+    """All files of a cut: those beside the partitions, and those of each partition directory.
+
+    `offline` are the numbers of log directories that have failed or cannot be listed: nothing is of these.
+    """
 
     beside: list[Found]
     partitions: dict[str, Listed]
+    offline: frozenset[int] = frozenset()
 
     def files(self) -> Iterator[Found]:
         """Yield all files."""
@@ -109,10 +113,10 @@ def list_partition(path: str, directory: str, remote: CutPartition | None) -> li
     return [one for one in found if one is not None]
 
 
-def list_directory(number: int, log_dir: Path) -> tuple[list[Found], dict[str, str]]:
-    """List a log directory: its files, and the directories of its partitions with their real paths."""
+def list_directory(number: int, log_dir: Path, names: Iterable[str]) -> tuple[list[Found], dict[str, str]]:
+    """Sort a log directory: its files, and the directories of its partitions with their real paths."""
     files, partitions = [], {}
-    for name in os.listdir(log_dir):  # noqa: PTH208 - as in the pause
+    for name in names:
         path, real_path = f"{number}/{name}", f"{log_dir}/{name}"
         if is_partition(real_path):
             partitions[path] = real_path

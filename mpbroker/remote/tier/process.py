@@ -245,7 +245,7 @@ class TierProcess:
             memory.sizes.log_workers,
             lambda: {one.topic_id: one.name for one in (self._topics.now or {}).values()},
         )
-        broker = Broker(list(map(Path, config.log_dirs)), rows)
+        broker = Broker(list(map(Path, config.log_dirs)), rows, memory.failed_dirs)
         control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
 
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
