@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from msgspec import structs
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
@@ -23,6 +25,7 @@ from mpbroker.ipc.disk_problems import mebibytes
 from mpbroker.ipc.mirror import MirrorPointer
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.standby_lag import write_lag
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Started, TakenOver
@@ -117,7 +120,7 @@ class Runner:
         # The plan of this process's claim: the entry keeps the segments of this plan, and no others.
         self._plan: Plan | None = None
         self._notifier = notifier
-        self._registered_at_s = -math.inf
+        self._registered_at_s = self._lag_told_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
         self._since_cut = ": what was acknowledged later is lost"
         # Who waits, what for, and when that was logged.
@@ -401,13 +404,24 @@ class Runner:
             log.info("%s goes on", self._what)
             self._notifier.status(f"{self._what} goes on")
 
-    def _seen(self, _count: int) -> None:
+    def _seen(self, count: int) -> None:
         """Tell systemd that this process lives, in what takes long. Raises Stopped if a signal has come."""
         if self._stops:
             raise Stopped
+        if not count:
+            self._tell_lag()
         self._notifier.extend()
         if self._notifier.is_ping_due():
             self._notifier.ping()
+
+    def _tell_lag(self) -> None:
+        """Have the face's metrics say once a second how far the mirror is behind."""
+        if self._follower is not None and (now_s := time.monotonic()) >= self._lag_told_at_s + LONGEST_POLL_S:
+            self._lag_told_at_s = now_s
+            # On a full disk the age of what was told before grows.
+            with suppress(OSError):
+                url = without_secrets(self.config.mpbroker_remote_url)
+                write_lag(self._face.directory, structs.replace(self._follower.lag, url=url))
 
     def _wait(self, timeout_s: float) -> None:
         """Wait, or raise Stopped once a signal has come."""
