@@ -138,10 +138,13 @@ class Broker:
             listed[path] = Listed(row if is_whole else None, remote, files)
         return Look(beside, listed, offline)
 
-    def look_at_rest(self, state: RemoteState, former: Look, settled: Container[str]) -> Look:
+    def look_at_rest(
+        self, state: RemoteState, former: Look, settled: Container[str], *, is_closed: bool = False
+    ) -> Look:
         """List all files while nothing changes. What is in `settled` need not be listed again.
 
-        Those are partitions all files of which the store has. Raises OSError.
+        Those are partitions all files of which the store has. `is_closed`: nobody has the directories open.
+        Raises OSError.
         """
         beside: list[Found] = []
         listed = {}
@@ -155,7 +158,7 @@ class Broker:
                 elif is_partition(directory := f"{self.log_dirs[number]}/{name}"):
                     remote = _remote_of(state, path, directory) if state.segments else None
                     listed[path] = Listed(None, remote, list_partition(path, directory, remote))
-                elif (found := find_file(path, directory)) is not None:
+                elif (found := find_file(path, directory, is_closed=is_closed)) is not None:
                     beside.append(found)
         return Look(beside, listed, offline)
 
@@ -217,16 +220,18 @@ def instant_at_rest(
     state: RemoteState,
     known: Mapping[str, CutFile],
     shipped: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    *,
+    is_closed: bool = False,
 ) -> Instant:
     """Look at all files while nobody changes partitions: before a start or after a stop of the others.
 
-    Raises CutSkipped, OSError.
+    `is_closed`: it is after the stop. Raises CutSkipped, OSError.
     """
     files: list[Opened] = []
     nothing = Look([], {})
     mark = shipped()
     try:
-        look = broker.look_at_rest(state, nothing, ())
+        look = broker.look_at_rest(state, nothing, (), is_closed=is_closed)
         open_changed(look, nothing, known, files)
     except BaseException:
         _close(files)

@@ -251,7 +251,8 @@ class TierProcess:
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
             is_first = self._first_cut is not None and not self._first_cut.load(0)
             if is_first or self._cutting.is_at_rest:
-                return instant_at_rest(broker, state, known, self._mark)
+                is_closed = self._cutting.is_at_rest
+                return instant_at_rest(broker, state, known, self._mark, is_closed=is_closed)
             take = partial(take_instant, control, broker, state, known, former, self._mark)
             return self._instants.submit(take).result()
 
