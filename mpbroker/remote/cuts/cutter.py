@@ -21,10 +21,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, recognized, worth_keeping
 from mpbroker.remote.cuts.files import APPENDED, Found, Look
 from mpbroker.remote.cuts.instant import Broker, CutSkipped, Instant, opened_files
 from mpbroker.remote.cuts.manifest import (
+    CutEnd,
     CutFile,
     CutManifest,
     CutPartition,
@@ -177,7 +179,7 @@ class Cutter:
         offline, newest = instant.look.offline, self._newest
         told, self._offline = self._offline, offline
         if not offline:
-            return _Part([], [], [])
+            return _Part([], [], [], [])
         paths = ", ".join(str(self._broker.log_dirs[number]) for number in sorted(offline))
         why = ""
         if newest is None:
@@ -197,6 +199,7 @@ class Cutter:
             [one for one in newest.directories if _number(one) in offline],
             [one for one in newest.remote if _number(one.directory) in offline],
             [one for one in newest.files if _number(one.path) in offline],
+            [one for one in newest.ends if _number(one.directory) in offline],
         )
 
     def _finished(self, instant: Instant, before: _Part) -> Cut:
@@ -215,6 +218,7 @@ class Cutter:
             [*filter(None, (one.remote for one in instant.look.partitions.values())), *before.remote],
             files,
             {one.hex(): self._bundles[one] for one in sorted(named)},
+            ends=[*_ends(instant.look), *before.ends],
         )
         packed, cut_id = encode_manifest(manifest), new_id()
         self._store.put(cut_name(cut_id), [packed], len(packed))
@@ -228,11 +232,22 @@ class _Part(NamedTuple):
     directories: list[str]
     remote: list[CutPartition]
     files: list[CutFile]
+    ends: list[CutEnd]
 
 
 def _number(path: str) -> int:
     """Return the number of the log directory in a path of a cut."""
     return int(path.partition("/")[0])
+
+
+def _ends(look: Look) -> Iterator[CutEnd]:
+    """Yield the ends of partitions that were open, and whose row is still theirs."""
+    for path, row in look.rows.items():
+        now = unpack_partition(row.payload)
+        is_same = (now.topic_id, now.partition) == (row.topic_id, row.partition)
+        if is_same and now.flags & PartitionFlag.PARTITION_LIVE and path.startswith(f"{now.log_dir}/"):
+            ends = now.log_start_offset, now.high_watermark, now.last_stable_offset
+            yield CutEnd(path, now.topic_id, now.partition, *ends)
 
 
 def expired(state: RemoteState, now_ms: int, retention_ms: int) -> CutsRemoved | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -85,11 +85,13 @@ class Listed(NamedTuple):
 class Look(NamedTuple):
     """All files of a cut: those beside the partitions, and those of each partition directory.
 
+    `rows` are the rows of open partitions, by directory, as they were when the files were listed, or before.
     `offline` are the numbers of log directories that have failed or cannot be listed: nothing is of these.
     """
 
     beside: list[Found]
     partitions: dict[str, Listed]
+    rows: Mapping[str, Row] = {}
     offline: frozenset[int] = frozenset()
 
     def files(self) -> Iterator[Found]:

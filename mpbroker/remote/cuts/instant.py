@@ -136,34 +136,43 @@ class Broker:
             # A listing may miss what is renamed meanwhile.
             is_whole = time.time_ns() - before > UNSURE_NS and _changed_ns(directory) == before
             listed[path] = Listed(row if is_whole else None, remote, files)
-        return Look(beside, listed, offline)
+        return Look(beside, listed, rows, offline)
+
+    def rows(self) -> Look:
+        """Look at the rows alone."""
+        return Look([], {}, self._rows.all())
 
     def look_at_rest(
         self, state: RemoteState, former: Look, settled: Container[str], *, is_closed: bool = False
     ) -> Look:
         """List all files while nothing changes. What is in `settled` need not be listed again.
 
-        Those are partitions all files of which the store has. `is_closed`: nobody has the directories open.
+        `settled`: partitions all of whose files the store has. `is_closed`: nobody has the directories open.
         Raises OSError.
         """
         beside: list[Found] = []
         listed = {}
+        rows = {}
         names, offline = self._names()
         for number, some in names.items():
             for name in some:
                 path = f"{number}/{name}"
-                one = former.partitions.get(path)
-                if one is not None and path in settled and self._is_as_before(one.row):
+                one, row = former.partitions.get(path), self._now(former.rows.get(path))
+                if row is not None:
+                    rows[path] = row
+                if one is not None and row is not None and path in settled and one.row == row:
                     listed[path] = one
                 elif is_partition(directory := f"{self.log_dirs[number]}/{name}"):
                     remote = _remote_of(state, path, directory) if state.segments else None
                     listed[path] = Listed(None, remote, list_partition(path, directory, remote))
                 elif (found := find_file(path, directory, is_closed=is_closed)) is not None:
                     beside.append(found)
-        return Look(beside, listed, offline)
+        return Look(beside, listed, rows, offline)
 
-    def _is_as_before(self, row: Row | None) -> bool:
-        return row is not None and self._rows.payload(row.slot) == row.payload
+    def _now(self, row: Row | None) -> Row | None:
+        """Return the row as it is now; None if it is being written."""
+        payload = None if row is None else self._rows.payload(row.slot)
+        return None if row is None or payload is None else row._replace(payload=payload)
 
     def _names(self) -> tuple[dict[int, list[str]], frozenset[int]]:
         """Return what is in each log directory, and the numbers of those that are offline."""
@@ -228,7 +237,7 @@ def instant_at_rest(
     `is_closed`: it is after the stop. Raises CutSkipped, OSError.
     """
     files: list[Opened] = []
-    nothing = Look([], {})
+    nothing = broker.rows()
     mark = shipped()
     try:
         look = broker.look_at_rest(state, nothing, (), is_closed=is_closed)

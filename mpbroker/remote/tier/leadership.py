@@ -180,7 +180,7 @@ def _told(event: Event) -> str:
 
 
 def taken_over(leader: Started | TakenOver, broker_id: int) -> FatalError:
-    """Return what ends a broker whose ledger has another owner: its standby, or a copy restored elsewhere."""
+    """Return the error that ends this broker, because a standby or a restored broker owns the ledger."""
     who = f"broker {leader.broker_id} on {leader.host} has taken over"
     if leader.broker_id != broker_id:
         return FatalError(

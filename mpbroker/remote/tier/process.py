@@ -275,7 +275,7 @@ class TierProcess:
         )
 
     def _mark(self) -> tuple[int, int]:
-        """Return what `take_instant` asks for."""
+        """Return `Instant.shipped` and `Instant.since` as of now."""
         if self._shipper is not None:
             return self._shipper.mark()
         book = self.work.book

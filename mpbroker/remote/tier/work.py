@@ -119,7 +119,7 @@ class TierWork:
         self._stops.set()
 
     def run(self) -> None:
-        """Work until `stop` is called, or what has happened is final."""
+        """Work until `stop` is called, or until an error that no retry can mend."""
         if self._config.mpbroker_remote_read_only:
             with suppress(Stopped):
                 self._serve_reads()
@@ -174,7 +174,7 @@ class TierWork:
             raise taken_over(fenced.leader, self._config.node_id)
 
     def begin(self) -> None:
-        """Open and test the store, and read the ledger to its end; what of this was done is not done again.
+        """Open and test the store, and read the ledger to its end. A later call skips what is done.
 
         Raises StoreRefused, StoreUnfit, OwnerDamaged, LedgerDamaged, Fenced, StoreError, OSError.
         """
@@ -324,7 +324,7 @@ class TierWork:
         )
 
     def _read_only(self, refused: Exception | None = None) -> None:
-        """Read the ledger for those who read what the store has, if that was not reached. Raises Stopped."""
+        """Read the ledger to serve remote segments, if `begin` failed before it. Raises Stopped."""
         if self.store is None or self.book is not None:
             return
         reader = self._reader = self._reader or LedgerReader(self.store)
