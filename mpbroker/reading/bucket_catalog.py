@@ -23,6 +23,7 @@ from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import (
     BucketFiles,
     History,
+    Lineage,
     OffsetRange,
     PartitionBounds,
     Restores,
@@ -32,6 +33,7 @@ from mpbroker.reading.plan import (
 from mpbroker.reading.read_bucket import read_bucket
 from mpbroker.reading.remote_catalog import RemoteCatalog
 from mpbroker.records.aborted import AbortedRange
+from mpbroker.storage.leader_epochs import NO_OFFSET, end_of
 
 # A view that is older is read again before it is used.
 VIEW_AGE_S: Final = 5.0
@@ -67,6 +69,27 @@ class BucketCatalog:
             key = self._key(one)
             found[one] = PartitionBounds(*self.view.bounds(key, committed=self._read_committed), key[0])
         return found
+
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        found = {}
+        for one, epoch in epochs.items():
+            known = self.view.epochs(self._key(one))
+            found[one] = Lineage(known[-1][0], self._decided(one, end_of(known, epoch, NO_OFFSET).offset))
+        return found
+
+    def _decided(self, one: TopicPartition, end: int) -> int:
+        """Return an epoch's end, or where a transaction begins that was open there and did not commit.
+
+        -1 is unknown: what may be read may end earlier.
+        """
+        key = self._key(one)
+        log_start, last = self.view.bounds(key, committed=self._read_committed)
+        if end == NO_OFFSET or last < end:
+            return NO_OFFSET
+        if not self._read_committed or end <= log_start:
+            return end
+        aborted = self.view.aborted(key, end - 1, end)
+        return min([end, *(one.first_offset for one in aborted if one.first_offset < end <= one.last_offset)])
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         return {one: self._offset_for_time(one, timestamp_ms) for one, timestamp_ms in wanted.items()}

@@ -31,7 +31,17 @@ from mpbroker.remote.ledger.entries import decode_entry, entry_name
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
-from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, parse_partition, parse_segment
+from mpbroker.storage.checkpoints import CheckpointCorrupt, epochs_in
+from mpbroker.storage.leader_epochs import FIRST, Epochs
+from mpbroker.storage.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_partition,
+    parse_segment,
+    segment_name,
+)
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from mpbroker.storage.transaction_index import (
     AbortedTransaction,
@@ -64,6 +74,7 @@ class _Tail(NamedTuple):
 
     end: CutEnd
     segments: list[BucketSegment]
+    epochs: tuple[StoredBytes, ...]
 
 
 class BucketView:
@@ -82,6 +93,7 @@ class BucketView:
         self._tails: dict[Key, _Tail] = {}
         self._partitions: dict[bytes, set[int]] = {}
         self._aborted = lru_cache(_REMEMBERED)(partial(_read_aborted, self.store))
+        self._read_epochs = lru_cache(_REMEMBERED)(partial(_read_epochs, self.store))
         self._first_open = lru_cache(_REMEMBERED)(partial(_read_first_open, self.store))
         with store_errors():
             if self._ledger.read_format() is None:
@@ -160,6 +172,18 @@ class BucketView:
         with store_errors():
             return list(aborted_between(indexes, start, end))
 
+    def epochs(self, key: Key) -> Epochs:
+        """Return the leader epochs of a partition: those of the cut, and of segments that are newer."""
+        tail, found = self._tails.get(key), []
+        if tail is not None and tail.epochs:
+            with store_errors():
+                found += self._read_epochs(tail.epochs)
+        start = 0 if tail is None else tail.end.high_watermark
+        for one in self._ledger.state.segments_of(*key):
+            if one.end > start:
+                found += [entry for entry in one.epochs if not found or entry[0] > found[-1][0]]
+        return found or FIRST
+
     def restores(self, generation: int, *, committed: bool) -> Restores:
         """Return what restores since a generation have kept. What was read above that may be others now.
 
@@ -213,8 +237,7 @@ class BucketView:
         for file in manifest.files:
             files.setdefault(file.path.rpartition("/")[0], []).append(file)
         self._tails = {
-            (end.topic_id, end.partition): _Tail(end, _tail_segments(end, files.get(end.directory, ())))
-            for end in manifest.ends
+            (end.topic_id, end.partition): _tail(end, files.get(end.directory, ())) for end in manifest.ends
         }
         self._cut_id = event.cut_id
 
@@ -245,21 +268,21 @@ def _sealed(one: SegmentAdded) -> BucketSegment:
     return BucketSegment(stored, _part(one, 1), _part(one, 4), one.largest_ms)
 
 
-def _tail_segments(end: CutEnd, files: Sequence[CutFile]) -> list[BucketSegment]:
-    """Return the segments among a partition's files that have offsets below the high watermark."""
+def _tail(end: CutEnd, files: Sequence[CutFile]) -> _Tail:
+    """Return what a partition's files are: segments with offsets below the high watermark, leader epochs."""
     by_name = {one.path.rpartition("/")[2]: one for one in files}
     bases = sorted(base for name in by_name if (base := parse_segment(name)) is not None)
     found = []
     for base, following in zip(bases, [*bases[1:], end.high_watermark], strict=True):
-        stem = f"{base:020d}"
         log, index, aborted = (
-            _pieces(by_name.get(stem + suffix)) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+            _pieces(by_name.get(segment_name(base, suffix)))
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TXN_INDEX_SUFFIX)
         )
         until = min(following, end.high_watermark)
         if base < until:
             # A time index has no checksum: who looks for a time reads the records.
             found.append(BucketSegment(StoredSegment(base, until, log, index), (), aborted, None))
-    return found
+    return _Tail(end, found, _pieces(by_name.get(LEADER_EPOCHS)))
 
 
 def _pieces(file: CutFile | None) -> tuple[StoredBytes, ...]:
@@ -283,6 +306,14 @@ def _read_first_open(store: ObjectStore, snapshot: tuple[StoredBytes, ...]) -> i
         raise CorruptLog(f"{snapshot[0].name}: {error}. Cannot determine what is committed") from error
     first: int = producers.first_open()
     return None if first < 0 else first
+
+
+def _read_epochs(store: ObjectStore, pieces: tuple[StoredBytes, ...]) -> list[tuple[int, int]]:
+    """Read a partition's `leader-epoch-checkpoint`."""
+    try:
+        return epochs_in(read_stored(store, pieces, 0, _NEVER), pieces[0].name)
+    except CheckpointCorrupt as error:
+        raise CorruptLog(str(error)) from error
 
 
 def as_ranges(found: Sequence[AbortedTransaction], start: int, end: int) -> list[AbortedRange]:

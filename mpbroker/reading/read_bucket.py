@@ -43,7 +43,7 @@ def read_bucket(
     *,
     fail_on_data_loss: bool,
     read_committed: bool,
-    window_bytes: int = WINDOW_BYTES,
+    window_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the range. Raises DataLoss, CorruptLog, SourceUnavailable, OptionError."""
     store = open_bucket(files.url)
@@ -57,7 +57,7 @@ def read_bucket(
         at = end
         place = f"offsets {start} to {end - 1} of {task}"
         try:
-            for data, whole in _windows(store, segment, start, end, window_bytes):
+            for data, whole in _windows(store, segment, start, end, window_bytes or WINDOW_BYTES):
                 yield from columns.decode(data, 0, whole, start, end, aborted)
         except ObjectMissing as error:
             if segment.log[0].name.startswith(BUNDLES):

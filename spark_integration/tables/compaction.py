@@ -83,7 +83,7 @@ def groups(table: Table, target_bytes: int, files_min: int = FILES_MIN) -> list[
     partitions: dict[Any, list[tuple[int, DataFile]]] = {}
     for file in _plain_files(table):
         if file.spec_id == table.spec().spec_id and file.file_size_in_bytes < target_bytes * 3 // 4:
-            first = from_bytes(LongType(), file.lower_bounds[offset_id])
+            first = int(from_bytes(LongType(), file.lower_bounds[offset_id]))
             partitions.setdefault(file.partition, []).append((first, file))
     found, left = [], PASS_BYTES
     for small in partitions.values():

@@ -77,7 +77,8 @@ class _Merge:
         self, path: str, current: iceberg.StructType | None, wanted: spark.StructType
     ) -> iceberg.StructType:
         there = {field.name.lower(): field for field in (current.fields if current is not None else ())}
-        merged = dict(there)
+        merged = {name: field.model_copy(update={"required": False}) for name, field in there.items()}
+        self.changes += [f"{path}{field.name} becomes optional" for field in there.values() if field.required]
         for name in (lowered := [field.name.lower() for field in wanted.fields]):
             if lowered.count(name) > 1:
                 raise Unfit(f"{path}{name} is the name of two fields; engines ignore case")
@@ -95,9 +96,7 @@ class _Merge:
                 if current is not None:
                     self.changes.append(f"{here} {field.dataType.simpleString()} is added")
             else:
-                merged[name] = known.model_copy(update={"field_type": kind, "required": False})
-                if known.required:
-                    self.changes.append(f"{here} becomes optional")
+                merged[name] = merged[name].model_copy(update={"field_type": kind})
         return iceberg.StructType(*merged.values())
 
     def _of(

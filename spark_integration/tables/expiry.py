@@ -37,8 +37,8 @@ def expire(table: Table) -> int:
         head = table.metadata.current_snapshot_id
         with table.transaction() as transaction:
             transaction._apply(
-                (RemoveSnapshotsUpdate(snapshot_ids=doomed),),
-                (AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=head),),
+                (RemoveSnapshotsUpdate(snapshot_ids=doomed),),  # type: ignore[call-arg]
+                (AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=head),),  # type: ignore[call-arg]
             )
     return len(doomed)
 

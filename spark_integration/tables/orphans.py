@@ -2,6 +2,7 @@
 
 They are three days old by the store's clock before they go, so that files of a commit under way, and those
 that a query of an expired snapshot reads, are left alone. So is whatever is not named as Iceberg's files are.
+Metadata of old versions go with them: no commit takes so long that it would be about one of these.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from mpbroker.remote.tier.store_clock import store_ms
 from spark_integration.tables.store_io import LOCATION, name_in, store_of
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
 
 ORPHAN_MS: Final = 3 * 24 * 3_600_000
@@ -65,7 +67,7 @@ def _locations(table: Table) -> Iterator[str]:
     yield from (one.metadata_file for one in metadata.metadata_log)
     yield from (one.statistics_path for one in metadata.statistics)
     yield from (one.statistics_path for one in metadata.partition_statistics)
-    manifests = {}
+    manifests: dict[str, ManifestFile] = {}
     for snapshot in metadata.snapshots:
         yield snapshot.manifest_list
         manifests |= {one.manifest_path: one for one in snapshot.manifests(table.io)}

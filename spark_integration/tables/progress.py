@@ -53,8 +53,10 @@ class TableProgress:
 def ends_of(table: Table, topic_id: str | None) -> dict[TopicPartition, int]:
     """Return the offset after the last one that the table has, of each partition of the topic."""
     found = covered(table)
-    spans = {} if found is None else found.ends()
-    return {(found.topic, number): span.end for (known, number), span in spans.items() if known == topic_id}
+    if found is None:
+        return {}
+    ends = found.ends().items()
+    return {(found.topic, number): span.end for (known, number), span in ends if known == topic_id}
 
 
 def note_of_table(table: Table, error_rows: int = 0) -> TableNote:

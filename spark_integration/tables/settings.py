@@ -10,8 +10,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from mpbroker.reading.errors import OptionError
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.catalog import Lake
+from spark_integration.tables.values import declaration
 
 _NAME: Final = re.compile(r"\w+(\.\w+)+").fullmatch
 _NO_NAME: Final = re.compile(r"\W")
@@ -63,7 +65,15 @@ def read_settings(path: Path) -> Settings:
         settings = msgspec.convert({**given, "tables": (), "directory": path.parent}, Settings)
         settings = msgspec.structs.replace(settings, tables=tables)
         _check(settings)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, ValueError) as error:
+        for one in settings.tables:
+            declaration(one.values, path.parent)
+    except (
+        OptionError,
+        tomllib.TOMLDecodeError,
+        msgspec.ValidationError,
+        UnicodeDecodeError,
+        ValueError,
+    ) as error:
         raise JobError(f"{path}: {error}") from error
     return settings
 

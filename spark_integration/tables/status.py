@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import NotNull
 
 from mpbroker.protocol.printable import counted, shortened
 from mpbroker.reading.catalogs import open_catalog as open_topics
@@ -38,7 +37,8 @@ class TableStatus(NamedTuple):
     """A table. `lag`: offsets that it has yet to get, None if the topic cannot be read.
 
     `error_rows`: rows with an error in its `snapshots`, which reach back to `since_ms`; `committed_ms`: when
-    the job committed last, 0 if no snapshot says so.
+    the job committed last, 0 if no snapshot says so. `metadata`: the file that readers without a catalog
+    open.
     """
 
     table: str
@@ -51,6 +51,7 @@ class TableStatus(NamedTuple):
     snapshots: int = 0
     since_ms: int = 0
     committed_ms: int = 0
+    metadata: str = ""
 
 
 class Reason(NamedTuple):
@@ -94,6 +95,7 @@ class Tables:
             snapshots=len(times),
             since_ms=min(times, default=0),
             committed_ms=note.committed_ms,
+            metadata=table.metadata_location,
         )
 
     def reasons(self, declared: Declared) -> Iterator[Reason]:
@@ -151,7 +153,7 @@ def _lost(table: Table) -> Iterator[Reason]:
 def _errors(table: Table) -> Iterator[Reason]:
     """Yield the errors of rows, the most frequent one first, with an example of each."""
     columns = ("_partition_index", "_offset", ERROR)
-    scan = table.scan(row_filter=NotNull(ERROR), selected_fields=columns, limit=ERRORS_READ)
+    scan = table.scan(row_filter=f"{ERROR} is not null", selected_fields=columns, limit=ERRORS_READ)
     rows = scan.to_arrow().to_pylist()
     first = {row[ERROR]: row for row in reversed(rows)}
     for text, count in Counter(row[ERROR] for row in rows).most_common():

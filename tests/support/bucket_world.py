@@ -19,6 +19,7 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.candidates import Candidate, Sealed
 from mpbroker.remote.tier.places import Place
+from mpbroker.remote.tier.removal import of_partition
 from mpbroker.remote.tier.uploader import Uploader
 from mpbroker.storage.names import partition_name
 from mpbroker.storage.segments import segments_of
@@ -62,6 +63,7 @@ class BucketWorld:
         sealed_end = max((one.end for one in self.ledger.state.segments_of(*key)), default=0)
         if now.topic_id not in self.ledger.state.topics:
             self.ledger.append([TopicSet(topic, now.topic_id, 1, {})])
+        self.ledger.append(list(of_partition(self.ledger.state, place)))
         added = []
         for base, end in pairwise(segments_of(directory)):
             if max(sealed_end, place.log_start) < end <= place.stable and base >= sealed_end:

@@ -52,6 +52,8 @@ def test_topics_become_tables(tmp_path: Path) -> None:
         ('topic = "payments"', 'topic = "payments"\nname = "payments"', "is not NAMESPACE.NAME"),
         ("[source]", '[source]\nstartingOffsets = "latest"', "the job sets it"),
         ("[source]", '[source]\nvalueFormat = "json"', "the job sets it"),
+        ('format = "json"', 'format = "csv"', "Invalid enum value 'csv'"),
+        ('schema = "id bigint"', "", "format json needs either schema"),
         ('"hour"', '"week"', "Invalid enum value 'week'"),
         ("[lake]", "[lake]\nurl = 1", "unknown field `url`"),
         ("[source]", "[sources]", "unknown field"),

@@ -23,7 +23,8 @@ final class Compatibility {
   static final List<Use> USES =
       List.of(
           new Use("org.apache.spark.SparkConf", "getAllWithPrefix"),
-          new Use("org.apache.spark.SparkEnv", "get", "conf"),
+          // Its private methods name classes that Spark does not have.
+          new Use("org.apache.spark.SparkEnv"),
           new Use("org.apache.spark.SparkRuntimeException"),
           new Use("org.apache.spark.api.python.PythonFunction"),
           new Use("org.apache.spark.api.python.PythonUtils$", "defaultPythonExec"),
