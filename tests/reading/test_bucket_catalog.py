@@ -182,6 +182,21 @@ def test_an_index_that_is_wrong_hides_nothing(
             assert read(world.url, **edges, maxRecordsPerPartition=70) == list(range(start, 200))
 
 
+def test_a_cut_of_a_moment_at_which_partitions_cannot_be_asked(
+    filled: BucketWorld, writer: PartitionWriter
+) -> None:
+    fill(writer, 5)
+    filled.publish("t", row_of(writer))
+    filled.is_writing = True
+    assert [one.high_watermark for one in filled.cut().manifest.ends] == [300]
+    assert read(filled.url) == list(range(300))
+    fill(writer, 5)
+    filled.published.clear()
+    # As the first one of a start: it says nothing, and the one before is still true.
+    assert filled.cut().manifest.ends == []
+    assert read(filled.url) == list(range(300))
+
+
 def some_transactions(writer: TransactionalWriter) -> None:
     """Over two segments; the first has a record whose transaction is aborted in the second."""
     writer.plain(2)
