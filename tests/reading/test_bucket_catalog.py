@@ -13,6 +13,7 @@ import pytest
 
 import mpbroker
 from mpbroker.reading import follow_bucket, read_bucket
+from mpbroker.reading import stream as stream_module
 from mpbroker.reading.bucket_catalog import BucketCatalog
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
@@ -260,6 +261,7 @@ def stream(url: str, **options: str) -> Stream:
 @pytest.fixture
 def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_bucket, "VIEW_AGE_S", 0.0)
+    monkeypatch.setattr(stream_module, "LONGEST_IDLE_WAIT_S", 0.0)
 
 
 @pytest.mark.usefixtures("always_new")
