@@ -160,6 +160,8 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records", "registry")),
         # Settings of topics, in the files.
         *("mpbroker.migration.metadata_log", "mpbroker.migration.errors"),
+        # Files of tables.
+        *("mpbroker.remote.store", "mpbroker.remote.tier.store_clock"),
         # Spark loads it by its name, which has to begin with `pyspark`.
         "pyspark_mpbroker.daemon",
     ),
