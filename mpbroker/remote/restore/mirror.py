@@ -44,8 +44,9 @@ class _Run(NamedTuple):
 class Mirror:
     """Log directories that follow cuts.
 
-    `seen(count)` is called with the bytes of each download, and with 0 before each comparison; it may raise
-    to give up. `kept` are names of files in log directories that do not belong to the mirror, and stay.
+    `seen(count)` is called with the bytes of each download by threads, and with 0 by the caller's, now and
+    then; it may raise to give up. `kept` are names of files in log directories that do not belong to the
+    mirror, and stay.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class Mirror:
         # By path: the files that this process has made or compared.
         self._known: dict[str, CutFile] = {}
         self._unsynced: set[Path] = set(log_dirs)
+        # What `apply` still has to download.
+        self.left_bytes = 0
 
     def apply(self, manifest: CutManifest) -> None:
         """Make the directories those of a cut, durably. Raises ObjectMissing, StoreError, OSError."""
@@ -75,9 +78,12 @@ class Mirror:
                 self._unsynced |= {directory, directory.parent}
         changed = [one for one in manifest.files if self._known.get(one.path) != one]
         wanted = [piece for file in changed for piece in self._compare(file)]
+        self.left_bytes = sum(one.piece.length for one in wanted)
+        runs = list(_runs(wanted))
         with ThreadPoolExecutor(READERS) as readers:
-            for _ in readers.map(self._download, _runs(wanted)):
-                pass
+            for run, _ in zip(runs, readers.map(self._download, runs), strict=True):
+                self.left_bytes -= sum(one.piece.length for one in run.pieces)
+                self._seen(0)
         for file in changed:
             self._settle(file)
         while self._unsynced:
