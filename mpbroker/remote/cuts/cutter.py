@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, recognized, worth_keeping
-from mpbroker.remote.cuts.files import APPENDED, Found, Look
+from mpbroker.remote.cuts.files import APPENDED, Found, Look, high_watermarks
 from mpbroker.remote.cuts.instant import Broker, Instant, opened_files
 from mpbroker.remote.cuts.manifest import (
     CutFile,
@@ -32,6 +32,7 @@ from mpbroker.remote.ledger.entries import LedgerDamaged, digest
 from mpbroker.remote.ledger.events import CutsRemoved, CutTaken
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
+from shm.clock import wall_ms
 
 # The pause begins when no more than this has changed, or after so many passes.
 LAST_PASS_BYTES: Final = 32 << 20
@@ -87,6 +88,8 @@ class Cutter:
         self._known: dict[str, CutFile] = {}
         self._bundles: dict[bytes, int] = {}
         self._look = Look([], {})
+        # When the last look began.
+        self._looked_ms = 0
 
     def bundles(self) -> set[bytes]:
         """Return the bundles that the next cut may name, perhaps as the first one. Any thread may ask."""
@@ -127,6 +130,7 @@ class Cutter:
         """
         self._known = worth_keeping(self._known, self._bundles)
         for _ in range(PASSES_MAX):
+            self._looked_ms = wall_ms()
             self._look = self._broker.look(state, self._look)
             changed = [one for one in self._look.files() if not is_same(self._known.get(one.path), one)]
             size = sum(one.size - self._size_of(one) for one in changed)
@@ -176,6 +180,8 @@ class Cutter:
             [one.remote for one in instant.look.partitions.values() if one.remote is not None],
             files,
             {one.hex(): self._bundles[one] for one in sorted(named)},
+            looked_ms=self._looked_ms,
+            high_watermarks=dict(high_watermarks(self._look, instant.look)),
         )
         packed, cut_id = encode_manifest(manifest), new_id()
         self._store.put(cut_name(cut_id), [packed], len(packed))

@@ -27,6 +27,7 @@ from mpbroker.storage.names import (
     LOG_SUFFIX,
     NOT_PARTITIONS,
     OFFSET_DIGITS,
+    PARTITION_METADATA,
     REMOTE_OWNER,
     REMOTE_SEGMENTS,
     SCRUB,
@@ -68,17 +69,20 @@ class Row(NamedTuple):
     payload: bytes
     topic_id: bytes
     partition: int
+    high_watermark: int
 
 
 class Listed(NamedTuple):
     """The files of a partition, and what its row was before they were listed; None: they may be torn.
 
-    `remote` is set if the ledger has segments of it: those are not among the files.
+    `remote` is set if the ledger has segments of it: those are not among the files. `high_watermark` is that
+    of the row, -1 if there was none.
     """
 
     row: Row | None
     remote: CutPartition | None
     files: list[Found]
+    high_watermark: int = -1
 
 
 class Look(NamedTuple):
@@ -92,6 +96,22 @@ class Look(NamedTuple):
         yield from self.beside
         for one in self.partitions.values():
             yield from one.files
+
+
+def high_watermarks(look: Look, instant: Look) -> Iterator[tuple[str, int]]:
+    """Yield the high watermarks that the table had at a look before an instant, by directory.
+
+    A partition whose directory is another topic's by then has none.
+    """
+    for path, one in look.partitions.items():
+        now = instant.partitions.get(path)
+        if one.high_watermark >= 0 and now is not None and (now is one or _identity(now) == _identity(one)):
+            yield path, one.high_watermark
+
+
+def _identity(listed: Listed) -> Found | None:
+    """Return the file that says which topic the directory is of."""
+    return next((one for one in listed.files if one.path.endswith(f"/{PARTITION_METADATA}")), None)
 
 
 def list_partition(path: str, directory: str, remote: CutPartition | None) -> list[Found]:

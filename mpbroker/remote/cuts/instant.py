@@ -88,7 +88,7 @@ class Rows:
             name = names.get(now.topic_id)
             if name is not None and now.flags & PartitionFlag.PARTITION_LIVE:
                 path = f"{now.log_dir}/{partition_name(name, now.partition)}"
-                found[path] = Row(slot, payload, now.topic_id, now.partition)
+                found[path] = Row(slot, payload, now.topic_id, now.partition, now.high_watermark)
         return found
 
     def payload(self, slot: int) -> bytes | None:
@@ -128,7 +128,8 @@ class Broker:
             files = list_partition(path, directory, remote)
             # A listing may miss what is renamed meanwhile.
             is_whole = time.time_ns() - before > UNSURE_NS and _changed_ns(directory) == before
-            listed[path] = Listed(row if is_whole else None, remote, files)
+            mark = row.high_watermark if row is not None else -1
+            listed[path] = Listed(row if is_whole else None, remote, files, mark)
         return Look(beside, listed)
 
     def look_at_rest(self, state: RemoteState, former: Look, settled: Container[str]) -> Look:

@@ -70,6 +70,8 @@ class CutManifest(msgspec.Struct, frozen=True):
 
     `directories` are those of all partitions, `remote` the partitions that have segments in the ledger.
     `boot_id` is the machine's start during which it was made: a later one may have lost what was not synced.
+    `high_watermarks`, by directory, are those of a time at or after `looked_ms` and before the instant: files
+    have records beyond them, which nobody may read yet. A partition that was not open then has none.
     """
 
     cluster_id: str
@@ -82,6 +84,8 @@ class CutManifest(msgspec.Struct, frozen=True):
     files: list[CutFile]
     bundles: dict[str, int]
     format: int = CUT_FORMAT
+    looked_ms: int = 0
+    high_watermarks: dict[str, int] = {}
 
     @property
     def size_bytes(self) -> int:
