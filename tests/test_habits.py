@@ -103,7 +103,9 @@ NARROW = {
     ),
     "mpbroker.standby": (
         *("shm.clock", "shm.linux"),
-        *(f"mpbroker.{room}" for room in ("config", "ipc", "remote", "storage", "supervisor")),
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "records", "remote", "storage", "supervisor")),
+        # What consumers may read of files at rest.
+        *("mpbroker.reading.errors", "mpbroker.reading.segments", "mpbroker.reading.transactions"),
     ),
     "mpbroker.cli": (
         "shm",
