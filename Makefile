@@ -50,7 +50,7 @@ demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was jus
 pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
 	$(BIN)/python -m ops.demo.pipeline $(ARGS)
 
-lake: $(BUILT) ## a broker with an object store and a standby: an upload, a kill, a take-over, lost disks, a restore; all on this machine
+lake: $(SYNCED) $(BUILT) $(JAR) ## a broker with an object store and a standby: an upload, a kill, a take-over, lost disks, a restore; the topic as a table, read by DuckDB and Polars
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/lake.sh
 
 setup-spark: $(BUILT) $(JAR) ## .venv with what a broker and Spark need, and no more

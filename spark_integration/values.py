@@ -202,7 +202,7 @@ def _number(value: Any) -> Any:
 
 
 def _decimal(value: Any) -> Decimal:
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
+    if isinstance(value, (str, int, Decimal)) and not isinstance(value, bool):
         return Decimal(value)
     raise TypeError(f"a decimal is text or an integer, not {type(value).__name__}")
 

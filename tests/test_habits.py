@@ -104,8 +104,8 @@ NARROW = {
     "mpbroker.standby": (
         *("shm.clock", "shm.linux"),
         *(f"mpbroker.{room}" for room in ("config", "ipc", "records", "remote", "storage", "supervisor")),
-        # What consumers may read of files at rest.
-        *("mpbroker.reading.errors", "mpbroker.reading.segments", "mpbroker.reading.transactions"),
+        # Where in a partition's files an offset is.
+        "mpbroker.reading.segments",
     ),
     "mpbroker.cli": (
         "shm",

@@ -154,6 +154,7 @@ class MetricsPage:
         kafka_metrics.write(View(now, self._earlier(now)), page)
         partition_metrics.write_topics(now.logs, config.node_id, page)
         left_out = partition_metrics.write_groups(committed.groups, now.logs, page)
+        mpbroker_metrics.write_tables(committed.groups, wall_ms(), page)
         mpbroker_metrics.write_offsets(committed, left_out, page)
         self._clients.write(page)
         return page, page.text()

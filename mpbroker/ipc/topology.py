@@ -478,7 +478,7 @@ class SharedMemory:
         return self.private.block("unshipped")[worker * size : (worker + 1) * size]
 
     def unshipped(self, worker: int, life: int) -> Unshipped:
-        """Return that block for the worker itself. `life` counts its processes."""
+        """Return that block and the shipped word, for the worker. `life` counts its processes."""
         word = self.private.block("shipped")[8 * worker : 8 * (worker + 1)]
         return Unshipped(self.unshipped_block(worker), word, self.doorbell(TIER), life)
 

@@ -161,7 +161,7 @@ class Follower:
             raise
         if self._replica is not None:
             self._replica.update(manifest)
-            self.readable_of = self.reader.generation, manifest.looked_ms
+            self.readable_of = self.reader.generation, manifest.taken_ms
         self.cut = cut
         self._shipped_seq = cut.since or cut.after
         self._shipped = ShippedFiles(self._objects, self._log_dirs)

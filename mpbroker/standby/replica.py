@@ -16,22 +16,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.ipc.mirror import ReadPartition
-from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.segments import opened, position_by_offset
-from mpbroker.reading.transactions import aborted_in, at_rest
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.remote.cuts.manifest import CutFile, CutManifest
+from mpbroker.remote.cuts.manifest import CutEnd, CutFile, CutManifest
 from mpbroker.remote.restore.mirror import place
-from mpbroker.storage.checkpoints import Offsets, read_epochs, read_offsets, topic_id_if_any
+from mpbroker.storage.checkpoints import read_epochs, topic_id_if_any
 from mpbroker.storage.names import (
-    HIGH_WATERMARKS,
-    LOG_STARTS,
     METADATA_DIRECTORY,
     REPLICA,
     SWAP_FILE_SUFFIX,
     TXN_INDEX_SUFFIX,
     links_name,
-    parse_partition,
     segment_name,
 )
 from mpbroker.storage.reader import Bound, SegmentGone
@@ -48,12 +43,10 @@ class NotReadable(ValueError):
 
 
 class _Cut(NamedTuple):
-    """What follows from a cut about a partition. It is readable as before while this is the same."""
+    """What a cut says of a partition. It is readable as before while this is the same."""
 
     files: tuple[CutFile, ...]
-    is_tiered: bool
-    log_start: int
-    high_watermark: int
+    end: CutEnd
 
 
 class Replica:
@@ -85,67 +78,43 @@ class Replica:
 
         Raises OSError: then call it again.
         """
-        cuts = self._read(manifest)
+        cuts = _partitions_of(manifest)
         self._generation += 1
-        readable = {}
+        # One that was not open at the instant, as at a start, is readable as before.
+        readable = {path: self._readable[path] for path in manifest.directories if path in self._readable}
         for path, cut in cuts.items():
-            if cut == self._cuts.get(path):
-                if path in self._readable:
-                    readable[path] = self._readable[path]
-            elif (found := self._linked(path, cut)) is not None:
-                readable[path] = found
+            if cut != self._cuts.get(path):
+                readable.pop(path, None)
+                if (found := self._linked(path, cut)) is not None:
+                    readable[path] = found
         former = [one for path, one in self._readable.items() if readable.get(path) is not one]
         self._remove_but(set(map(self._links, [*readable.values(), *former])))
         self._free_places += [one.place for one in self._former]
-        self._cuts, self._readable, self._former = cuts, readable, former
-
-    def _read(self, manifest: CutManifest) -> dict[str, _Cut]:
-        """Return the partitions of a cut, by directory."""
-        files: dict[str, list[CutFile]] = {
-            path: [] for path in manifest.directories if path.partition("/")[2] != METADATA_DIRECTORY
-        }
-        for one in manifest.files:
-            if (of := files.get(one.path.rpartition("/")[0])) is not None:
-                of.append(one)
-        tiered = {one.directory for one in manifest.remote}
-        starts, marks = (self._offsets(name) for name in (LOG_STARTS, HIGH_WATERMARKS))
-        found = {}
-        for path, some in files.items():
-            number, _, name = path.partition("/")
-            topic, partition, _ = parse_partition(name)
-            of_dir = int(number)
-            mark = manifest.high_watermarks.get(path, marks[of_dir].get((topic, partition), 0))
-            start = starts[of_dir].get((topic, partition), 0)
-            found[path] = _Cut(tuple(some), path in tiered, start, mark)
-        return found
-
-    def _offsets(self, name: str) -> list[Offsets]:
-        files = [log_dir / name for log_dir in self._log_dirs]
-        return [read_offsets(one) if one.exists() else Offsets() for one in files]
+        cuts = self._cuts | cuts
+        self._cuts = {path: cuts[path] for path in manifest.directories if path in cuts}
+        self._readable, self._former = readable, former
 
     def _linked(self, path: str, cut: _Cut) -> ReadPartition | None:
         """Link a partition's files; return what may be read of them, None if nothing. Raises OSError."""
-        topic_id = topic_id_if_any(place(self._log_dirs, path))
-        number, _, name = path.partition("/")
-        partition = parse_partition(name).partition
-        if topic_id is None:
+        number, topic_id, partition = int(path.partition("/")[0]), cut.end.topic_id, cut.end.partition
+        if topic_id_if_any(place(self._log_dirs, path)) != topic_id:
             return None
-        directory = self._log_dirs[int(number)] / REPLICA / links_name(topic_id, partition, self._generation)
+        directory = self._log_dirs[number] / REPLICA / links_name(topic_id, partition, self._generation)
         # One that is there is of a try that has failed.
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(_DIRECTORY_MODE, parents=True)
         for one in cut.files:
             os.link(place(self._log_dirs, one.path), directory / one.path.rpartition("/")[2])
         try:
-            start, end, stable, aborted_end = _bounds(directory, cut)
-            epochs = read_epochs(directory)
-        except (ValueError, CorruptBatch, CorruptLog, SegmentGone) as error:
+            bounds, epochs = _bounds(directory, cut), read_epochs(directory)
+            aborted_end = _aborted_end(directory)
+        except (ValueError, CorruptBatch, SegmentGone) as error:
             log.warning("consumers cannot read %s here until the next cut: %s", path, error)
             shutil.rmtree(directory)
             return None
         return ReadPartition(
-            *(topic_id, partition, self._take_place(), self._generation, int(number)),
-            *(epochs[-1][0] if epochs else 0, start, end, stable, aborted_end),
+            *(topic_id, partition, self._take_place(), self._generation, number),
+            *(epochs[-1][0] if epochs else 0, cut.end.log_start, *bounds, aborted_end),
         )
 
     def _take_place(self) -> int:
@@ -165,27 +134,30 @@ class Replica:
                     shutil.rmtree(one)
 
 
-def _bounds(directory: Path, cut: _Cut) -> tuple[int, Bound, Bound, int]:
-    """Return the log start, high watermark, last stable offset and `aborted_end` of a partition's files.
+def _partitions_of(manifest: CutManifest) -> dict[str, _Cut]:
+    """Return the partitions of a cut that were open, by directory."""
+    files: dict[str, list[CutFile]] = {one.directory: [] for one in manifest.ends}
+    for one in manifest.files:
+        if (of := files.get(one.path.rpartition("/")[0])) is not None:
+            of.append(one)
+    return {
+        one.directory: _Cut(tuple(files[one.directory]), one)
+        for one in manifest.ends
+        if one.directory.partition("/")[2] != METADATA_DIRECTORY
+    }
 
-    Raises ValueError, CorruptBatch, CorruptLog, SegmentGone, OSError.
+
+def _bounds(directory: Path, cut: _Cut) -> tuple[Bound, Bound]:
+    """Return high watermark and last stable offset, with their places in a partition's files.
+
+    Raises ValueError, CorruptBatch, SegmentGone, OSError.
     """
     bases = segments_of(directory)
     if any(one.path.endswith(SWAP_FILE_SUFFIX) for one in cut.files):
         raise NotReadable("compaction was just replacing segments")
-    if not bases or cut.high_watermark < bases[0]:
-        raise NotReadable("its first segment begins behind the high watermark")
-    end = _bound(directory, bases, cut.high_watermark)
-    rest = at_rest(directory, bases, end.offset)
-    indexed = aborted_in(directory, bases[0], end.offset) if rest.aborted else []
-    markers = {(one.producer_id, one.last_offset) for one in indexed}
-    if not all((one.producer_id, one.last_offset) in markers for one in rest.aborted):
-        raise NotReadable("its index lacks aborted transactions")
-    last_stable = rest.last_stable_offset
-    stable = end if last_stable == end.offset else _bound(directory, bases, last_stable)
-    # A checkpoint may be older than the removal of segments. Of a tiered partition the store has them.
-    start = cut.log_start if cut.is_tiered else max(cut.log_start, bases[0])
-    return min(start, end.offset), end, stable, _aborted_end(directory)
+    if not bases or cut.end.last_stable < bases[0]:
+        raise NotReadable("its first segment begins behind the last stable offset")
+    return _bound(directory, bases, cut.end.high_watermark), _bound(directory, bases, cut.end.last_stable)
 
 
 def _bound(directory: Path, bases: Sequence[int], offset: int) -> Bound:

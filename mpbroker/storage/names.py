@@ -49,6 +49,8 @@ STAYED = "mpbroker.stayed"
 SCRUB = "mpbroker.scrub"
 # Ours, in a partition's directory: which of its segments the object store has.
 REMOTE_SEGMENTS = "mpbroker.remote"
+# Ours, in the directory of a partition that was undeleted: its log never starts below this offset.
+UNDELETED_START = "mpbroker.undeleted"
 # Ours, in the first log directory: the ledger's owner (mpbroker.remote.ledger.owner).
 REMOTE_OWNER = "mpbroker.remote.owner"
 # The prefix of the names of all files that are ours alone; a topic's name may have it, too.

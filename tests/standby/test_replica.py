@@ -20,13 +20,12 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
+from mpbroker.remote.cuts.manifest import CutEnd, CutManifest
 from mpbroker.remote.restore import mirror
 from mpbroker.remote.restore.mirror import Mirror
 from mpbroker.standby.replica import Replica
-from mpbroker.storage.checkpoints import write_epochs, write_offsets, write_topic_id
+from mpbroker.storage.checkpoints import write_epochs, write_topic_id
 from mpbroker.storage.names import (
-    HIGH_WATERMARKS,
-    LOG_STARTS,
     REPLICA,
     TXN_INDEX_SUFFIX,
     links_name,
@@ -46,7 +45,7 @@ class Original:
     """Partition 0 of topic t at its owner, and a model of what consumers may see of it."""
 
     def __init__(self, log_dir: Path, topic_id: bytes = TOPIC_ID) -> None:
-        self.log_dir = log_dir
+        self.topic_id = topic_id
         self.directory = log_dir / "t-0"
         self.directory.mkdir()
         write_topic_id(self.directory, topic_id)
@@ -59,7 +58,6 @@ class Original:
         self.aborted: set[int] = set()
         self.begun: dict[int, set[int]] = {}
         self._path.touch()
-        self.checkpoint()
 
     @property
     def _path(self) -> Path:
@@ -120,7 +118,6 @@ class Original:
             for path in self.directory.glob(f"{base:020d}.*"):
                 path.unlink()
             self.log_start = self.bases[0]
-            self.checkpoint()
 
     def replace(self) -> None:
         """Put another file in the place of a segment, as compaction does: a sealed one loses a batch."""
@@ -136,13 +133,14 @@ class Original:
         path.with_suffix(".swapped").write_bytes(data)
         path.with_suffix(".swapped").rename(path)
 
-    def checkpoint(self) -> None:
-        write_offsets(self.log_dir / HIGH_WATERMARKS, {("t", 0): self.high_watermark})
-        write_offsets(self.log_dir / LOG_STARTS, {("t", 0): self.log_start})
+    def end_in(self, manifest: CutManifest) -> CutManifest:
+        """Return the manifest as if the broker had published this."""
+        stable = min([self.high_watermark, *self.open.values()])
+        end = CutEnd("0/t-0", self.topic_id, 0, self.log_start, self.high_watermark, stable)
+        return replace(manifest, ends=[end])
 
     def flush(self) -> None:
         self.high_watermark = self.end
-        self.checkpoint()
 
     def seen(self) -> Seen:
         """Return the offsets of what consumers may see now. All markers are below the high watermark."""
@@ -183,8 +181,12 @@ class World(CutWorld):
         self.mirror = Mirror(self.objects, self.mirrored, is_read=True)
         self.replica = Replica(self.mirrored)
 
+    def manifest(self) -> CutManifest:
+        """Return the newest cut."""
+        return self.original.end_in(self.plan().manifest)
+
     def follow(self) -> None:
-        manifest = self.plan().manifest
+        manifest = self.manifest()
         self.mirror.apply(manifest)
         self.replica.update(manifest)
 
@@ -232,7 +234,7 @@ def test_each_cut_is_seen_up_to_its_high_watermark_and_stays_while_the_next_is_a
             change(world.original, chance)
         expected = world.original.seen()
         world.cut()
-        manifest = world.plan().manifest
+        manifest = world.manifest()
         world.mirror.apply(manifest)
         if before is not None:
             assert seen(world.mirrored, before[0]) == before[1]
@@ -250,15 +252,25 @@ def test_each_cut_is_seen_up_to_its_high_watermark_and_stays_while_the_next_is_a
             before = None
 
 
-def test_the_high_watermark_of_the_cut_counts_where_it_has_one(world: World) -> None:
+def test_one_that_was_not_open_is_readable_as_before_and_one_that_is_gone_is_not(world: World) -> None:
     world.original.append()
+    world.original.flush()
+    one, expected = world.cut_and_follow(), world.original.seen()
     world.original.append()
+    world.original.roll()
     world.cut()
     manifest = world.plan().manifest
-    world.mirror.apply(manifest)
-    for mark in (0, 1, 3, 99):
-        world.replica.update(replace(manifest, high_watermarks={"0/t-0": mark}))
-        assert world.replica.partitions[0].high_watermark[0] == min(mark, world.original.end)
+    for _ in range(2):
+        world.mirror.apply(manifest)
+        world.replica.update(manifest)
+        assert world.replica.partitions == [one]
+        assert seen(world.mirrored, one) == expected
+    world.original.flush()
+    assert seen(world.mirrored, world.cut_and_follow()) == world.original.seen()
+    shutil.rmtree(world.original.directory)
+    world.cut()
+    world.replica.update(world.plan().manifest)
+    assert world.replica.partitions == []
 
 
 def test_who_follows_a_killed_follower_serves_the_cut(tmp_path: Path) -> None:
@@ -334,7 +346,7 @@ def test_what_the_files_do_not_tell_is_not_served(
     world.original.finish(1, ABORT)
     world.original.flush()
     if spoil == "index":
-        (world.original.directory / segment_name(0, TXN_INDEX_SUFFIX)).unlink()
+        (world.original.directory / segment_name(0, TXN_INDEX_SUFFIX)).write_bytes(bytes(34))
     elif spoil == "swap":
         (world.original.directory / f"{segment_name(0)}.swap").touch()
     else:

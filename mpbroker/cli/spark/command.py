@@ -153,7 +153,7 @@ def spark_replay(
     job of the same name has written are skipped, except those of the step in which it was killed;
     --exactly-once skips these, too.
     """
-    _needs_spark()
+    needs_spark()
     from mpbroker.spark import jobs
 
     settings = jobs.ReplaySettings(
@@ -306,7 +306,7 @@ def _source(
     fail_on_data_loss: bool,
 ) -> Source:
     """Return the source that the flags name. Check it before Spark's slow start. Raises CliError."""
-    _needs_spark()
+    needs_spark()
     from mpbroker.spark.jobs import Source
 
     options = _options(extra)
@@ -459,7 +459,7 @@ def _archive(settings: ArchiveSettings, master: str | None, compact_mb: int | No
             )
 
 
-def _needs_spark() -> None:
+def needs_spark() -> None:
     """Check that PySpark and PyArrow are installed. Raises CliError."""
     from importlib.util import find_spec
 

@@ -17,10 +17,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, recognized, worth_keeping
-from mpbroker.remote.cuts.files import APPENDED, Found, Look, high_watermarks
+from mpbroker.remote.cuts.files import APPENDED, Found, Look
 from mpbroker.remote.cuts.instant import Broker, Instant, opened_files
 from mpbroker.remote.cuts.manifest import (
+    CutEnd,
     CutFile,
     CutManifest,
     cut_name,
@@ -32,7 +34,6 @@ from mpbroker.remote.ledger.entries import LedgerDamaged, digest
 from mpbroker.remote.ledger.events import CutsRemoved, CutTaken
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
-from shm.clock import wall_ms
 
 # The pause begins when no more than this has changed, or after so many passes.
 LAST_PASS_BYTES: Final = 32 << 20
@@ -88,8 +89,6 @@ class Cutter:
         self._known: dict[str, CutFile] = {}
         self._bundles: dict[bytes, int] = {}
         self._look = Look([], {})
-        # When the last look began.
-        self._looked_ms = 0
 
     def bundles(self) -> set[bytes]:
         """Return the bundles that the next cut may name, perhaps as the first one. Any thread may ask."""
@@ -130,7 +129,6 @@ class Cutter:
         """
         self._known = worth_keeping(self._known, self._bundles)
         for _ in range(PASSES_MAX):
-            self._looked_ms = wall_ms()
             self._look = self._broker.look(state, self._look)
             changed = [one for one in self._look.files() if not is_same(self._known.get(one.path), one)]
             size = sum(one.size - self._size_of(one) for one in changed)
@@ -180,13 +178,22 @@ class Cutter:
             [one.remote for one in instant.look.partitions.values() if one.remote is not None],
             files,
             {one.hex(): self._bundles[one] for one in sorted(named)},
-            looked_ms=self._looked_ms,
-            high_watermarks=dict(high_watermarks(self._look, instant.look)),
+            ends=list(_ends(instant.look)),
         )
         packed, cut_id = encode_manifest(manifest), new_id()
         self._store.put(cut_name(cut_id), [packed], len(packed))
         sizes = len(packed), digest(packed)
         return Cut(cut_id, manifest, *sizes, instant.paused_s, instant.shipped, instant.since)
+
+
+def _ends(look: Look) -> Iterator[CutEnd]:
+    """Yield the ends of partitions that were open, and whose row is still theirs."""
+    for path, row in look.rows.items():
+        now = unpack_partition(row.payload)
+        is_same = (now.topic_id, now.partition) == (row.topic_id, row.partition)
+        if is_same and now.flags & PartitionFlag.PARTITION_LIVE and path.startswith(f"{now.log_dir}/"):
+            ends = now.log_start_offset, now.high_watermark, now.last_stable_offset
+            yield CutEnd(path, now.topic_id, now.partition, *ends)
 
 
 def expired(state: RemoteState, now_ms: int, retention_ms: int) -> CutsRemoved | None:

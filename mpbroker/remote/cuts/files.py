@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +27,6 @@ from mpbroker.storage.names import (
     LOG_SUFFIX,
     NOT_PARTITIONS,
     OFFSET_DIGITS,
-    PARTITION_METADATA,
     REMOTE_OWNER,
     REMOTE_SEGMENTS,
     SCRUB,
@@ -69,49 +68,34 @@ class Row(NamedTuple):
     payload: bytes
     topic_id: bytes
     partition: int
-    high_watermark: int
 
 
 class Listed(NamedTuple):
     """The files of a partition, and what its row was before they were listed; None: they may be torn.
 
-    `remote` is set if the ledger has segments of it: those are not among the files. `high_watermark` is that
-    of the row, -1 if there was none.
+    `remote` is set if the ledger has segments of it: those are not among the files.
     """
 
     row: Row | None
     remote: CutPartition | None
     files: list[Found]
-    high_watermark: int = -1
 
 
 class Look(NamedTuple):
-    """All files of a cut: those beside the partitions, and those of each partition directory."""
+    """All files of a cut: those beside the partitions, and those of each partition directory.
+
+    `rows` are the rows of open partitions, by directory, as they were when the files were listed, or before.
+    """
 
     beside: list[Found]
     partitions: dict[str, Listed]
+    rows: Mapping[str, Row] = {}
 
     def files(self) -> Iterator[Found]:
         """Yield all files."""
         yield from self.beside
         for one in self.partitions.values():
             yield from one.files
-
-
-def high_watermarks(look: Look, instant: Look) -> Iterator[tuple[str, int]]:
-    """Yield the high watermarks that the table had at a look before an instant, by directory.
-
-    A partition whose directory is another topic's by then has none.
-    """
-    for path, one in look.partitions.items():
-        now = instant.partitions.get(path)
-        if one.high_watermark >= 0 and now is not None and (now is one or _identity(now) == _identity(one)):
-            yield path, one.high_watermark
-
-
-def _identity(listed: Listed) -> Found | None:
-    """Return the file that says which topic the directory is of."""
-    return next((one for one in listed.files if one.path.endswith(f"/{PARTITION_METADATA}")), None)
 
 
 def list_partition(path: str, directory: str, remote: CutPartition | None) -> list[Found]:

@@ -88,7 +88,7 @@ class Rows:
             name = names.get(now.topic_id)
             if name is not None and now.flags & PartitionFlag.PARTITION_LIVE:
                 path = f"{now.log_dir}/{partition_name(name, now.partition)}"
-                found[path] = Row(slot, payload, now.topic_id, now.partition, now.high_watermark)
+                found[path] = Row(slot, payload, now.topic_id, now.partition)
         return found
 
     def payload(self, slot: int) -> bytes | None:
@@ -128,32 +128,40 @@ class Broker:
             files = list_partition(path, directory, remote)
             # A listing may miss what is renamed meanwhile.
             is_whole = time.time_ns() - before > UNSURE_NS and _changed_ns(directory) == before
-            mark = row.high_watermark if row is not None else -1
-            listed[path] = Listed(row if is_whole else None, remote, files, mark)
-        return Look(beside, listed)
+            listed[path] = Listed(row if is_whole else None, remote, files)
+        return Look(beside, listed, rows)
+
+    def rows(self) -> Look:
+        """Look at the rows alone."""
+        return Look([], {}, self._rows.all())
 
     def look_at_rest(self, state: RemoteState, former: Look, settled: Container[str]) -> Look:
         """List all files while nothing changes. What is in `settled` need not be listed again.
 
-        Those are partitions all files of which the store has. Raises OSError.
+        `settled`: partitions all of whose files the store has. Raises OSError.
         """
         beside: list[Found] = []
         listed = {}
+        rows = {}
         for number, log_dir in enumerate(self.log_dirs):
             for name in os.listdir(log_dir):  # noqa: PTH208 - all processes wait
                 path = f"{number}/{name}"
-                one = former.partitions.get(path)
-                if one is not None and path in settled and self._is_as_before(one.row):
+                one, row = former.partitions.get(path), self._now(former.rows.get(path))
+                if row is not None:
+                    rows[path] = row
+                if one is not None and row is not None and path in settled and one.row == row:
                     listed[path] = one
                 elif is_partition(directory := f"{log_dir}/{name}"):
                     remote = _remote_of(state, path, directory) if state.segments else None
                     listed[path] = Listed(None, remote, list_partition(path, directory, remote))
                 elif (found := find_file(path, directory)) is not None:
                     beside.append(found)
-        return Look(beside, listed)
+        return Look(beside, listed, rows)
 
-    def _is_as_before(self, row: Row | None) -> bool:
-        return row is not None and self._rows.payload(row.slot) == row.payload
+    def _now(self, row: Row | None) -> Row | None:
+        """Return the row as it is now; None if it is being written."""
+        payload = None if row is None else self._rows.payload(row.slot)
+        return None if row is None or payload is None else row._replace(payload=payload)
 
     def _list_directories(self) -> tuple[list[Found], dict[str, str]]:
         beside: list[Found] = []
@@ -216,7 +224,7 @@ def instant_at_rest(
     Raises CutSkipped, OSError.
     """
     files: list[Opened] = []
-    nothing = Look([], {})
+    nothing = broker.rows()
     mark = shipped()
     try:
         look = broker.look_at_rest(state, nothing, ())

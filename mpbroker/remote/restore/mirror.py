@@ -1,4 +1,4 @@
-"""Makes log directories what a cut says, from whatever is in them.
+"""Makes log directories equal to a cut, from whatever files they have.
 
 A piece of a file whose checksum matches is not downloaded again. So a mirror follows one cut after the other,
 and an empty directory becomes a restored one. The process may be killed anywhere: the next one begins with

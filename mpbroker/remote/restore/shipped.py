@@ -116,7 +116,7 @@ class ShippedFiles:
         return changed
 
     def finish(self) -> list[tuple[str, int]]:
-        """Make the checkpoints right, and all of it durable. Raises OSError, CheckpointCorrupt."""
+        """Correct the checkpoints, then sync all changes. Raises OSError, CheckpointCorrupt."""
         changed = []
         for number, log_dir in enumerate(self._log_dirs):
             own = {path: one for path, one in self._last.items() if path.startswith(f"{number}/")}
@@ -192,7 +192,7 @@ class ShippedFiles:
                 changed.append((f"{path}/{segment_name(last)}", position))
 
     def _write_offsets(self, file: Path, own: dict[str, ShippedRange], *, is_start: bool) -> bool:
-        """Raise log start offsets to what was shipped, or lower other offsets to where the logs end."""
+        """Raise a file's log start offsets to those shipped, or lower its other offsets to the log ends."""
         offsets = read_offsets(file) if file.exists() else Offsets()
         before = offsets.copy()
         for path, one in own.items():

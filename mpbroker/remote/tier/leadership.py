@@ -103,13 +103,15 @@ class Leadership:
             self._lowered()
 
     def follow(
-        self, found: Iterable[Registration], append: Callable[[Sequence[Event]], None]
+        self, found: Iterable[Registration], append: Callable[[Sequence[Event]], None], started: Started
     ) -> Sequence[int]:
         """Have the ledger name those who stand by, and no others; return who is gone.
 
-        `append` puts events into the ledger. Raises OSError, and what `append` raises: then call it again.
+        `append` puts events into the ledger. `started` is what it is to say of this broker. Raises OSError,
+        and what `append` raises: then call it again.
         """
-        append(())
+        news, self._started = [started] if started != self._started else [], started
+        append(news)
         there = list(filter(self._is_there, found))
         wanted = {one.broker_id: _standby(one) for one in there if not one.is_replica}
         self._replicas = [one for one in there if one.is_replica and one.broker_id not in wanted]
@@ -199,7 +201,7 @@ def _told(event: Event) -> str:
 
 
 def taken_over(leader: Started | TakenOver, broker_id: int) -> FatalError:
-    """Return what ends a broker whose ledger has another owner: its standby, or a copy restored elsewhere."""
+    """Return the error that ends this broker, because a standby or a restored broker owns the ledger."""
     who = f"broker {leader.broker_id} on {leader.host} has taken over"
     if leader.broker_id != broker_id:
         return FatalError(

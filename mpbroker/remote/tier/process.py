@@ -105,7 +105,7 @@ class TierProcess:
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
             leadership,
             collections_asked=lambda: asked.load(0),
-            bundles=lambda: self._cutting.bundles(),
+            bundles=self._nameless,
             step_back=self._step_back,
         )
         self._cluster_id = cluster_id
@@ -277,12 +277,16 @@ class TierProcess:
         )
 
     def _mark(self) -> tuple[int, int]:
-        """Return what `take_instant` asks for."""
+        """Return `Instant.shipped` and `Instant.since` as of now."""
         if self._shipper is not None:
             return self._shipper.mark()
         book = self.work.book
         assert book is not None
         return book.state.last_shipped, book.ledger.seq
+
+    def _nameless(self) -> set[bytes]:
+        """Return what the ledger is about to name of a cut that is being made, and of rounds on their way."""
+        return self._cutting.bundles() | (set() if self._shipper is None else self._shipper.objects())
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)

@@ -82,7 +82,7 @@ class Renewing:
         if book is None or store is None:
             return
         try:
-            gone = book.follow_standbys(read_registrations(store))
+            gone = book.follow_standbys(read_registrations(store), self._work.started())
             # A later start does not know for how long a standby was silent, and would name it again.
             store.delete(map(registration_name, gone))
         except (StoreError, OSError) as error:

@@ -9,10 +9,9 @@ import pytest
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.remote.cuts import instant
-from mpbroker.remote.cuts.files import Look, high_watermarks
+from mpbroker.remote.cuts.files import Look
 from mpbroker.remote.cuts.instant import PAUSE, Broker, Rows, open_changed
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.storage.names import PARTITION_METADATA
 from mpbroker.testing import Broker as RunningBroker
 from shm import procfs
 from tests.support.http_broker import pids
@@ -81,24 +80,6 @@ def test_a_listing_that_something_was_renamed_in_is_not_relied_on(
     assert all(one.row is None for one in first.partitions.values())
     second = broker.look_at_rest(state, first, {T0, T1})
     assert second.partitions[T0] is not first.partitions[T0]
-
-
-def test_high_watermarks_are_those_of_the_look_unless_the_directory_is_another_topics(
-    world: TierWorld,
-) -> None:
-    broker, state = broker_of(world), RemoteState()
-    before = broker.look(state, NONE)
-    marks = {path: row.high_watermark for path, row in broker._rows.all().items()}
-    world.fill(1)
-    assert dict(high_watermarks(before, broker.look_at_rest(state, before, ()))) == marks
-    assert marks[T0] < broker._rows.all()[T0].high_watermark
-    directory = broker.log_dirs[0] / T0.partition("/")[2]
-    (directory / PARTITION_METADATA).rename(directory / "other")
-    (directory / PARTITION_METADATA).write_bytes((directory / "other").read_bytes())
-    del marks[T0]
-    assert dict(high_watermarks(before, broker.look_at_rest(state, before, ()))) == marks
-    # One that nobody has opened has none.
-    assert dict(high_watermarks(broker.look_at_rest(state, NONE, ()), before)) == {}
 
 
 def test_what_the_ledger_has_by_now_is_left_out(world: TierWorld) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import ALWAYS, NEVER
@@ -59,6 +60,29 @@ def named(world: TierWorld) -> list[int]:
 def nodes(world: TierWorld) -> list[int]:
     found = read_json(world.rig.directory / NODES_FILE, Nodes)
     return [] if found is None else [one.id for one in found.nodes]
+
+
+@pytest.mark.parametrize("fault", [None, Fault.ERROR, Fault.LOST])
+def test_a_listener_that_is_added_is_told_to_clients_and_to_standbys(
+    led: TierWorld, fault: Fault | None
+) -> None:
+    config = led.work._config
+    added = replace(config.listeners[0], name="ADDED", host="example.org", port=9999)
+    # As a process adopts settings.
+    force_setattr(config, "listeners", (*config.listeners, added))
+    faults(led).plan("create", fault)
+    for _ in range(2):
+        led.renewing.look()
+    found = read_json(led.rig.directory / NODES_FILE, Nodes)
+    leader = read(led.memory_store).state.leader
+    assert found is not None
+    assert leader is not None
+    assert found.nodes[0].listeners == leader.listeners
+    assert leader.listeners["ADDED"] == ("example.org", 9999)
+    assert named(led) == [STANDBY]
+    before = read(led.memory_store).seq
+    led.renewing.look()
+    assert read(led.memory_store).seq == before
 
 
 def test_without_a_standby_a_broker_leads_always_and_writes_nothing_for_it(alone: TierWorld) -> None:
