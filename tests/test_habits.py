@@ -142,6 +142,9 @@ NARROW = {
         "mpbroker.ipc.topology",
         "mpbroker.ipc.pointer",
         "mpbroker.config.extras",
+        # An object store is read without its broker: the ledger names segments, the cut has the files after
+        # them. Nothing here writes there.
+        *(f"mpbroker.remote.{folder}" for folder in ("store", "layout", "ledger", "cuts")),
         # Audits go on behind damage, as the inspection does.
         "mpbroker.inspection.segment",
         "mpbroker.storage",

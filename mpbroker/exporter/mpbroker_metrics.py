@@ -19,6 +19,7 @@ from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.listeners import ListenerCount
 from mpbroker.ipc.meters import ApiHistogram, QuotaWord
 from mpbroker.ipc.progress import Progress
+from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.ipc.topology import HANDLERS, LOG_WORKERS, SCRUBBER, SUPERVISOR, TIER, SharedMemory, name_of
 from mpbroker.metrics import requests
 from mpbroker.metrics.broker import LOG_TOTALS, SERVED
@@ -217,6 +218,13 @@ _REMOTE_AGES = (
     ),
 )
 
+STANDBY_BEHIND = _gauge(
+    "standby_behind_seconds", "Of a standby: time since its mirror had all of the ledger; -1: it never had."
+)
+STANDBY_ENTRIES = _gauge("standby_behind_entries", "Entries of the ledger that the mirror does not have yet.")
+STANDBY_BYTES = _gauge("standby_behind_bytes", "What is still to be downloaded for these.")
+STANDBY_CUT = _gauge("standby_cut_age_seconds", "Time since the cut that the mirror has; 0: it has none.")
+
 OFFSETS_UNREADABLE = _gauge(
     "group_offsets_unreadable_partitions",
     "Partitions of __consumer_offsets that the exporter cannot read: the lag of their groups is old.",
@@ -371,6 +379,15 @@ def write_remote(now: Snapshot, now_ms: int, page: Page) -> None:
     left_ms = lease_left_ms(now.get(TIER, Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
     page.add(REMOTE_LEADS, int(left_ms != 0))
     page.add(REMOTE_LEASE, -1 if left_ms is None else left_ms / 1000)
+
+
+def write_standby(lag: StandbyLag | None, now_ms: int, page: Page) -> None:
+    """Write how far a standby is behind. `now_ms`: by the wall clock."""
+    if lag is not None:
+        page.add(STANDBY_BEHIND, lag.behind_s)
+        page.add(STANDBY_ENTRIES, lag.entries)
+        page.add(STANDBY_BYTES, lag.size)
+        page.add(STANDBY_CUT, max(now_ms - lag.cut_ms, 0) / 1000 if lag.cut_ms else 0)
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from mpbroker.ipc.mirror import ReadPartition
+from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.remote.cuts.manifest import cut_name, decode_manifest
 from mpbroker.remote.ledger.entries import decode_entry, entry_name
 from mpbroker.remote.ledger.events import CutTaken, Shipped
@@ -65,6 +66,9 @@ class Follower:
         # Entries that were read and are not applied yet, by number.
         self._bodies: dict[int, bytes] = {}
         self._is_applied = False
+        self._applied_seq = 0
+        # When the mirror had all that the ledger had.
+        self._caught_up_ns = 0
         # When the last request was sent that found no further entry.
         self._read_ns = 0
 
@@ -76,13 +80,21 @@ class Follower:
         try:
             asked_ns = self._read()
             if self._is_applied:
+                self._caught_up_ns = asked_ns
                 self._watch.absent(asked_ns)
                 return
             self._apply()
+            self._caught_up_ns = asked_ns
         except (StoreError, OSError):
             self._watch.failed()
             raise
         self._watch.applied(self._clock_ns())
+
+    @property
+    def lag(self) -> StandbyLag:
+        """Return how far the mirror is behind the ledger."""
+        entries, cut_ms = self.reader.seq - self._applied_seq, 0 if self.cut is None else self.cut.taken_ms
+        return StandbyLag(self._caught_up_ns, entries, self._mirror.left_bytes, cut_ms)
 
     def look_for_more(self) -> bool:
         """Read new entries, also behind trimmed ones; return whether there were any.
@@ -143,7 +155,7 @@ class Follower:
             if self._replica is None:
                 self._apply_shipped(cuts[-1].event)
         self._bodies.clear()
-        self._is_applied = True
+        self._is_applied, self._applied_seq = True, self.reader.seq
 
     def _apply_cut(self, cut: CutTaken) -> None:
         self.cut = None

@@ -18,13 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from msgspec import structs
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc import titles
+from mpbroker.ipc.disk_problems import mebibytes
 from mpbroker.ipc.mirror import MirrorPointer
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.standby_lag import write_lag
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Started, TakenOver
@@ -44,7 +48,8 @@ from mpbroker.standby.follower import CannotFollow, Follower
 from mpbroker.standby.replica import Replica
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
 from mpbroker.storage.directory_lock import LogDirLocks, restricted_new_files
-from mpbroker.storage.names import STANDBY_FACE
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.names import FENCED, STANDBY_FACE
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.claim import EXIT_MISCONFIGURED, check_object_store
 from mpbroker.supervisor.notify import Notifier
@@ -55,6 +60,7 @@ T = TypeVar("T")
 # The ledger is asked for its next entry this often in a lease, and at least once a second.
 POLLS: Final = 10
 LONGEST_POLL_S: Final = 1.0
+NOTE_EVERY_S: Final = 60.0
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
@@ -125,10 +131,11 @@ class Runner:
         self._is_read_only = read_only
         # What consumers read; None unless this standby is read-only.
         self._replica: Replica | None = None
-        self._registered_at_s = -math.inf
+        self._registered_at_s = self._lag_told_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
         self._since_cut = ": what was acknowledged later is lost"
-        self._problem = ""
+        # Who waits, what for, and when that was logged.
+        self._what, self._problem, self._noted_at_s = "this standby", "", -math.inf
         self._stops = False
         self._signals = select.poll()
 
@@ -204,9 +211,9 @@ class Runner:
     def _leave(self, owner: Owner) -> None:
         """Make room for a mirror in the directories of a former owner."""
         if self._until_answered(lambda: has_handed_over(self._objects, owner)):
-            become_mirror(self.log_dirs)
+            self._until_answered(lambda: become_mirror(self.log_dirs))
             return
-        for path in set_aside(self.log_dirs, owner.generation):
+        for path in self._until_answered(lambda: set_aside(self.log_dirs, owner)):
             log.warning(
                 "broker %d on %s has taken over: what this broker had is in %s now, and nobody reads it; "
                 "delete it when it is not missed",
@@ -350,16 +357,14 @@ class Runner:
         elif before.acks == "ledger":
             self._since_cut = ", and all that was acknowledged since"
         if self._until_answered(lambda: settle(self._reader, claim)):
+            self._what = "the take-over"
             self._face.ask_to_stop()
             lease_ms = min(self._lease_ms, before.lease_ms or self._lease_ms)
             with Renewing(LedgerReader(self._reader.store), claim, lease_ms) as renewing, suppress(ClaimLost):
                 self._until_answered(lambda: self._finish(renewing.check))
-            self._until_answered(self._reader.read_to_end)
-            assert self._reader.last is not None, "the ledger has entries"
-            if self._reader.last.owner == claim.writer.owner:
-                write_owner_file(self._reader, claim, self.log_dirs[0])
-                finish(self.log_dirs)
+            if self._until_answered(lambda: self._become_owner(claim)):
                 return True
+            self._what = "this standby"
         log.warning(
             "entry %d of the ledger is broker %d's on %s, who leads: this broker's claim is lost",
             claim.seq,
@@ -369,6 +374,16 @@ class Runner:
         self._claims.remove()
         self._follower = self._plan = None
         return False
+
+    def _become_owner(self, claim: Claim) -> bool:
+        """Name the directories this broker's, if the ledger is. Raises StoreError, OSError."""
+        self._reader.read_to_end()
+        assert self._reader.last is not None, "the ledger has entries"
+        if self._reader.last.owner != claim.writer.owner:
+            return False
+        write_owner_file(self._reader, claim, self.log_dirs[0])
+        finish(self.log_dirs)
+        return True
 
     def _finish(self, check: Callable[[], None]) -> None:
         """Make the directories the owner's, but for their names. After an error call it again."""
@@ -411,23 +426,42 @@ class Runner:
                 return done
 
     def _note(self, error: Exception) -> None:
-        """Log a problem that may pass, unless it is still the one that was logged last."""
-        if str(error) != self._problem:
-            self._problem = str(error)
-            log.warning("this standby waits: %s", error)
+        """Log a problem that may pass: a new one at once, the same one after a minute."""
+        now_s, number = time.monotonic(), getattr(error, "errno", None)
+        if str(error) == self._problem and now_s < self._noted_at_s + NOTE_EVERY_S:
+            return
+        self._problem, self._noted_at_s = str(error), now_s
+        advice = ""
+        if number in NO_ROOM:
+            free = ", ".join(f"{one} {mebibytes(shutil.disk_usage(one).free)}" for one in self.log_dirs)
+            advice = f". Make room (free: {free}); what is in {FENCED} may be deleted when it is not missed"
+        log.warning("%s waits: %s%s", self._what, error, advice)
+        self._notifier.status(f"{self._what} waits: {error}")
 
     def _settled(self) -> None:
         if self._problem:
             self._problem = ""
-            log.info("this standby goes on")
+            log.info("%s goes on", self._what)
+            self._notifier.status(f"{self._what} goes on")
 
-    def _seen(self, _count: int) -> None:
+    def _seen(self, count: int) -> None:
         """Tell systemd that this process lives, in what takes long. Raises Stopped if a signal has come."""
         if self._stops:
             raise Stopped
+        if not count:
+            self._tell_lag()
         self._notifier.extend()
         if self._notifier.is_ping_due():
             self._notifier.ping()
+
+    def _tell_lag(self) -> None:
+        """Have the face's metrics say once a second how far the mirror is behind."""
+        if self._follower is not None and (now_s := time.monotonic()) >= self._lag_told_at_s + LONGEST_POLL_S:
+            self._lag_told_at_s = now_s
+            # On a full disk the age of what was told before grows.
+            with suppress(OSError):
+                url = without_secrets(self.config.mpbroker_remote_url)
+                write_lag(self._face.directory, structs.replace(self._follower.lag, url=url))
 
     def _wait(self, timeout_s: float) -> None:
         """Wait, or raise Stopped once a signal has come."""

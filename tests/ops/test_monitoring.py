@@ -37,8 +37,9 @@ ALERT = re.compile(r"^ +- alert: (\w+)$", re.MULTILINE)
 EXPRESSION = re.compile(r"^ +expr: (.+)$", re.MULTILINE)
 # Variables of Grafana, as it fills them in.
 FILLED = {"$__rate_interval": "1m", "$instance": ".*", "$topic": ".*", "$consumergroup": ".*"}
-# Not there before something has failed, or before log directories are measured, twice a minute.
+# A standby's, and not there before something has failed, or log directories are measured, twice a minute.
 LATE = {
+    "mpbroker_standby_behind_seconds",
     "kafka_log_log_size",
     "kafka_server_brokertopicmetrics_failedproducerequests_total",
     "kafka_server_brokertopicmetrics_failedfetchrequests_total",

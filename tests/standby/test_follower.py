@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.manifest import BUNDLES, CutManifest, shipped_name
@@ -102,6 +104,29 @@ def test_the_mirror_is_the_newest_cut_also_after_cuts_that_nobody_saw(followed: 
         assert followed.mirror() == followed.original()
     followed.again().poll()
     assert followed.mirror() == followed.original()
+
+
+def test_it_tells_what_it_lacks_of_the_ledger(followed: Followed) -> None:
+    follower = followed.follower
+    assert follower.lag == StandbyLag(0, 0, 0, 0)
+    followed.write(SEGMENT, os.urandom(100))
+    followed.world.cut()
+    followed.now_ns = 10**9
+    with patch.object(Mirror, "_download", side_effect=StoreError("away")), pytest.raises(StoreError):
+        follower.poll()
+    entries = follower.reader.seq
+    size = sum(map(len, followed.original().values()))
+    assert follower.lag == StandbyLag(0, entries, size, 0)
+    follower.poll()
+    assert follower.lag == StandbyLag(10**9, 0, 0, followed.world.now_ms)
+    followed.now_ns = 2 * 10**9
+    followed.store.is_down = True
+    with pytest.raises(StoreError):
+        follower.poll()
+    assert follower.lag.caught_up_ns == 10**9
+    followed.store.is_down = False
+    follower.poll()
+    assert follower.lag.caught_up_ns == 2 * 10**9
 
 
 def test_a_cut_that_is_kept_no_longer_is_passed_over(followed: Followed) -> None:

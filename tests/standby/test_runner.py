@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -38,6 +40,7 @@ from mpbroker.storage.directory_layout import read_properties
 from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, REPLICA, STANDBY_FACE
 from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
+from tests.support.full_disk import failing_with
 from tests.support.killing_store import Killed
 from tests.support.ledger_parts import TOPIC_ID, ledger_of, read
 
@@ -196,6 +199,52 @@ def test_a_take_over_that_is_killed_at_any_step_goes_on(tmp_path: Path) -> None:
     assert at > 10
 
 
+def full(times: int, do: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what finds no room on the disk so many times."""
+    left = iter(range(times))
+
+    def call(*args: Any) -> Any:
+        if next(left, None) is not None:
+            failing_with(errno.ENOSPC)(*args)
+        return do(*args)
+
+    return call
+
+
+def test_a_full_disk_in_a_take_over_is_told_and_it_goes_on_when_there_is_room(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    world.hand_over()
+    taking = world.runner()
+    statuses: list[str] = []
+    monkeypatch.setattr(taking._notifier, "status", statuses.append)
+    with (
+        patch.object(runner, "finish_directories", full(20, runner.finish_directories)),
+        patch.object(runner, "write_owner_file", full(3, runner.write_owner_file)),
+    ):
+        taking.run()
+    told = [one.getMessage() for one in caplog.records if "the take-over" in one.getMessage()]
+    assert ["No space left" in one for one in told] == [True, False, True, False]
+    assert "may be deleted when it is not missed" in told[0]
+    assert [one.split(": ")[0] for one in statuses] == ["the take-over waits", "the take-over goes on"] * 2
+    world.check_taken_over()
+
+
+def test_what_waits_for_long_is_told_again_and_again(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "NOTE_EVERY_S", 0.0)
+    crash(world)
+    with (
+        patch.object(runner, "set_aside", full(5, runner.set_aside)),
+        unhurried(stop),
+        pytest.raises(Stopped),
+    ):
+        world.runner(world.owner.log_dirs, node_id=1).run()
+    assert sum("this standby waits: [Errno 28]" in one.getMessage() for one in caplog.records) == 5
+
+
 def stop(_face: face.Face) -> None:
     raise Stopped
 
@@ -220,8 +269,9 @@ def test_what_a_former_owner_has_is_set_aside_and_it_follows(world: World) -> No
         at += 1
     assert at > 4
     after = contents(world.owner.log_dirs)
-    kept = {path: data for path, data in after.items() if f"{FENCED}/1/" in path}
-    assert {path.replace(f"{FENCED}/1/", ""): data for path, data in kept.items()} == before
+    (aside,) = (world.owner.log_dirs[0] / FENCED).iterdir()
+    kept = {path: data for path, data in after.items() if f"{FENCED}/{aside.name}/" in path}
+    assert {path.replace(f"{FENCED}/{aside.name}/", ""): data for path, data in kept.items()} == before
     assert f"0/{unfinished(META_PROPERTIES)}" in after
     assert f"1/t-0/{0:020d}.log" in after
     assert f"0/{REMOTE_OWNER}" not in after

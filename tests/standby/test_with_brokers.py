@@ -15,6 +15,7 @@ from mpbroker.storage.names import FENCED
 from tests.support.broker_pair import TOPIC, Pair
 from tests.support.client_tools import eventually
 from tests.support.forms import long_only
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.produced import produce
 
@@ -84,6 +85,13 @@ def test_a_standby_takes_over_from_a_killed_broker_and_clients_go_on(pair: Pair)
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(PATIENCE_S)
     pair.start(2, "--standby")
     pair.stands_by(2)
+    status = ["remote", "status", "--log-dirs", str(pair.brokers[2].log_dir)]
+    cli = OwnCli(pair.bootstrap)
+    eventually(lambda: cli(*status, "--json").json["standby"]["cut_ms"] > 0, "its mirror has a cut")
+    said = cli(*status).out
+    assert "stands by: the mirror had all of the ledger" in said
+    assert f"file://{pair.store_dir}" in said
+    assert "cannot be read" not in said
     producer = Producer({"bootstrap.servers": pair.bootstrap})
     for number in range(10):
         producer.produce(TOPIC, str(number), partition=0)
@@ -136,7 +144,7 @@ def test_brokers_change_places_again_and_again(pair: Pair) -> None:
     # A plain start: it finds that another one leads.
     pair.start(1)
     pair.stands_by(1)
-    assert (pair.brokers[1].log_dir / FENCED / "1" / f"{TOPIC}-0").is_dir()
+    assert list((pair.brokers[1].log_dir / FENCED).glob(f"1-*/{TOPIC}-0"))
     produce(pair.bootstrap, TOPIC, map(str, range(20, 30)), enable_idempotence=True)
     pair.brokers[2].stop()
     produce(pair.bootstrap, TOPIC, map(str, range(30, 40)), enable_idempotence=True)

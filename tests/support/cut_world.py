@@ -56,12 +56,14 @@ class CutWorld:
             (one / META_PROPERTIES).write_bytes(PROPERTIES)
         self.objects = MemoryStore()
         self.store = store or self.objects
-        self.broker = Broker(self.log_dirs, NoRows())
+        self.failed = 0
+        self.broker = Broker(self.log_dirs, NoRows(), lambda: self.failed)
         self.ledger: Ledger = ledger_of(self.store, self.log_dirs[0])
         self.ledger.start(STARTED)
         self.read = 0
         self.restored = 0
         self.now_ms = 0
+        self.shipped = 0
         self.again()
 
     def again(self) -> None:
@@ -76,7 +78,7 @@ class CutWorld:
         found = instants_of(self.broker)(state, known, former)
         self.at_the_instant()
         self.now_ms += 1_000
-        return found._replace(taken_ms=self.now_ms)
+        return found._replace(taken_ms=self.now_ms, shipped=self.shipped)
 
     def at_the_instant(self) -> None:
         """Do what tests replace: what happens right after the pause."""

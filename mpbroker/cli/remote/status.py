@@ -66,7 +66,19 @@ def _ledger(url: str) -> dict[str, Any]:
     return {"last_entry": reader.seq, "last_entry_ms": None if reader.last is None else reader.last.time_ms}
 
 
+def _of_standby(found: Mapping[str, Any], now_ms: int) -> Mapping[str, Any]:
+    lag, since = found["standby"], "the mirror has never had all of the ledger"
+    if lag["behind_s"] >= 0:
+        since = f"the mirror had all of the ledger {lag['behind_s']:,.0f} s ago"
+    lacks = f"{counted(lag['entries'], 'entry', 'entries')}, {binary_size(lag['size'])} to be downloaded"
+    cut = _since(lag["cut_ms"], now_ms) if lag["cut_ms"] else "none"
+    return {"state": f"stands by: {since}", "lacks": lacks, "ledger": _entry(found, now_ms), "cut": cut}
+
+
 def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if found["standby"] is not None:
+        yield found["url"], _of_standby(found, now_ms)
+        return
     store: dict[str, Any] = {"state": f"{found['state']}: {found['status']}"}
     if found["down_since_ms"] is not None:
         store["down since"] = _since(found["down_since_ms"], now_ms)
@@ -76,10 +88,7 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
     store["leads"] = _lease(found)
     if found["replicas"]:
         store["serve reads"] = ", ".join(f"broker {one}" for one in found["replicas"])
-    if "ledger_error" in found:
-        store["ledger"] = f"cannot be read by this command: {found['ledger_error']}"
-    elif found["last_entry_ms"] is not None:
-        store["ledger"] = f"entry {found['last_entry']:,}, {_since(found['last_entry_ms'], now_ms)}"
+    store["ledger"] = _entry(found, now_ms)
     store["has"] = _segments(found, "")
     store["waits for upload"] = _segments(found, "pending_")
     if found["pending_since_ms"] is not None:
@@ -98,6 +107,14 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
             f"{found['cache_hits']:,} hits",
         },
     )
+
+
+def _entry(found: Mapping[str, Any], now_ms: int) -> str:
+    if "ledger_error" in found:
+        return f"cannot be read by this command: {found['ledger_error']}"
+    if found["last_entry_ms"] is None:
+        return "has no entry"
+    return f"entry {found['last_entry']:,}, {_since(found['last_entry_ms'], now_ms)}"
 
 
 def _cut(found: Mapping[str, Any], now_ms: int) -> str:

@@ -44,8 +44,9 @@ class _Run(NamedTuple):
 class Mirror:
     """Log directories that follow cuts.
 
-    `seen(count)` is called with the bytes of each download, and with 0 before each comparison; it may raise
-    to give up. `kept` are names of files in log directories that do not belong to the mirror, and stay.
+    `seen(count)` is called with the bytes of each download by threads, and with 0 by the caller's, now and
+    then; it may raise to give up. `kept` are names of files in log directories that do not belong to the
+    mirror, and stay.
 
     If `is_read`, others read the files through links meanwhile (`standby/replica.py`). Then a file only
     grows: one that differs is made anew beside, and takes its name when it is whole. So a link to the former
@@ -71,6 +72,8 @@ class Mirror:
         self._unsynced: set[Path] = set(log_dirs)
         # Paths of files that are made anew beside the ones with their names.
         self._beside: set[str] = set()
+        # What `apply` still has to download.
+        self.left_bytes = 0
 
     def apply(self, manifest: CutManifest) -> None:
         """Make the directories those of a cut, durably. Raises ObjectMissing, StoreError, OSError."""
@@ -84,9 +87,12 @@ class Mirror:
                 self._unsynced |= {directory, directory.parent}
         changed = [one for one in manifest.files if self._known.get(one.path) != one]
         wanted = [piece for file in changed for piece in self._compare(file)]
+        self.left_bytes = sum(one.piece.length for one in wanted)
+        runs = list(_runs(wanted))
         with ThreadPoolExecutor(READERS) as readers:
-            for _ in readers.map(self._download, _runs(wanted)):
-                pass
+            for run, _ in zip(runs, readers.map(self._download, runs), strict=True):
+                self.left_bytes -= sum(one.piece.length for one in run.pieces)
+                self._seen(0)
         for file in changed:
             self._settle(file)
         while self._unsynced:

@@ -35,6 +35,7 @@ from mpbroker.storage.checkpoints import (
     write_topic_id,
 )
 from mpbroker.storage.names import (
+    CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     INDEX_SUFFIXES,
     LOG_STARTS,
@@ -104,6 +105,9 @@ class ShippedFiles:
         Raises RestoreRefused, StoreError, OSError.
         """
         changed: list[tuple[str, int]] = []
+        for log_dir in self._log_dirs:
+            # What is written below has no indexes.
+            (log_dir / CLEAN_SHUTDOWN).unlink(missing_ok=True)
         data = memoryview(bytes_of(self._store, event))
         for one in event.ranges:
             path = self._directory(one, changed)

@@ -248,13 +248,14 @@ class TierProcess:
             memory.sizes.log_workers,
             lambda: {one.topic_id: one.name for one in (self._topics.now or {}).values()},
         )
-        broker = Broker(list(map(Path, config.log_dirs)), rows)
+        broker = Broker(list(map(Path, config.log_dirs)), rows, memory.failed_dirs)
         control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
 
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
             is_first = self._first_cut is not None and not self._first_cut.load(0)
             if is_first or self._cutting.is_at_rest:
-                return instant_at_rest(broker, state, known, self._mark)
+                is_closed = self._cutting.is_at_rest
+                return instant_at_rest(broker, state, known, self._mark, is_closed=is_closed)
             take = partial(take_instant, control, broker, state, known, former, self._mark)
             return self._instants.submit(take).result()
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import mpbroker
-from mpbroker.ipc.table import Partition, PartitionFlag
 from mpbroker.reading import follow_bucket, read_bucket
 from mpbroker.reading.bucket_catalog import BucketCatalog
 from mpbroker.reading.catalogs import open_catalog
@@ -33,19 +32,9 @@ from tests.support.reading_queries import (
     planned,
     query,
 )
-from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
+from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, row_of
 
 T0 = 1_700_000_000_000
-
-
-def row(writer: PartitionWriter, stable: int | None = None, log_start: int = 0) -> Partition:
-    """Return what a broker says of a partition: all that was written may be read."""
-    return Partition(
-        *(writer.topic_id, writer.partition, 1, PartitionFlag.PARTITION_LIVE, 1, 0, 0, log_start),
-        *writer.end,
-        *writer.end._replace(offset=writer.next_offset if stable is None else stable),
-        writer.next_offset,
-    )
 
 
 @pytest.fixture
@@ -63,9 +52,9 @@ def filled(writer: PartitionWriter, world: BucketWorld) -> BucketWorld:
     """Offsets 0 to 249 in segments of 50: 0 to 99 as segments, 100 to 249 in a cut."""
     fill(writer, 10, roll_every=5, value_bytes=700)
     writer.roll()
-    world.upload("t", row(writer))
+    world.upload("t", row_of(writer))
     fill(writer, 15, roll_every=5, value_bytes=700)
-    world.publish("t", row(writer))
+    world.publish("t", row_of(writer))
     world.cut()
     return world
 
@@ -186,7 +175,7 @@ def test_an_index_that_is_wrong_hides_nothing(
     )
     for wrong in (late, right[8:16] * (len(right) // 8), right[::-1], right[:-3], os.urandom(160)):
         index.write_bytes(wrong)
-        world.publish("t", row(writer))
+        world.publish("t", row_of(writer))
         world.cut()
         for start in (0, 55, 120, 199):
             edges = {"startingOffsets": f'{{"t":{{"0":{start}}}}}'}
@@ -211,14 +200,14 @@ def test_what_only_the_broker_knows_ends_what_is_committed(log_dir: Path, world:
     writer = TransactionalWriter(log_dir, "t")
     writer.begin()
     writer.plain(1)
-    world.publish("t", row(writer))
+    world.publish("t", row_of(writer))
     world.cut()
     writer.next_offset -= 1
     (writer.directory / segment_name(0)).write_bytes(b"")
     writer.position = 0
     writer.begin()
     some_transactions(writer)
-    (added,) = world.upload("t", row(writer))
+    (added,) = world.upload("t", row_of(writer))
     assert added.end == 8
     assert read(world.url) == [0, 1, 2, 3, 4]
     assert read(world.url, **UNCOMMITTED) == [0, 1, 2, 3, 4, 5, 6]
@@ -232,7 +221,7 @@ def test_files_come_first_and_the_bucket_has_the_rest(
     writer = TransactionalWriter(log_dir, "t")
     writer.begin()
     some_transactions(writer)
-    world.upload("t", row(writer))
+    world.upload("t", row_of(writer))
     fake_broker.publish(writer, stable=writer.stable, aborted_end=writer.aborted_end)
     write_remote_segments(log_dir / "t-0", world.ledger.state.remote_segments(writer.topic_id, 0))
     for path in (log_dir / "t-0").glob(f"{0:020d}.*"):
@@ -266,7 +255,7 @@ def test_a_stream_goes_on_with_each_cut(filled: BucketWorld, writer: PartitionWr
         assert "#generation-1" in end
         assert [(one.start, one.end) for one in run.plan(run.initial(), end)] == [(0, 250)]
         fill(writer, 2)
-        filled.publish("t", row(writer))
+        filled.publish("t", row_of(writer))
         assert run.next_end(end) == end
         filled.cut()
         later = run.next_end(end)
@@ -288,7 +277,7 @@ def test_a_checkpoint_notices_a_restore(filled: BucketWorld, writer: PartitionWr
         run.next_end(run.initial())
         fill(writer, 5)
         writer.roll()
-        filled.upload("t", row(writer))
+        filled.upload("t", row_of(writer))
         at = run.next_end(run.initial())
         assert at["t"]["0"] == 300
     filled.restore(before)
@@ -298,7 +287,7 @@ def test_a_checkpoint_notices_a_restore(filled: BucketWorld, writer: PartitionWr
     again = PartitionWriter(log_dir, "t", topic_id=writer.topic_id)
     fill(again, 28, roll_every=5, value_bytes=700)
     write_epochs(again.directory, [(0, 0), (1, 250)])
-    filled.publish("t", row(again))
+    filled.publish("t", row_of(again))
     filled.cut()
     assert BucketCatalog(filled.url, read_committed=True).lineages({("t", 0): 0})["t", 0] == Lineage(1, 250)
     with closing(stream(filled.url)) as run:
