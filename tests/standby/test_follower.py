@@ -11,7 +11,7 @@ import pytest
 from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import checksum
-from mpbroker.remote.cuts.manifest import BUNDLES, CutManifest, shipped_name
+from mpbroker.remote.cuts.manifest import BUNDLES, shipped_name
 from mpbroker.remote.ledger.entries import Writer, digest, encode_entry, entry_name
 from mpbroker.remote.ledger.events import (
     CutsRemoved,
@@ -228,6 +228,7 @@ def shipped(followed: Followed, number: int, name: str, data: bytes, *, as_objec
 
 def test_what_consumers_read_is_a_cut_of_the_generation_that_leads(followed: Followed) -> None:
     followed.write(METADATA, b"metadata")
+    followed.world.open("0/t-0", TOPIC_ID)
     followed.world.cut()
     replica = Replica(followed.log_dirs)
     mirror = Mirror(followed.store, followed.log_dirs, is_read=True)
@@ -238,7 +239,7 @@ def test_what_consumers_read_is_a_cut_of_the_generation_that_leads(followed: Fol
     before = followed.mirror()
     # "first" is no batch: the partition is there, and empty.
     assert [one.high_watermark for one in follower.partitions or ()] == [(0, 0, 0)]
-    assert follower.readable_of == (1, follower_manifest(followed).looked_ms)
+    assert follower.readable_of == (1, make_plan(followed.world.objects).manifest.taken_ms)
     # It is no more than the cut has.
     shipped(followed, 1, SEGMENT, b"second")
     follower.poll()
@@ -248,10 +249,6 @@ def test_what_consumers_read_is_a_cut_of_the_generation_that_leads(followed: Fol
     assert followed.world.objects.create(entry_name(reader.seq + 1), body)
     follower.poll()
     assert follower.partitions == []
-
-
-def follower_manifest(followed: Followed) -> CutManifest:
-    return make_plan(followed.world.objects).manifest
 
 
 def taken_over() -> TakenOver:

@@ -67,6 +67,7 @@ class World:
             name.parent.mkdir(exist_ok=True)
             name.write_bytes(data)
         write_epochs(second / "t-0", [(3, 0)])
+        self.owner.open("1/t-0", TOPIC_ID)
         self.owner.cut()
 
     def hand_over(self) -> None:
