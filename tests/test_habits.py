@@ -103,7 +103,9 @@ NARROW = {
     ),
     "mpbroker.standby": (
         *("shm.clock", "shm.linux"),
-        *(f"mpbroker.{room}" for room in ("config", "ipc", "remote", "storage", "supervisor")),
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "records", "remote", "storage", "supervisor")),
+        # Where in a partition's files an offset is.
+        "mpbroker.reading.segments",
     ),
     "mpbroker.cli": (
         "shm",
@@ -160,6 +162,8 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records", "registry")),
         # Settings of topics, in the files.
         *("mpbroker.migration.metadata_log", "mpbroker.migration.errors"),
+        # Files of tables.
+        *("mpbroker.remote.store", "mpbroker.remote.tier.store_clock"),
         # Spark loads it by its name, which has to begin with `pyspark`.
         "pyspark_mpbroker.daemon",
     ),
