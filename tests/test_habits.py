@@ -103,7 +103,9 @@ NARROW = {
     ),
     "mpbroker.standby": (
         *("shm.clock", "shm.linux"),
-        *(f"mpbroker.{room}" for room in ("config", "ipc", "remote", "storage", "supervisor")),
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "records", "remote", "storage", "supervisor")),
+        # Where in a partition's files an offset is.
+        "mpbroker.reading.segments",
     ),
     "mpbroker.cli": (
         "shm",

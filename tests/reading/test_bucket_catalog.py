@@ -13,6 +13,7 @@ import pytest
 
 import mpbroker
 from mpbroker.reading import follow_bucket, read_bucket
+from mpbroker.reading import stream as stream_module
 from mpbroker.reading.bucket_catalog import BucketCatalog
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
@@ -182,6 +183,21 @@ def test_an_index_that_is_wrong_hides_nothing(
             assert read(world.url, **edges, maxRecordsPerPartition=70) == list(range(start, 200))
 
 
+def test_a_cut_of_a_moment_at_which_partitions_cannot_be_asked(
+    filled: BucketWorld, writer: PartitionWriter
+) -> None:
+    fill(writer, 5)
+    filled.publish("t", row_of(writer))
+    filled.is_writing = True
+    assert [one.high_watermark for one in filled.cut().manifest.ends] == [300]
+    assert read(filled.url) == list(range(300))
+    fill(writer, 5)
+    filled.published.clear()
+    # As the first one of a start: it says nothing, and the one before is still true.
+    assert filled.cut().manifest.ends == []
+    assert read(filled.url) == list(range(300))
+
+
 def some_transactions(writer: TransactionalWriter) -> None:
     """Over two segments; the first has a record whose transaction is aborted in the second."""
     writer.plain(2)
@@ -245,6 +261,7 @@ def stream(url: str, **options: str) -> Stream:
 @pytest.fixture
 def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_bucket, "VIEW_AGE_S", 0.0)
+    monkeypatch.setattr(stream_module, "LONGEST_IDLE_WAIT_S", 0.0)
 
 
 @pytest.mark.usefixtures("always_new")

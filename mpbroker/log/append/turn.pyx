@@ -26,7 +26,8 @@ from mpbroker.log.append.answers cimport (
 )
 from mpbroker.log.append.commit cimport (
     appended, ask_next, awaits_disk, awaits_too_much, coming_round, commit_close, commit_is_busy,
-    commit_open, commit_start, fail_dir, finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
+    commit_open, commit_start, fail_dir, finish_rounds, publish_moved, retire_file, something_is_done,
+    sync_itself,
 )
 from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
 from mpbroker.log.append.planned cimport write_planned
