@@ -209,5 +209,5 @@ bench bench-kafka: setup ## requests a second, latencies and CPU of this broker;
 	$(BIN)/python -m ops.bench.run $(if $(filter bench-kafka,$@),--kafka) $(ARGS)
 
 # docs/PERFORMANCE.md says what each measures, and when it fails.
-bench-%: setup ## one of beside, check, clients, groups, growth, quotas, security, spark, spark-stream, start, tier, transactions
+bench-%: setup ## one of beside, check, clients, groups, growth, lake, quotas, security, spark, spark-stream, start, tier, transactions
 	$(BIN)/python -m ops.bench.$(subst -,_,$*) $(ARGS)

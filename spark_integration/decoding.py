@@ -54,15 +54,12 @@ class WithKnown(NamedTuple):
 
 
 class Only(NamedTuple):
-    """The schema that all values name which are decoded with it: nobody has to be asked."""
+    """A schema that was looked up for values which all name it: workers ask nobody."""
 
     schema: Schema
 
     def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:  # noqa: ARG002 - see `Schemas`
         return self.schema
-
-    def by_subject(self, subject: str, version: int | str, kind: Kind | None = None) -> Schema:
-        raise UnknownSchema(f"subject {subject}, version {version}: no {kind} schema is asked for here")
 
 
 class MsgPack(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import lru_cache
-from math import isinf
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -145,14 +145,16 @@ def plain_decoder(kind: pa.StructType) -> Convert:
 
 
 def _exact_leaf(kind: pa.DataType) -> Convert | None:
-    return _float if pa.types.is_floating(kind) else _leaf(kind)
+    leaf = _leaf(kind)
+    if leaf is None or not pa.types.is_floating(kind):
+        return leaf
+    return lambda value: leaf(_finite(value))
 
 
-def _float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise TypeError(f"a number was expected, not {type(value).__name__}")
-    found = float(value)
-    if isinf(found):
+def _finite(value: Any) -> Any:
+    """Return the float of an exact number. Raises OverflowError if it is too large for one."""
+    found = float(value) if isinstance(value, Decimal) else value
+    if found in (inf, -inf):
         raise OverflowError(f"{value} is too large for a double")
     return found
 

@@ -127,6 +127,10 @@ def serve(
             "--standby", help="Follow the owner of the object store, and take over when it is gone."
         ),
     ] = False,
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="With --standby: serve reads, and never take over."),
+    ] = False,
     follow: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a broker until it is told to stop."""
@@ -147,6 +151,7 @@ def serve(
         check_only=check_config,
         follow=follow,
         standby=standby,
+        read_only=read_only,
     )
     raise typer.Exit(code)
 

@@ -47,3 +47,5 @@ READ_COMMITTED = 1
 
 # Requests that wait for other members of a group, perhaps for half an hour.
 WAIT_FOR_OTHERS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+# From this version of JoinGroup on, who joins without a member id is answered at once, with an id (KIP-394).
+FIRST_VERSION_WITH_REQUIRED_ID = 4

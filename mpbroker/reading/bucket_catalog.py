@@ -5,6 +5,7 @@ Nothing is downloaded to cut a range: a segment's offsets are taken to be spread
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from bisect import bisect_left
@@ -167,6 +168,7 @@ class SeamCatalog(RemoteCatalog):
         super().__init__(options)
         self._bucket = BucketCatalog(url, read_committed=options.read_committed)
         self._committed = options.read_committed
+        self._max_bytes = options.max_bytes_per_task
         self._read_at = time.monotonic()
 
     @property
@@ -191,7 +193,10 @@ class SeamCatalog(RemoteCatalog):
         share = min(max(parts * (seam - start) // (end - start), 1), max(parts - 1, 1))
         tasks = []
         if start < seam:
-            tasks += self._bucket.tasks_of(key[0], OffsetRange(one, start, seam), share, max_records)
+            size = sum(found.stored.weight(start, seam) for found in self.view.segments(key, start, seam))
+            share_stored = max(share, math.ceil(size / self._max_bytes))
+            sealed = OffsetRange(one, start, seam)
+            tasks += self._bucket.tasks_of(key[0], sealed, share_stored, max_records)
         if seam < end:
             tasks += super().tasks(OffsetRange(one, seam, end), max(parts - share, 1), max_records)
         return tasks

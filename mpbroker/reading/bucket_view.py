@@ -55,6 +55,7 @@ Key = tuple[bytes, int]
 
 _NEVER: Final = (1 << 63) - 1
 _REMEMBERED: Final = 1024
+_CUTS_TRIED: Final = 3
 
 
 class BucketSegment(NamedTuple):
@@ -221,13 +222,16 @@ class BucketView:
         if not cuts:
             self._tails = {}
             return
-        event = cuts[-1].event
-        if event.cut_id == self._cut_id:
+        if cuts[-1].event.cut_id == self._cut_id:
             return
         try:
-            manifest = self._manifest(event)
+            for one in reversed(cuts[-_CUTS_TRIED:]):
+                manifest = self._manifest(one.event)
+                # The first cut of a start may be made before partitions are open: then it has no ends.
+                if manifest.ends:
+                    break
         except ObjectMissing:
-            # Another one may have taken its place.
+            # Others may have taken its place.
             self._ledger.read_to_end()
             if self._ledger.state.cuts[-1:] == cuts[-1:]:
                 raise
@@ -239,7 +243,7 @@ class BucketView:
         self._tails = {
             (end.topic_id, end.partition): _tail(end, files.get(end.directory, ())) for end in manifest.ends
         }
-        self._cut_id = event.cut_id
+        self._cut_id = cuts[-1].event.cut_id
 
     def _manifest(self, event: CutTaken) -> CutManifest:
         return decode_manifest(event, self.store.get(cut_name(event.cut_id)))

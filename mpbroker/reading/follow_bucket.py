@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from mpbroker.reading.bucket_catalog import VIEW_AGE_S, BucketCatalog
-from mpbroker.reading.follow import Bounds
-from mpbroker.reading.options import ReadOptions
-from mpbroker.reading.plan import selected
+from mpbroker.reading.options import ReadOptions, TopicPartition
+from mpbroker.reading.plan import PartitionBounds, selected
 
 
 class BucketFollower:
@@ -21,10 +21,10 @@ class BucketFollower:
     def __init__(self, catalog: BucketCatalog, options: ReadOptions) -> None:
         self.catalog = self.history = catalog
         self._options = options
-        self._bounds: Bounds = {}
+        self._bounds: Mapping[TopicPartition, PartitionBounds] = {}
         self._read_at = 0.0
 
-    def poll(self) -> Bounds:
+    def poll(self) -> Mapping[TopicPartition, PartitionBounds]:
         """See Follower."""
         if not self._bounds or time.monotonic() - self._read_at >= VIEW_AGE_S:
             is_new = self.catalog.view.refresh()

@@ -278,10 +278,10 @@ class RemoteCatalog:
             wanted = [m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(*one) for one in mine.items()]
             request = m.OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=wanted)
             response: m.OffsetForLeaderEpochResponse = self._brokers.cluster.ask(leader, request)
-            for topic, part in ((one.topic, part) for one in response.topics for part in one.partitions):
-                if part.error_code:
-                    raise ApiFailed(f"leader epochs of {topic}-{part.partition}", part.error_code)
-                found[topic, part.partition] = part.end_offset
+            for topic, answer in ((one.topic, part) for one in response.topics for part in one.partitions):
+                if answer.error_code:
+                    raise ApiFailed(f"leader epochs of {topic}-{answer.partition}", answer.error_code)
+                found[topic, answer.partition] = answer.end_offset
         return found
 
     def _decided(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

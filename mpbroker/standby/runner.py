@@ -1,4 +1,7 @@
-"""A standby: follows, has its face answer clients, and takes over. It ends when it owns the ledger."""
+"""A standby: follows, has its face answer clients, and takes over. It ends when it owns the ledger.
+
+One that is read-only lets consumers read instead, and never takes over (`replica`).
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.standby.directories import become_mirror, has_handed_over, is_mirror, set_aside
 from mpbroker.standby.face import Face, command_of
 from mpbroker.standby.follower import CannotFollow, Follower
+from mpbroker.standby.replica import Replica
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
 from mpbroker.storage.directory_lock import LogDirLocks, restricted_new_files
 from mpbroker.storage.disk_errors import NO_ROOM
@@ -67,7 +71,9 @@ class Stopped(BaseException):
     """Raised when a signal ends the standby."""
 
 
-def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> int | None:
+def follow(
+    config: BrokerConfig, words: Sequence[str], notifier: Notifier, *, read_only: bool = False
+) -> int | None:
     """Be the standby of a ledger's owner. Return the exit status, None if this broker owns it now.
 
     `words` are those of the command line that starts a broker with this configuration.
@@ -76,7 +82,7 @@ def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> in
     titles.entitle("standby")
     try:
         with restricted_new_files():
-            runner = Runner(config, words, notifier)
+            runner = Runner(config, words, notifier, read_only=read_only)
             runner.install_signals()
             runner.run()
             return None
@@ -96,7 +102,9 @@ def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> in
 class Runner:
     """The main loop. One thread, but for those that download and the one that renews a lease."""
 
-    def __init__(self, config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> None:
+    def __init__(
+        self, config: BrokerConfig, words: Sequence[str], notifier: Notifier, *, read_only: bool = False
+    ) -> None:
         if not config.remote_log_storage_system_enable:
             raise FatalError(f"--standby needs {SYSTEM_ENABLE}=true and {REMOTE_URL}", EXIT_MISCONFIGURED)
         check_object_store(config)
@@ -120,6 +128,9 @@ class Runner:
         # The plan of this process's claim: the entry keeps the segments of this plan, and no others.
         self._plan: Plan | None = None
         self._notifier = notifier
+        self._is_read_only = read_only
+        # What consumers read; None unless this standby is read-only.
+        self._replica: Replica | None = None
         self._registered_at_s = self._lag_told_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
         self._since_cut = ": what was acknowledged later is lost"
@@ -131,6 +142,9 @@ class Runner:
     def run(self) -> None:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
         locks = LogDirLocks(self.config)
+        # This removes what a former replica has left.
+        replica = Replica(self.log_dirs)
+        self._replica = replica if self._is_read_only else None
         try:
             self._until_answered(self._read_ledger)
             while not self._owns():
@@ -143,6 +157,10 @@ class Runner:
                     self._until_answered(self._read_ledger)
         finally:
             self._face.stop()
+            if self._replica is not None:
+                replica.clear()
+                with suppress(StoreError):
+                    self._objects.delete([self._registration().name])
             for fd in locks.fds:
                 os.close(fd)
         shutil.rmtree(self._face.directory, ignore_errors=True)
@@ -161,7 +179,14 @@ class Runner:
         """
         assert self._reader.last is not None, "the ledger has entries"
         owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
-        if owner is not None and owner.nonce == self._reader.last.owner:
+        is_owner = owner is not None and owner.nonce == self._reader.last.owner
+        if self._replica is not None and (is_owner or claim is not None):
+            raise FatalError(
+                f"log.dirs={','.join(self.config.log_dirs)} has the data of the broker that leads, or is "
+                "about to: start it without --read-only, or name other directories",
+                EXIT_MISCONFIGURED,
+            )
+        if is_owner:
             self._claims.remove()
             finish(self.log_dirs)
             return True
@@ -209,10 +234,10 @@ class Runner:
                 follower.poll()
                 if not has_begun:
                     has_begun = self._begin(follower)
-                pointer = MirrorPointer(follower.version, list(map(str, self.log_dirs)))
+                pointer = MirrorPointer(follower.version, list(map(str, self.log_dirs)), follower.partitions)
                 self._face.tell(self._nodes(), pointer)
                 self._register()
-                if follower.may_claim() and self._claim(follower):
+                if self._replica is None and follower.may_claim() and self._claim(follower):
                     return
                 self._settled()
             except (StoreError, OSError, RestoreRefused) as error:
@@ -222,17 +247,19 @@ class Runner:
             self._wait(min(self._lease_ms / POLLS / 1000, LONGEST_POLL_S))
 
     def _new_follower(self) -> Follower:
-        mirror = Mirror(self._objects, self.log_dirs, self._seen, (CLAIM_FILE,))
+        is_read = self._replica is not None
+        mirror = Mirror(self._objects, self.log_dirs, self._seen, (CLAIM_FILE,), is_read=is_read)
         watch = StandbyWatch(self.config.node_id, self._lease_ms)
-        return Follower(self._reader, self._objects, self.log_dirs, mirror, watch)
+        return Follower(self._reader, self._objects, self.log_dirs, mirror, watch, replica=self._replica)
 
     def _begin(self, follower: Follower) -> bool:
         """Say that the mirror follows, and make ready to answer clients."""
         self._face.stop()
         self._face.prepare(self.config, self._cluster_id())
         log.info(
-            "broker %d follows broker %d on %s (%s), %s",
+            "broker %d %s broker %d on %s (%s), %s",
             self.config.node_id,
+            "serves reads for" if self._is_read_only else "follows",
             self._leader.broker_id,
             self._leader.host,
             without_secrets(self.config.mpbroker_remote_url),
@@ -261,16 +288,29 @@ class Runner:
             for one in (leader, *state.standbys.values())
         }
         own = self.config.node_id
-        nodes[own] = Node(own, "", self._addresses)
+        nodes[own] = Node(own, self._rack, self._addresses, self._is_read_only)
         return Nodes(leader.broker_id, self._reader.generation, [nodes[one] for one in sorted(nodes)])
 
+    @property
+    def _rack(self) -> str:
+        return self.config.broker_rack or ""
+
     def _register(self) -> None:
-        """Write this standby's object once in a lease, so that the owner sees that it is there."""
-        if time.monotonic() < self._registered_at_s + self._lease_ms / 1000:
-            return
-        own = self.config.node_id, socket.gethostname(), "", self._addresses
-        register(self._objects, Registration(*own, wall_ms(), time.time_ns()))
-        self._registered_at_s = time.monotonic()
+        """Write this standby's object once in a lease, so that the owner sees that it is there.
+
+        The object of a replica is written more often: clients should not be sent to one that is gone.
+        """
+        every_ms = self._lease_ms // (RENEWALS if self._is_read_only else 1)
+        if time.monotonic() >= self._registered_at_s + every_ms / 1000:
+            register(self._objects, self._registration())
+            self._registered_at_s = time.monotonic()
+
+    def _registration(self) -> Registration:
+        return Registration(
+            *(self.config.node_id, socket.gethostname(), self._rack, self._addresses),
+            *(wall_ms(), time.time_ns(), self._is_read_only),
+            *(self._follower.readable_of if self._follower is not None else (0, 0)),
+        )
 
     def _claim(self, follower: Follower) -> bool:
         """Write a claim to disk, if the ledger has nothing new; return whether it did so.

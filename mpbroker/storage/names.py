@@ -72,9 +72,11 @@ REMOTE_CACHE = "remote-cache"
 STANDBY_FACE = "mpbroker.standby"
 # Ours: the contents of log directories, by generation, of an owner that another broker has followed.
 FENCED = "mpbroker.fenced"
+# Ours, in each log directory of a standby that serves reads: a directory for each partition (`links_name`).
+REPLICA = "mpbroker.replica"
 # Directories in a log directory that hold no partition.
 NOT_PARTITIONS = frozenset(
-    {"lost+found", "remote-log-index-cache", REMOTE_CACHE, DRY_RUN, STANDBY_FACE, FENCED}
+    {"lost+found", "remote-log-index-cache", REMOTE_CACHE, DRY_RUN, STANDBY_FACE, FENCED, REPLICA}
 )
 
 
@@ -128,6 +130,11 @@ def parse_partition(name: str) -> PartitionName:
     if not (dash and topic and number.isdecimal() and number.isascii()):
         raise NotAPartition(name)
     return PartitionName(topic, int(number), suffix)
+
+
+def links_name(topic_id: bytes, partition: int, generation: int) -> str:
+    """Return the name of the directory with links to a partition's files, as of a generation of its slot."""
+    return f"{topic_id.hex()}-{partition}-{generation}"
 
 
 def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:

@@ -66,9 +66,6 @@ KAFKA_JVM = (
     ),
 )
 
-# Of a JVM that lives for a second.
-SHORT_LIVED_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-
 
 class BrokerError(Exception):
     """The broker did not start, died, or did not stop; the message ends with its output."""
@@ -270,7 +267,7 @@ class Kafka(Broker):
         # Where properties name other directories than ours, they may be formatted already.
         command = [
             java,
-            *SHORT_LIVED_JVM,
+            *self.jvm,
             *tool,
             "--ignore-formatted",
             *(["--standalone"] if self.has_dynamic_quorum else []),

@@ -140,10 +140,10 @@ import polars as pl
 from pyiceberg.table import StaticTable
 
 (status,) = json.load(open("status"))
-options = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL", "")}
+options = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL", ""), "s3.region": "us-east-1"}
 table = StaticTable.from_metadata(status["metadata"], options)
 connection = table.scan().to_duckdb("orders")
-rows, offsets, last = connection.sql("select count(*), count(distinct _offset), max(_offset) from orders").fetchone()
+((rows, offsets, last),) = connection.sql("select count(*), count(distinct _offset), max(_offset) from orders").fetchall()
 print(f"DuckDB: {rows} rows, {offsets} offsets, the last one is {last}")
 frame = pl.scan_iceberg(table, storage_options=options).select("_offset", pl.col("value").cast(pl.String))
 print("Polars:", frame.sort("_offset").tail(3).collect().rows())

@@ -118,12 +118,12 @@ class BucketCatalog(MetastoreCatalog):
         now = self.load_table(found)
         staged = self._update_and_stage_table(now, found, requirements, updates)
         if staged.metadata == now.metadata:
-            return CommitTableResponse(metadata=now.metadata, metadata_location=now.metadata_location)
+            return _response(now.metadata, now.metadata_location)
         number = _number(now.metadata_location) + 1
         if not self._create(found, number, staged.metadata):
             raise CommitFailedException(f"another commit has made version {number} of {'.'.join(found)}")
         url = f"{self._lake.location.rstrip('/')}/{_name(found, number)}"
-        return CommitTableResponse(metadata=staged.metadata, metadata_location=url)
+        return _response(staged.metadata, url)
 
     def namespace_exists(self, namespace: str | Identifier) -> bool:  # noqa: ARG002
         return True
@@ -187,6 +187,10 @@ class BucketCatalog(MetastoreCatalog):
     register_table = drop_table = rename_table = drop_namespace = list_tables = list_namespaces = _refuse
     list_views = load_view = register_view = drop_view = view_exists = _refuse
     load_namespace_properties = update_namespace_properties = _refuse
+
+
+def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
+    return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
 
 
 def _name(identifier: Identifier, number: int) -> str:

@@ -17,7 +17,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, IsNull, Or
 
 from mpbroker.remote.store.object_store import StoreError
 from spark_integration.jobs.frame import JobError
@@ -131,17 +130,13 @@ def _replace(table: Table, transaction: Transaction, batch: Batch, properties: d
             replacing.append_data_file(data_file(table, one))
 
 
-def _of_cut(cut: Mapping[Log, int]) -> BooleanExpression:
-    """Return Iceberg's filter for the files that may have rows to cut."""
-    found = [
-        And(
-            IsNull("_topic_id") if topic_id is None else EqualTo("_topic_id", topic_id),
-            EqualTo("_partition_index", partition),
-            GreaterThanOrEqual("_offset", at),
-        )
-        for (topic_id, partition), at in cut.items()
-    ]
-    return reduce(Or, found)
+def _of_cut(cut: Mapping[Log, int]) -> str:
+    """Return Iceberg's filter of the files that may have rows to cut; ids have no quotes."""
+    found = []
+    for (topic_id, partition), at in cut.items():
+        of_topic = "_topic_id is null" if topic_id is None else f"_topic_id = '{topic_id}'"
+        found.append(f"({of_topic} and _partition_index = {partition} and _offset >= {at})")
+    return " or ".join(found)
 
 
 def _is_cut(rows: pa.Table, cut: Mapping[Log, int]) -> pa.ChunkedArray:

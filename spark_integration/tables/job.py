@@ -21,7 +21,7 @@ from pyiceberg.transforms import parse_transform
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from mpbroker.reading.catalogs import open_catalog as open_topics
-from mpbroker.reading.errors import LOSS_ADVICE, DataLoss
+from mpbroker.reading.errors import LOSS_ADVICE, DataLoss, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, parse_options
 from mpbroker.reading.plan import Catalog
 from spark_integration.jobs.frame import JobError, Notice, Silent, sentence_of, watched
@@ -72,17 +72,26 @@ class TablesJob:
         self._number = 0
         self._upkeep = Upkeep(spark, self._notice)
         self._progress: dict[str, TableProgress] = {}
+        # Of tables that failed: when to try again, and the sentence.
+        self._problems: dict[str, tuple[float, str]] = {}
         self.done = Done()
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False, *, once: bool = False) -> None:
         """Go on until `is_stopped`; with `once`, until all that is there now is in the tables.
 
         A table that cannot be written is named, and tried again after the interval. Raises JobError at the
-        end of `once` if there is one; SourceUnavailable, OptionError if nothing can be read at all.
+        end of `once` if there is one; SourceUnavailable, OptionError if nothing can be read at all, the
+        former only for `once`.
         """
         while not is_stopped():
             began = time.monotonic()
-            is_behind, failed = self.round(is_stopped)
+            try:
+                is_behind, failed = self.round(is_stopped)
+            except SourceUnavailable as error:
+                if once:
+                    raise
+                is_behind, failed = False, []
+                self._notice.say(f"{error}; trying again in {self._settings.job.interval_s:g} s")
             if is_behind:
                 continue
             if once:
@@ -102,12 +111,22 @@ class TablesJob:
             for declared in list(expanded(self._settings, topics.topics())):
                 if is_stopped():
                     break
+                until, problem = self._problems.pop(declared.name, (0.0, ""))
+                if time.monotonic() < until:
+                    self._problems[declared.name] = until, problem
+                    failed.append(problem)
+                    continue
                 try:
                     is_behind |= not self._step(declared, topics)
                 except Exception as error:  # noqa: BLE001 - what catalogs and Spark raise has nothing in common
                     _LOG.debug("table %s", declared.name, exc_info=True)
                     failed.append(f"{declared.name}: {sentence_of(error)}")
                     self._notice.say(failed[-1])
+                    # Others may have a long way to go: this one waits for its next turn.
+                    self._problems[declared.name] = (
+                        time.monotonic() + self._settings.job.interval_s,
+                        failed[-1],
+                    )
                     self._progress_of(declared).failed(sentence_of(error))
         return is_behind, failed
 

@@ -32,7 +32,7 @@ Log = tuple[str | None, int]
 """A partition of one topic: the topic's id (None if the broker has no ids), and the partition's number."""
 
 
-class Span(msgspec.Struct, frozen=True, order=True, rename={"start": "from", "end": "to"}):
+class Span(msgspec.Struct, frozen=True):
     """Offsets [start, end) of a partition; `epoch` is its leader epoch at that time (-1: unknown)."""
 
     topic_id: str | None
@@ -46,12 +46,22 @@ class Span(msgspec.Struct, frozen=True, order=True, rename={"start": "from", "en
         return self.topic_id, self.partition
 
 
+class _Stored(msgspec.Struct, frozen=True):
+    """The value of `mpbroker.offsets`: by topic id ("": none) partition, from, to and epoch of each span.
+
+    It is short, since the table's metadata have it once for each snapshot.
+    """
+
+    format: int
+    topic: str
+    spans: dict[str, list[tuple[int, int, int, int]]]
+
+
 class Covered(msgspec.Struct, frozen=True):
-    """The value of `mpbroker.offsets`. Spans of one log ascend; between them records were lost."""
+    """The offsets in a table. Spans of one log ascend; between them records were lost."""
 
     topic: str
     spans: tuple[Span, ...] = ()
-    format: int = FORMAT
 
     def ends(self) -> dict[Log, Span]:
         """Return the last span of each log."""
@@ -79,7 +89,12 @@ class Covered(msgspec.Struct, frozen=True):
         return Covered(self.topic, tuple(kept))
 
     def text(self) -> str:
-        return msgspec.json.encode(self).decode()
+        """Return the value of the property `mpbroker.offsets`."""
+        stored = _Stored(FORMAT, self.topic, {})
+        for span in self.spans:
+            of_topic = stored.spans.setdefault(span.topic_id or "", [])
+            of_topic.append((span.partition, span.start, span.end, span.epoch))
+        return msgspec.json.encode(stored).decode()
 
 
 def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -135,7 +150,7 @@ def property_of(snapshot: Snapshot, name: str) -> str | None:
 
 def _decoded(table: Table, text: str) -> Covered:
     try:
-        found = msgspec.json.decode(text, type=Covered)
+        found = msgspec.json.decode(text, type=_Stored)
     except msgspec.DecodeError as error:
         raise JobError(f"{'.'.join(table.name())} has an unreadable property {OFFSETS}: {error}") from error
     if found.format != FORMAT:
@@ -143,4 +158,5 @@ def _decoded(table: Table, text: str) -> Covered:
             f"{'.'.join(table.name())} was written by another version: {OFFSETS} has format {found.format}, "
             f"this version knows {FORMAT} only"
         )
-    return found
+    spans = (Span(name or None, *one) for name, of_topic in found.spans.items() for one in of_topic)
+    return Covered(found.topic, tuple(spans))

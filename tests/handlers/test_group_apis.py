@@ -445,3 +445,25 @@ def test_a_stopping_handler_lets_go_of_those_who_wait_for_others(ready: Rig) -> 
     (reply,) = ready.processor.replies()
     frame = ready.processor.frame_of(reply)
     assert decode_response_frame(ApiKey.HEARTBEAT, 4, frame[4:])[1].error_code == 27
+
+
+@pytest.mark.parametrize(
+    ("version", "instance_id", "is_given_an_id"),
+    [(4, None, True), (9, None, True), (5, "static", False), (3, None, False)],
+)
+def test_a_stopping_handler_waits_for_the_id_of_a_new_member(
+    ready: Rig, version: int, instance_id: str | None, is_given_an_id: bool
+) -> None:
+    """Nobody would know the id if the answer were lost, and the group would wait for it."""
+    request = JoinGroupRequest("g", session_timeout_ms=9, member_id="", group_instance_id=instance_id)
+    join, _ = hand_on(ready, ApiKey.JOIN_GROUP, version, request)
+    ready.handler.broker.forwarding.release()
+    ready.turn()
+    abandoned = [message for _, message in ready.coordinator.take()]
+    if is_given_an_id:
+        assert abandoned == []
+        answered(ready, join, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="new"))
+        assert ready.answer(ApiKey.JOIN_GROUP, version).member_id == "new"
+    else:
+        assert abandoned == [Abandon(join.request)]
+        assert ready.answer(ApiKey.JOIN_GROUP, version).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from mpbroker.cli import main
 from spark_integration.jvm.jar import SWITCH, add_to
 from tests.support.spark_here import ROOT, Here
+from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_logs import fake_broker, log_dir
 
 __all__ = ["fake_broker", "log_dir"]
@@ -25,19 +27,32 @@ HIGHEST_FD = 800
 class SharedSession:
     """A session that modules use one after the other: Spark's Python daemons stay, and what they imported.
 
-    A test that stops it, or its context, costs the next module a new one.
+    A test that stops it, or its context, costs the next module a new one. So does a module that wants the
+    other kind, with Spark's Kafka connector.
     """
 
     def __init__(self, warehouse: Path) -> None:
         self._warehouse = warehouse
         self._session: SparkSession | None = None
+        self._with_connector: SparkSession | None = None
+        self._connector = ExitStack()
 
     def running(self) -> SparkSession:
+        self._connector.close()
         if self._session is None or not is_running():
             self._session = self._start()
         return self._session
 
+    def beside_the_connector(self) -> SparkSession:
+        if self._with_connector is None or not is_running():
+            self.stop()
+            made = session_beside_the_connector(self._warehouse)
+            self._with_connector = self._connector.enter_context(made)
+            self._connector.callback(setattr, self, "_with_connector", None)
+        return self._with_connector
+
     def stop(self) -> None:
+        self._connector.close()
         if self._session is not None and is_running():
             self._session.stop()
         self._session = None
@@ -51,6 +66,10 @@ class SharedSession:
             .config("spark.sql.catalogImplementation", "in-memory")
             .config("spark.sql.warehouse.dir", str(self._warehouse))
             .config("spark.sql.shuffle.partitions", "2")
+            # Compiling Java for each of these small queries takes a tenth of the CPU. Those beside the
+            # connector, of commands and of clusters are compiled, as users' are.
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", "1g")
@@ -88,13 +107,13 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSes
         shared.stop()
 
 
-@pytest.fixture(scope="module")
-def spark(shared_spark: SharedSession) -> Iterator[SparkSession]:
-    """A session with the settings that it began with, whatever earlier modules have set."""
-    session = shared_spark.running()
+@contextmanager
+def kept_as_it_was(session: SparkSession) -> Iterator[SparkSession]:
+    """End the queries of a module, and undo its settings."""
     before = dict(session.conf.getAll)
     yield session
     if is_running():
+        session.sparkContext.setLogLevel("ERROR")
         for query in session.streams.active:
             query.stop()
         now = dict(session.conf.getAll)
@@ -102,6 +121,20 @@ def spark(shared_spark: SharedSession) -> Iterator[SparkSession]:
             session.conf.unset(name)
         for name in (name for name, value in before.items() if now.get(name) != value):
             session.conf.set(name, before[name])
+
+
+@pytest.fixture(scope="module")
+def spark(shared_spark: SharedSession) -> Iterator[SparkSession]:
+    """A session with the settings that it began with, whatever earlier modules have set."""
+    with kept_as_it_was(shared_spark.running()) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def beside_the_connector(shared_spark: SharedSession) -> Iterator[SparkSession]:
+    """As `spark`, in a JVM that has Spark's Kafka connector, too: a module names it as its `spark`."""
+    with kept_as_it_was(shared_spark.beside_the_connector()) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from ops.bench.brokers import Mpbroker
 from ops.bench.connector import connector_jars
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import served
-from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_produced import PARTITIONS, make_topic, produce, records
 from tests.support.spark_streams import rows_of
 
@@ -28,11 +27,10 @@ FILES, WIRE, PYTHON, PYTHONS_WIRE = "files", "wire", "Python", "Python's wire"
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
+def spark(beside_the_connector: SparkSession) -> SparkSession:
     connector_jars()
-    settings = {"spark.sql.streaming.realTimeMode.minBatchDuration": "1s"}
-    with session_beside_the_connector(tmp_path_factory.mktemp("warehouse"), **settings) as made:
-        yield made
+    beside_the_connector.conf.set("spark.sql.streaming.realTimeMode.minBatchDuration", "1s")
+    return beside_the_connector
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from tests.support.bucket_world import BucketWorld
-from tests.support.spark_logs import PartitionWriter, fill, numbered, row_of
+from tests.support.spark_logs import PartitionWriter, fill, row_of
 from tests.support.spark_streams import rows_of
 
 JVM = "by its JVM reader"

@@ -29,7 +29,6 @@ from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import create_topic, served
 from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
-from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_produced import records
 
 AT = 1_700_000_000_000
@@ -65,16 +64,13 @@ def dotted(given: Mapping[str, object]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
+def spark(beside_the_connector: SparkSession) -> SparkSession:
     try:
         connector_jars()
     except MissingToolError as error:
         pytest.fail(str(error), pytrace=False)
-    with session_beside_the_connector(tmp_path_factory.mktemp("warehouse")) as made:
-        made.sparkContext.setLogLevel("OFF")
-        # The first query of a JVM takes seconds, which belong to no test.
-        made.range(4).selectExpr("id % 2 k").groupBy("k").count().collect()
-        yield made
+    beside_the_connector.sparkContext.setLogLevel("OFF")
+    return beside_the_connector
 
 
 @pytest.fixture(scope="module")

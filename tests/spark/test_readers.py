@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
@@ -42,7 +42,6 @@ from tests.support.partition_walk import LOG_DIR, Content, history, walker
 from tests.support.polling import PATIENCE_S
 from tests.support.programs import ran
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
-from tests.support.spark_jvm import session_beside_the_connector
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
 
 READERS = ("python", "jvm")
@@ -62,9 +61,8 @@ Read = Callable[..., DataFrame]
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
-    with session_beside_the_connector(tmp_path_factory.mktemp("warehouse")) as made:
-        yield made
+def spark(beside_the_connector: SparkSession) -> SparkSession:
+    return beside_the_connector
 
 
 @pytest.fixture(params=READERS)

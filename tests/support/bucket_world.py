@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +36,8 @@ class BucketWorld:
         self.url = f"file://{self.directory}"
         self.store: ObjectStore = DirectoryStore(self.directory)
         self.published: dict[str, Partition] = {}
+        # Whether the broker is stopped for a cut while it writes what it publishes.
+        self.is_writing = False
         self._owner = root
         self.again()
 
@@ -44,7 +45,7 @@ class BucketWorld:
         """Let a tier begin, as that of a new broker or of a restored one."""
         self.ledger = ledger_of(self.store, self._owner)
         self.ledger.start(STARTED)
-        broker = Broker([self.log_dir], _Rows(self.published))
+        broker = Broker([self.log_dir], _Rows(self))
         self._cutter = Cutter(self.store, broker, ("cluster", 1), instants_of(broker), lambda _count: None)
 
     def publish(self, topic: str, partition: Partition) -> None:
@@ -100,14 +101,14 @@ class _Places:
 class _Rows(Rows):
     """The rows of published partitions."""
 
-    def __init__(self, published: Mapping[str, Partition]) -> None:
-        self._published = published
+    def __init__(self, world: BucketWorld) -> None:
+        self._world = world
 
     def all(self) -> dict[str, Row]:
         return {
             f"0/{name}": Row(slot, pack_partition(one), one.topic_id, one.partition)
-            for slot, (name, one) in enumerate(self._published.items())
+            for slot, (name, one) in enumerate(self._world.published.items())
         }
 
     def payload(self, slot: int) -> bytes | None:
-        return [*self.all().values()][slot].payload
+        return None if self._world.is_writing else [*self.all().values()][slot].payload

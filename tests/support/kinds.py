@@ -9,7 +9,8 @@ Folders and fixtures tell brokers and clients. Any other test that starts a prog
 
 Tests run in the order clients, process, unit: what takes long begins early, and many short ones fill the end,
 when some workers have nothing left. Of unit tests the files with most come first, for the same reason.
-Of Spark's files those that share a session come before those that need one of their own.
+Of Spark's files those that share a session come before those that share another one, beside Spark's Kafka
+connector, and these before those that need one of their own.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from ops.bench.brokers import Broker
 
 SPARK_FOLDER = "spark"
 SPARK_WORKERS = 2
+# Of one worker of their own, and of one JVM: fixture `beside_the_connector`.
+BESIDE_THE_CONNECTOR = ("test_beside_the_connector.py", "test_options.py", "test_readers.py")
 CLIENT_FOLDERS = (SPARK_FOLDER, "real_clients")
 CLIENT_FIXTURES = frozenset({"spark", "franz", "transacting_java", "transacting_franz"})
 BROKERS = (Broker, TestingBroker)
@@ -79,9 +82,10 @@ def _makes_one(fixture: Callable[..., object]) -> bool:
     return _has_broker(fixture.__globals__, _WORD.findall(str(fixture.__annotations__.get("return"))))
 
 
-def _ends_the_session(item: pytest.Item) -> bool:
-    """Return True if the test cannot share Spark's session: those behind it would need another one."""
-    return "no_spark" in getattr(item, "fixturenames", ())
+def _session_of(item: pytest.Item) -> int:
+    """Rank tests by the session of Spark that they have: the shared one, the other shared one, their own."""
+    fixtures = getattr(item, "fixturenames", ())
+    return 2 if "no_spark" in fixtures else int("beside_the_connector" in fixtures)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,12 +98,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         files.setdefault(item.nodeid.split("::")[0], []).append(item)
 
-    def place(tests: list[pytest.Item]) -> tuple[int, bool, bool, bool, int]:
+    def place(tests: list[pytest.Item]) -> tuple[int, bool, int, bool, int]:
         first = min(ORDER.index(kinds[item]) for item in tests)
         is_spark = f"/{SPARK_FOLDER}/" in tests[0].nodeid
         is_soak = any(item.get_closest_marker("soak") for item in tests)
         many = len(tests) if ORDER[first] == "unit" else 0
-        return first, not is_spark, any(_ends_the_session(item) for item in tests), not is_soak, -many
+        return first, not is_spark, max(map(_session_of, tests)), not is_soak, -many
 
     items[:] = [item for tests in sorted(files.values(), key=place) for item in tests]
 
@@ -114,6 +118,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file: str = super()._split_scope(nodeid)
             if f"/{SPARK_FOLDER}/" not in file:
                 return file
+            if file.endswith(BESIDE_THE_CONNECTOR):
+                return f"{SPARK_FOLDER} beside the connector"
             return f"{SPARK_FOLDER} {spark_files.setdefault(file, len(spark_files)) % SPARK_WORKERS}"
 
     spark_files: dict[str, int] = {}

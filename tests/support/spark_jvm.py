@@ -32,7 +32,7 @@ def end_jvm(within_s: float = 60) -> None:
 
 
 @contextmanager
-def session_beside_the_connector(warehouse: Path, **settings: str) -> Iterator[SparkSession]:
+def session_beside_the_connector(warehouse: Path) -> Iterator[SparkSession]:
     """A session of a JVM of its own, which has Spark's Kafka connector, too, unless its jars are missing."""
     end_jvm()
     with pytest.MonkeyPatch.context() as patch:
@@ -47,12 +47,13 @@ def session_beside_the_connector(warehouse: Path, **settings: str) -> Iterator[S
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
             "spark.sql.session.timeZone": "UTC",
-            **settings,
         }
         with suppress(MissingToolError):
             # The tests that need them say what is missing.
             config["spark.jars"] = connector_jars()
         made = session.session("mpbroker tests", "local[2]", config=config, quiet=True)
+        # The first query of a JVM takes seconds, which belong to no test.
+        made.range(4).selectExpr("id % 2 k").groupBy("k").count().collect()
         yield made
         made.stop()
     # Later sessions of this process are not to have its jar.

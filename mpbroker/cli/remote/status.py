@@ -13,6 +13,8 @@ from mpbroker.cli.remote.place import asked
 from mpbroker.cli.text.output import counted, print_groups, print_json, print_table
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.client.times import format_time
+from mpbroker.ipc.nodes import NODES_FILE, Nodes
+from mpbroker.ipc.replaced_files import read_json
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.owner import OwnerDamaged, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -30,7 +32,8 @@ LEDGER_TIMEOUT_MS: Final = 5_000
 def status(here: LocalBroker, *, as_json: bool) -> None:
     """Print the state of the tier, and the last entry of its ledger."""
     found = asked(here)
-    found |= _owner(Path(found["log_dirs"][0])) | _ledger(found["url"])
+    directory = Path(found["log_dirs"][0])
+    found |= _owner(directory) | _ledger(found["url"]) | {"replicas": _replicas(directory)}
     if as_json:
         print_json(found)
     else:
@@ -45,6 +48,12 @@ def _owner(directory: Path) -> dict[str, Any]:
     if owner is None:
         return {"owner": None, "generation": None, "standbys": []}
     return {"owner": owner.nonce, "generation": owner.generation, "standbys": owner.standbys}
+
+
+def _replicas(directory: Path) -> list[int]:
+    """Return the brokers that serve reads, as clients are told of them."""
+    nodes = read_json(directory / NODES_FILE, Nodes)
+    return [one.id for one in nodes.nodes if one.is_replica] if nodes is not None else []
 
 
 def _ledger(url: str) -> dict[str, Any]:
@@ -77,6 +86,8 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
         store["last error"] = found["last_error"]
     store["owner"] = f"{found['owner']}, generation {found['generation']}"
     store["leads"] = _lease(found)
+    if found["replicas"]:
+        store["serve reads"] = ", ".join(f"broker {one}" for one in found["replicas"])
     store["ledger"] = _entry(found, now_ms)
     store["has"] = _segments(found, "")
     store["waits for upload"] = _segments(found, "pending_")

@@ -27,7 +27,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
 from mpbroker.protocol.errors import ApiError, ErrorCode, error_code
 from mpbroker.protocol.messages import Message
-from mpbroker.protocol.numbers import WAIT_FOR_OTHERS
+from mpbroker.protocol.numbers import FIRST_VERSION_WITH_REQUIRED_ID, WAIT_FOR_OTHERS
 
 # Groups or transactional ids asked for at once: one request about many must not hold up all heartbeats.
 NAMES_AT_ONCE = 500
@@ -179,9 +179,20 @@ class Forwarding:
                 self._coordinator.abandon(number)
 
     def release(self) -> None:
-        """Fail requests that wait for other group members, since this handler stops. Their clients retry."""
+        """Fail requests that wait for other group members, since this handler stops. Their clients retry.
+
+        Who joins without a member id waits for nobody. If that answer were lost, the group would wait for the
+        id in it, which nobody knows, until the session timeout has passed.
+        """
         for context, number in self._all():
-            if context.slot.api_key in WAIT_FOR_OTHERS:
+            if context.slot.api_key in WAIT_FOR_OTHERS and not _is_given_an_id(context):
                 self._back(context)
                 context.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 self._coordinator.abandon(number)
+
+
+def _is_given_an_id(context: PendingRequest) -> bool:
+    """Return True if the answer is no more than the id of a new member."""
+    if context.slot.api_key != ApiKey.JOIN_GROUP or context.version < FIRST_VERSION_WITH_REQUIRED_ID:
+        return False
+    return not context.body.member_id and context.body.group_instance_id is None

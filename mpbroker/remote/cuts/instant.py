@@ -157,9 +157,11 @@ class Broker:
         for number, some in names.items():
             for name in some:
                 path = f"{number}/{name}"
-                one, row = former.partitions.get(path), self._now(former.rows.get(path))
-                if row is not None:
-                    rows[path] = row
+                one, before = former.partitions.get(path), former.rows.get(path)
+                row = self._now(before)
+                if before is not None:
+                    # What a row that is being written had said is still true.
+                    rows[path] = row or before
                 if one is not None and row is not None and path in settled and one.row == row:
                     listed[path] = one
                 elif is_partition(directory := f"{self.log_dirs[number]}/{name}"):

@@ -97,7 +97,10 @@ class TierProcess:
         if not self._leads:
             # There may be standbys.
             context.log.info("clients are served when the ledger has an entry of this start")
-        leadership = Leadership(self._leading, context.counters, self._ring_processors)
+        leadership = Leadership(
+            *(self._leading, context.counters, self._ring_processors),
+            replicated=lambda ms: memory.words("readable").store(0, ms),
+        )
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
             leadership,

@@ -198,6 +198,7 @@ class TierWork:
             self._started = Started(
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
+                rack=config.broker_rack or "",
                 lease_ms=config.mpbroker_remote_lease_ms,
                 acks=config.mpbroker_remote_acks,
             )

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from mpbroker.registry import framing
 from spark_integration.schema import HEADERS
 from spark_integration.tables import rows as tables_rows
+from spark_integration.tables.compaction import Rewriting
 from spark_integration.tables.data_files import row_files
 from spark_integration.tables.values import RECORD_COLUMNS, Declaration, created, planned, schema_ids
 from tests.spark.tables import made_tables
@@ -157,10 +158,10 @@ def is_same(written: Any, read: Any, nulls: tuple[Any, ...]) -> bool:
     return bool(written == read)
 
 
-def in_files(table: Table) -> pa.Table:
-    """Read the data files as they are, by the names of columns."""
+def in_files(table: Table, urls: list[str]) -> pa.Table:
+    """Read data files as they are, by the names of columns."""
     columns = pa.struct(list(schema_to_pyarrow(table.schema())))
-    files = [pq.read_table(task.file.file_path.removeprefix("file://")) for task in table.scan().plan_files()]
+    files = [pq.read_table(url.removeprefix("file://")) for url in urls]
     return pa.concat_tables(
         pa.Table.from_struct_array(file.to_struct_array().cast(columns)) for file in files
     )
@@ -205,11 +206,14 @@ def test_a_record_is_a_row_equal_to_it_or_with_an_error(
         (file,) = row_files(table, plan.rows.of).files(iter([named]))
         made_tables.commit(table, file, {})
         written += batch
-    errors = check(in_files(table), written)
+    urls = [task.file.file_path for task in table.scan().plan_files()]
+    errors = check(in_files(table, urls), written)
     assert not (errors and is_legal)
     # pyiceberg 0.12 makes empty lists and maps of nulls, where they have records.
     check(table.scan().to_arrow(), written, (None, []))
     check(polars.scan_iceberg(table).collect().to_arrow(), written)
+    compacted = Rewriting(row_files(table), table.schema(), table.io).rewrite(urls)
+    check(in_files(table, [compacted.url]), written)
 
 
 def test_values_that_only_look_framed_ask_for_no_more_schemas_than_there_may_be(

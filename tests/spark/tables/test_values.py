@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -122,17 +123,25 @@ def test_declared_columns_and_what_does_not_fit_them(kind: Any, encode: Any) -> 
 
 
 @pytest.mark.usefixtures("spark")
-def test_numbers_of_json_are_exact() -> None:
-    declared = Declaration("json", "d decimal(20,2), f double, text string")
-    values = [
-        b'{"d": 123456789012345678.91, "f": 1e3, "text": {"a": [1.50]}}',
+def test_numbers_are_exact_or_an_error() -> None:
+    ddl = "d decimal(20,2), f double, g float, id bigint, text string"
+    plan = planned(Declaration("json", ddl), RECORD_COLUMNS)
+    value = b'{"d": 123456789012345678.91, "f": 1e3, "g": 0.5, "id": 4.0, "text": {"a": [1.50]}}'
+    wrong = [
         b'{"f": 1e999}',
         b'{"d": 0.001}',
         b'{"f": true}',
+        b'{"g": 1e300}',
+        b'{"id": 1.5}',
+        b'{"id": 1e99999}',
     ]
-    found = rows(planned(declared, RECORD_COLUMNS), list(values))
-    assert found[0] == good(d=Decimal("123456789012345678.91"), f=1000.0, text='{"a":[1.50]}')
-    assert [bool(row["_error"]) for row in found] == [False, True, True, True]
+    first, *others = rows(plan, [value, *wrong])
+    assert first == good(d=Decimal("123456789012345678.91"), f=1000.0, g=0.5, id=4, text='{"a":[1.50]}')
+    assert [row["_raw"] for row in others if row["_error"]] == wrong
+    packed = [msgspec.msgpack.encode(one) for one in ({"id": 1.5}, {"g": 1e300}, {"id": 2.0, "g": inf})]
+    *others, last = rows(planned(Declaration("msgpack", ddl), RECORD_COLUMNS), packed)
+    assert [row["_raw"] for row in others if row["_error"]] == packed[:2]
+    assert (last["id"], last["g"]) == (2, inf)
 
 
 @pytest.mark.usefixtures("spark")

@@ -27,8 +27,8 @@ from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.protocol.consumer_protocol import NO_MEMBER
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupRequest, Message
+from mpbroker.protocol.numbers import FIRST_VERSION_WITH_REQUIRED_ID
 
-FIRST_VERSION_WITH_REQUIRED_ID: Final = 4
 FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT: Final = 9
 REASON_LENGTH_MAX: Final = 255
 # A member id is a string of the protocol, which has a limit.

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mpbroker.coordinator.groups.classic.join_group import FIRST_VERSION_WITH_REQUIRED_ID, Join
+from mpbroker.coordinator.groups.classic.join_group import Join
 from mpbroker.coordinator.groups.classic.rebalances import Rebalances, refused_join
 from mpbroker.coordinator.groups.consumer.changes import Changes, Writer
 from mpbroker.coordinator.groups.consumer.downgrade import Downgrade
@@ -45,6 +45,7 @@ from mpbroker.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from mpbroker.protocol.numbers import FIRST_VERSION_WITH_REQUIRED_ID
 from mpbroker.protocol.wire import MalformedMessage
 
 log = logging.getLogger("mpbroker.coordinator.groups")

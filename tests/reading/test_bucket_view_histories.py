@@ -20,7 +20,7 @@ from tests.support.reading_queries import UNCOMMITTED, bucket_query, planned
 from tests.support.reading_rows import rows_of
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-HISTORIES = pick("histories of a bucket", short=rounds(60), long=2000)
+HISTORIES = pick("histories of a bucket", short=rounds(40), long=2000)
 
 
 class InABucket(Content):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import mpbroker
-from mpbroker.ipc.table import Partition, PartitionFlag
 from mpbroker.reading import follow_bucket, read_bucket
+from mpbroker.reading import stream as stream_module
 from mpbroker.reading.bucket_catalog import BucketCatalog
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
@@ -33,19 +33,9 @@ from tests.support.reading_queries import (
     planned,
     query,
 )
-from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
+from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, row_of
 
 T0 = 1_700_000_000_000
-
-
-def row(writer: PartitionWriter, stable: int | None = None, log_start: int = 0) -> Partition:
-    """Return what a broker says of a partition: all that was written may be read."""
-    return Partition(
-        *(writer.topic_id, writer.partition, 1, PartitionFlag.PARTITION_LIVE, 1, 0, 0, log_start),
-        *writer.end,
-        *writer.end._replace(offset=writer.next_offset if stable is None else stable),
-        writer.next_offset,
-    )
 
 
 @pytest.fixture
@@ -63,9 +53,9 @@ def filled(writer: PartitionWriter, world: BucketWorld) -> BucketWorld:
     """Offsets 0 to 249 in segments of 50: 0 to 99 as segments, 100 to 249 in a cut."""
     fill(writer, 10, roll_every=5, value_bytes=700)
     writer.roll()
-    world.upload("t", row(writer))
+    world.upload("t", row_of(writer))
     fill(writer, 15, roll_every=5, value_bytes=700)
-    world.publish("t", row(writer))
+    world.publish("t", row_of(writer))
     world.cut()
     return world
 
@@ -186,11 +176,26 @@ def test_an_index_that_is_wrong_hides_nothing(
     )
     for wrong in (late, right[8:16] * (len(right) // 8), right[::-1], right[:-3], os.urandom(160)):
         index.write_bytes(wrong)
-        world.publish("t", row(writer))
+        world.publish("t", row_of(writer))
         world.cut()
         for start in (0, 55, 120, 199):
             edges = {"startingOffsets": f'{{"t":{{"0":{start}}}}}'}
             assert read(world.url, **edges, maxRecordsPerPartition=70) == list(range(start, 200))
+
+
+def test_a_cut_of_a_moment_at_which_partitions_cannot_be_asked(
+    filled: BucketWorld, writer: PartitionWriter
+) -> None:
+    fill(writer, 5)
+    filled.publish("t", row_of(writer))
+    filled.is_writing = True
+    assert [one.high_watermark for one in filled.cut().manifest.ends] == [300]
+    assert read(filled.url) == list(range(300))
+    fill(writer, 5)
+    filled.published.clear()
+    # As the first one of a start: it says nothing, and the one before is still true.
+    assert filled.cut().manifest.ends == []
+    assert read(filled.url) == list(range(300))
 
 
 def some_transactions(writer: TransactionalWriter) -> None:
@@ -211,14 +216,14 @@ def test_what_only_the_broker_knows_ends_what_is_committed(log_dir: Path, world:
     writer = TransactionalWriter(log_dir, "t")
     writer.begin()
     writer.plain(1)
-    world.publish("t", row(writer))
+    world.publish("t", row_of(writer))
     world.cut()
     writer.next_offset -= 1
     (writer.directory / segment_name(0)).write_bytes(b"")
     writer.position = 0
     writer.begin()
     some_transactions(writer)
-    (added,) = world.upload("t", row(writer))
+    (added,) = world.upload("t", row_of(writer))
     assert added.end == 8
     assert read(world.url) == [0, 1, 2, 3, 4]
     assert read(world.url, **UNCOMMITTED) == [0, 1, 2, 3, 4, 5, 6]
@@ -232,7 +237,7 @@ def test_files_come_first_and_the_bucket_has_the_rest(
     writer = TransactionalWriter(log_dir, "t")
     writer.begin()
     some_transactions(writer)
-    world.upload("t", row(writer))
+    world.upload("t", row_of(writer))
     fake_broker.publish(writer, stable=writer.stable, aborted_end=writer.aborted_end)
     write_remote_segments(log_dir / "t-0", world.ledger.state.remote_segments(writer.topic_id, 0))
     for path in (log_dir / "t-0").glob(f"{0:020d}.*"):
@@ -256,6 +261,7 @@ def stream(url: str, **options: str) -> Stream:
 @pytest.fixture
 def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_bucket, "VIEW_AGE_S", 0.0)
+    monkeypatch.setattr(stream_module, "LONGEST_IDLE_WAIT_S", 0.0)
 
 
 @pytest.mark.usefixtures("always_new")
@@ -266,7 +272,7 @@ def test_a_stream_goes_on_with_each_cut(filled: BucketWorld, writer: PartitionWr
         assert "#generation-1" in end
         assert [(one.start, one.end) for one in run.plan(run.initial(), end)] == [(0, 250)]
         fill(writer, 2)
-        filled.publish("t", row(writer))
+        filled.publish("t", row_of(writer))
         assert run.next_end(end) == end
         filled.cut()
         later = run.next_end(end)
@@ -288,7 +294,7 @@ def test_a_checkpoint_notices_a_restore(filled: BucketWorld, writer: PartitionWr
         run.next_end(run.initial())
         fill(writer, 5)
         writer.roll()
-        filled.upload("t", row(writer))
+        filled.upload("t", row_of(writer))
         at = run.next_end(run.initial())
         assert at["t"]["0"] == 300
     filled.restore(before)
@@ -298,7 +304,7 @@ def test_a_checkpoint_notices_a_restore(filled: BucketWorld, writer: PartitionWr
     again = PartitionWriter(log_dir, "t", topic_id=writer.topic_id)
     fill(again, 28, roll_every=5, value_bytes=700)
     write_epochs(again.directory, [(0, 0), (1, 250)])
-    filled.publish("t", row(again))
+    filled.publish("t", row_of(again))
     filled.cut()
     assert BucketCatalog(filled.url, read_committed=True).lineages({("t", 0): 0})["t", 0] == Lineage(1, 250)
     with closing(stream(filled.url)) as run:

@@ -21,7 +21,7 @@ from tests.support.reading_rows import rows_of
 from tests.support.tiered_brokers import tiering
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-VALUE = bytes(50_000)
+VALUE = bytes(100_000)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def write(broker: Broker, store: Path) -> Producer:
     """Write transactions until some segments are in the store alone; return whose last one is open."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x"})
     producer.init_transactions(PATIENCE_S)
-    for number in range(20):
+    for number in range(10):
         producer.begin_transaction()
         for partition in (0, 1):
             for at in range(3):
@@ -77,13 +77,15 @@ def test_each_record_comes_from_one_side(broker: Broker, store: Path) -> None:
     producer = write(broker, store)
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     bucket = {"mpbroker.bucket": f"file://{store}"}
-    for isolation, count in ((COMMITTED, 13 * 6), (UNCOMMITTED, 20 * 6 + 1)):
+    for isolation, count in ((COMMITTED, 7 * 6), (UNCOMMITTED, 10 * 6 + 1)):
         wanted = keys(servers | isolation)
         assert len(wanted) == count
         both = servers | bucket | isolation
         sides = {one.bucket is not None for one in planned(both)[0]}
         assert sides == {True, False}
         assert keys(both) == wanted
+        tasks, _ = planned(both | {"maxBytesPerTask": "200000", "maxRecordsPerPartition": "1000"})
+        assert sum(one.bucket is not None for one in tasks) > 8
         here = {"log.dir": str(broker.log_dir), **bucket, **isolation}
         assert {one.bucket is not None for one in planned(here)[0]} == {True, False}
         assert keys(here) == wanted
